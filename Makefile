@@ -70,7 +70,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz \
+.PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands
@@ -98,7 +98,7 @@ help:
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
-	@echo 'make mutate        disable each security guard in turn and show its test fail'
+	@echo 'make mutate        disable each security guard, and break each state machine, in turn, and show a test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
 	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
 	@echo 'make proof-status  that table, with what is stale'
@@ -176,6 +176,8 @@ $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_O
 	$$(Q)rm -f $$@; ar rcs $$@ $$^
 endef
 $(foreach f,$(FOLDERS),$(eval $(call archive_rule,$(f))))
+# What tests/check-circles reads.
+objects: $(foreach f,$(FOLDERS) $(PROGRAMS),$(call obj_of,$(f)))
 
 # gRPC finds the worker's accept4 (worker/accept_guard.c) before the C library's.
 EXPORT_ACCEPT4 := -Wl,--export-dynamic-symbol=accept4
@@ -368,6 +370,7 @@ fuzz-coverage: deps-test
 
 mutate: deps-test
 	$(Q)MAKE=$(MAKE) tests/mutate
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
 	$(Q)$(PYTHON) tests/faults/mutants.py $(OUT) $(CC) 3000 $(ALL_LDLIBS)
 

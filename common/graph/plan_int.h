@@ -64,11 +64,11 @@ typedef struct clv_plan_node {
 
 struct clv_plan_frame;
 struct clv_plan_step;
-typedef clv_code plan_step_fn(clv_plan *p, const struct clv_plan_frame *f,
-                              const struct clv_plan_step *s, clv_err *err);
+typedef clv_code clv_plan_step_fn(clv_plan *p, const struct clv_plan_frame *f,
+                                  const struct clv_plan_step *s, clv_err *err);
 
 typedef struct clv_plan_step {
-  plan_step_fn *run;
+  clv_plan_step_fn *run;
   const char *verb; /* for describe */
   int node;         /* whose kernel runs, or whose value is moved */
   int src, dst;     /* moves and additions */
@@ -139,7 +139,7 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
 clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
-clv_plan_step clv_plan_step_of(plan_step_fn *run, const char *verb, int node);
+clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node);
 clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step,
                              clv_err *err) CLV_USE_RESULT;
 /* Room for the weights a forward or backward_input step makes itself, if it does. */
@@ -166,7 +166,7 @@ clv_code clv_plan_place(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 
 /* ---- running steps (plan_run.c) -------------------------------------------------------------- */
 
-plan_step_fn clv_plan_run_forward, clv_plan_run_backward_input, clv_plan_run_backward_weight,
+clv_plan_step_fn clv_plan_run_forward, clv_plan_run_backward_input, clv_plan_run_backward_weight,
     clv_plan_run_recompute, clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add,
     clv_plan_run_zero;
 

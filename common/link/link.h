@@ -22,10 +22,13 @@ typedef struct clv_link clv_link;
 typedef struct clv_packet {
   clv_frame frame;
   clv_tensor *tensor[CLV_WIRE_TENSORS]; /* frame.n_tensors of them, a reference each */
+  /* What it came by, NULL for one that was made here: which link it was, and its name
+   * (clv_link_peer), may be asked for as long as the packet is there. */
+  clv_link *from;
   /* private */
   clv_pool *pool;
-  clv_link *from;      /* gets `credit` bytes back when the packet is freed */
-  uint64_t arrived_ns; /* when it was whole */
+  struct clv_receipt *receipt; /* gets `credit` bytes back when the packet is freed */
+  uint64_t arrived_ns;         /* when it was whole */
   uint64_t credit;
   uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
   bool head; /* of a CALL whose tensors are on their way: it has its place in the order of frames */
@@ -180,6 +183,7 @@ typedef struct clv_link_events {
 } clv_link_events;
 
 typedef struct clv_link_options {
+  clv_clock clock;         /* zero: the machine's, and only then anything blocks */
   const char *peer_name;   /* for messages */
   clv_pool *pool;          /* received tensors; referenced by the link */
   clv_wire_limits accept;  /* what this side accepts */
@@ -191,8 +195,9 @@ typedef struct clv_link_options {
 /* Accepting side: a link without lanes; lanes join through clv_lane_accept. */
 clv_code clv_link_new(const clv_link_options *options, clv_link **ret, clv_err *err) CLV_USE_RESULT;
 
+/* What the first frame on each lane says, and to whom the machine's transport goes. */
 typedef struct clv_link_dial {
-  const char *address, *identity; /* of the peer */
+  const char *address, *identity; /* of the peer; these four are clv_link_open's */
   clv_rpc_pem pem;
   clv_rpc_limits limits;
   clv_wire_id session, incarnation;
@@ -212,7 +217,8 @@ void clv_link_unref(clv_link *link); /* NULL is allowed */
 void clv_link_unrefp(clv_link **link);
 
 /* Ends every lane and gives up the connections; on_closed comes with CLV_OK if it has not come yet.
- * By one thread, and not beside clv_link_open. */
+ * By one thread, and not beside clv_link_open. BLOCKS until the lanes have ended, unless a clock
+ * was handed in: then they end when their streams do. NULL is allowed. */
 void clv_link_close(clv_link *link);
 
 /* Takes the packet. Never blocks: large packets, and what is over the credit, wait inside the link
@@ -233,17 +239,72 @@ bool clv_link_refused(const clv_link *link);
 clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Accepting side, for rpc's on_stream: the first frame of a stream must be ATTACH. find_link
- * returns the session's link (with a reference) or refuses; `deliver` is the limit for the rest. */
+/* Accepting side: the first frame of a stream must be ATTACH. find_link returns the session's link
+ * (with a reference) or refuses. */
 typedef struct clv_lane_acceptor {
   void *user;
   clv_code (*find_link)(void *user, const clv_frame *attach, const char *peer_uri,
                         clv_link **ret_link, clv_err *err);
 } clv_lane_acceptor;
 
+/* For rpc's on_stream. */
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
                          clv_err *err) CLV_USE_RESULT;
+
+/* ---- what carries lanes ------------------------------------------------------------------------
+ *
+ * A lane runs over one two-way stream of messages, of which a link knows what this table says.
+ * clv_link_open and clv_lane_accept hand in gRPC's; a test hands in its own, with clv_link_start on
+ * the dialling side and clv_lane_new on the accepting one, and calls the three inputs of a lane. No
+ * lock of a link is held while a function of the table runs. */
+
+typedef struct clv_transport {
+  /* As clv_rpc_stream_send: takes over every piece in all cases, never blocks, keeps the order. */
+  clv_code (*send)(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err);
+  /* As clv_rpc_stream_close: half close after what was sent. */
+  void (*close)(void *stream);
+  /* As clv_rpc_stream_cancel: ends it now, with clv_lane_ended of this side to follow, later or
+   * at once on another thread, never inside this call. */
+  void (*cancel)(void *stream, clv_code code, const char *text);
+  /* As clv_rpc_stream_defer: has job->run(job) called soon, not inside this call; false: it has
+   * not and will not. */
+  bool (*defer)(void *stream, clv_rpc_job *job);
+  void (*ref)(void *stream);
+  void (*unref)(void *stream);
+} clv_transport;
+
+typedef struct clv_lane clv_lane;
+
+/* What a stream tells its lane. Messages of a lane come one at a time, as do they and its end;
+ * `sent` may come beside them. */
+void clv_lane_message(clv_lane *lane, const clv_iov *pieces, size_t n);
+void clv_lane_sent(clv_lane *lane);                                   /* a message was taken */
+void clv_lane_ended(clv_lane *lane, clv_code code, const char *text); /* once; the lane is gone */
+
+/* The lane of an accepted stream, of which it takes a reference. `acceptor` must outlive it. */
+clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
+                      const clv_transport *transport, void *stream, clv_lane **ret,
+                      clv_err *err) CLV_USE_RESULT;
+
+/* How lanes are dialled. */
+typedef struct clv_dialler {
+  const clv_transport *transport; /* static */
+  void *user;
+  /* The stream of lane `index`, with a reference for the lane. Inputs may come before it
+   * returns. */
+  clv_code (*dial)(void *user, uint32_t index, clv_lane *lane, void **ret_stream, clv_err *err);
+  void (*hang_up)(void *user); /* once, when nothing is dialled or sent any more; may be NULL */
+} clv_dialler;
+
+/* Dialling side: dials 1 + bulk_lanes lanes and sends ATTACH on each; does not wait for ATTACHED.
+ * The dialler is taken, copied, in all cases. */
+clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *dial,
+                        const clv_dialler *dialler, clv_link **ret, clv_err *err) CLV_USE_RESULT;
+bool clv_link_attached(clv_link *link); /* all lanes are */
+/* BLOCKS until all lanes are attached. What the peer refused it with, CLV_ANSWER for what makes no
+ * sense, CLV_DEADLINE. */
+clv_code clv_link_wait_attached(clv_link *link, unsigned timeout_ms, clv_err *err) CLV_USE_RESULT;
 
 /* The compute thread slept so long until a packet of this link came. */
 void clv_link_awaited(clv_link *link, uint64_t ns);

@@ -46,15 +46,13 @@ void clv_packet_add(clv_packet *p, clv_tensor *t) {
 
 void clv_packet_free(clv_packet *p) {
   if (!p) return;
-  clv_link *from = p->from;
+  clv_receipt *receipt = p->receipt;
   uint64_t credit = p->credit;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   clv_pool *pool = p->pool;
   clv_pool_spare_give(pool, p);
-  if (from) {
-    clv_link_return_credit(from, credit);
-    clv_link_unref(from);
-  }
+  if (receipt) clv_receipt_back(receipt, credit);
+  clv_receipt_unref(receipt);
   clv_pool_unref(pool);
 }
 

@@ -67,12 +67,12 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
     *(vf *)sum += acc;                                                                         \
   }
 
-SUM_TAPS(8, vf8, PLAIN, CPU_TARGET_PLAIN)
-SUM_TAPS(8, vf8, 256, CPU_TARGET_256)
-SUM_TAPS(8, vf8, 512, CPU_TARGET_512)
-SUM_TAPS(16, vf16, PLAIN, CPU_TARGET_PLAIN)
-SUM_TAPS(16, vf16, 256, CPU_TARGET_256)
-SUM_TAPS(16, vf16, 512, CPU_TARGET_512)
+SUM_TAPS(8, cpu_vf8, PLAIN, CPU_TARGET_PLAIN)
+SUM_TAPS(8, cpu_vf8, 256, CPU_TARGET_256)
+SUM_TAPS(8, cpu_vf8, 512, CPU_TARGET_512)
+SUM_TAPS(16, cpu_vf16, PLAIN, CPU_TARGET_PLAIN)
+SUM_TAPS(16, cpu_vf16, 256, CPU_TARGET_256)
+SUM_TAPS(16, cpu_vf16, 512, CPU_TARGET_512)
 
 typedef void image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
 typedef void bias_fn(const float *dy, int64_t n, float *sum);

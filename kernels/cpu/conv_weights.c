@@ -20,8 +20,8 @@ enum { T = 16, BF16_TAPS = 25 };
 
 /* rows[i][j] becomes rows[j][i]. */
 #define TRANSPOSE(W, TARGET)                                                                    \
-  TARGET CPU_INLINE void turn_##W(vf16 r[T]) {                                                  \
-    vf16 a, b;                                                                                  \
+  TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                              \
+    cpu_vf16 a, b;                                                                              \
     _Pragma("GCC unroll 16") EACH(i, 1) {                                                       \
       a = r[i], b = r[i + 1];                                                                   \
       r[i] = MIX(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);              \
@@ -46,23 +46,23 @@ enum { T = 16, BF16_TAPS = 25 };
   /* Row k of a row-major tile is 16 * taps numbers, [c][tap]; they are turned 16 at a time. */ \
   TARGET static void pack_tile_##W(const float *plain, size_t row, size_t taps, float *tile) {  \
     for (size_t j = 0; j < T * taps; j += T) {                                                  \
-      vf16 r[T];                                                                                \
+      cpu_vf16 r[T];                                                                            \
       _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                               \
-          *(const vf16 *)(plain + (size_t)k * row + j);                                         \
+          *(const cpu_vf16 *)(plain + (size_t)k * row + j);                                     \
       turn_##W(r);                                                                              \
       _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                 \
-          (vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];                    \
+          (cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];                \
     }                                                                                           \
   }                                                                                             \
   TARGET static void unpack_tile_##W(const float *tile, size_t row, size_t taps, bool adds,     \
                                      float *plain) {                                            \
     for (size_t j = 0; j < T * taps; j += T) {                                                  \
-      vf16 r[T];                                                                                \
+      cpu_vf16 r[T];                                                                            \
       _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                            \
-          *(const vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);                    \
+          *(const cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);                \
       turn_##W(r);                                                                              \
       _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                    \
-        vf16 *to = (vf16 *)(plain + (size_t)k * row + j);                                       \
+        cpu_vf16 *to = (cpu_vf16 *)(plain + (size_t)k * row + j);                               \
         if (adds) r[k] = *to + r[k];                                                            \
         *to = r[k];                                                                             \
       }                                                                                         \
@@ -71,7 +71,7 @@ enum { T = 16, BF16_TAPS = 25 };
   /* Both sides of each tap exchanged. */                                                       \
   TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {        \
     for (size_t t = 0; t < taps; t++) {                                                         \
-      vf16 r[T];                                                                                \
+      cpu_vf16 r[T];                                                                            \
       memcpy(r, tile + t * T * T, sizeof r);                                                    \
       turn_##W(r);                                                                              \
       memcpy(turned + t * T * T, r, sizeof r);                                                  \

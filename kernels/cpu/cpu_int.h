@@ -120,10 +120,10 @@ int clv_cpu_width(void); /* widest of the above that the processor has */
 #endif
 
 /* One element of each channel of a block. */
-typedef float vf8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float vf16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t vi8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t vi16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float cpu_vf8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float cpu_vf16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t cpu_vi8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t cpu_vi16 __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* ---- products -------------------------------------------------------------------------------- */
 

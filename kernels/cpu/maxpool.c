@@ -86,12 +86,12 @@ typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
       }                                                                              \
   }
 
-POOL_BLOCK(8, vf8, vi8, vu8, PLAIN, CPU_TARGET_PLAIN)
-POOL_BLOCK(8, vf8, vi8, vu8, 256, CPU_TARGET_256)
-POOL_BLOCK(8, vf8, vi8, vu8, 512, CPU_TARGET_512)
-POOL_BLOCK(16, vf16, vi16, vu16, PLAIN, CPU_TARGET_PLAIN)
-POOL_BLOCK(16, vf16, vi16, vu16, 256, CPU_TARGET_256)
-POOL_BLOCK(16, vf16, vi16, vu16, 512, CPU_TARGET_512)
+POOL_BLOCK(8, cpu_vf8, cpu_vi8, vu8, PLAIN, CPU_TARGET_PLAIN)
+POOL_BLOCK(8, cpu_vf8, cpu_vi8, vu8, 256, CPU_TARGET_256)
+POOL_BLOCK(8, cpu_vf8, cpu_vi8, vu8, 512, CPU_TARGET_512)
+POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, PLAIN, CPU_TARGET_PLAIN)
+POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 256, CPU_TARGET_256)
+POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 512, CPU_TARGET_512)
 
 CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
   const clv_window *s = &j->s;

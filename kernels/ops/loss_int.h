@@ -39,10 +39,10 @@ static inline clv_code same_loss_shape(const char *op, const clv_op_site *s, clv
 }
 
 /* The mean of term(x, t) and the gradients dx(x, t), dt(x, t) of one term. */
-typedef double loss_term(double x, double t);
+typedef double clv_loss_term(double x, double t);
 
 static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_args *a,
-                                    loss_term *term) {
+                                    clv_loss_term *term) {
   const REAL *x = a->in[0], *t = a->in[1];
   double sum = 0;
   for (size_t i = 0; i < k->n_in; i++) sum += term(x[i], t[i]);
@@ -51,9 +51,9 @@ static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_ar
 }
 
 static inline clv_code mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
-                                     loss_term *wrt_x, loss_term *wrt_t) {
+                                     clv_loss_term *wrt_x, clv_loss_term *wrt_t) {
   const REAL *x = a->in[0], *t = a->in[1];
-  loss_term *const gradient[] = {wrt_x, wrt_t};
+  clv_loss_term *const gradient[] = {wrt_x, wrt_t};
   double share = dout_of(a) / (double)k->n_in;
   for (int side = 0; side < 2; side++) {
     REAL *d = a->din[side];

@@ -305,7 +305,24 @@ typedef struct api_told {
 
 enum { API_TOLD = 16 };
 
+/* What a runtime stands in besides its session. Zeroed: the machine's clock and randomness, and
+ * workers that are called and dialled over mutual TLS. A simulation hands in its own. */
+typedef struct api_world {
+  void *user;
+  clv_clock clock;
+  clv_code (*random_bytes)(void *user, void *ret, size_t len, clv_err *err);
+  /* Instead of clv_rpc_call: a method of the worker, as encoded for the wire. */
+  clv_code (*call)(void *user, const char *worker, const char *method, const clv_bytes *request,
+                   uint64_t timeout_ms, clv_bytes *reply, clv_err *err);
+  /* Instead of clv_link_open, with all lanes attached. */
+  clv_code (*open_link)(void *user, const char *worker, const clv_link_options *options,
+                        const clv_link_dial *dial, clv_link **ret, clv_err *err);
+  bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
+  const clv_backend *backend;                  /* of stages at the master; NULL: cpu */
+} api_world;
+
 struct cleave_runtime {
+  api_world world;
   const clv_session_config *config;
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
@@ -370,6 +387,14 @@ void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
 #define LOCKED(rt)                                      \
   CLV_AUTO(api_unlockp) cleave_runtime *locked_ = (rt); \
   api_lock(locked_)
+
+/* As cleave_open_config, in that world; its `user` outlives the runtime. */
+cleave_status api_open_in(const api_world *world, const clv_session_config *config,
+                          const cleave_options *options, cleave_runtime **ret_runtime,
+                          cleave_error *error) CLEAVE_RESULT;
+/* The world's time, and bytes nobody can guess. */
+uint64_t api_now(const cleave_runtime *rt);
+clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* Monotonic end of a deadline given in ms (0: the runtime's). */
 uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);

@@ -206,7 +206,7 @@ static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
 }
 
 uint64_t api_resend_ends(cleave_runtime *rt) {
-  uint64_t now = clv_now_ns(), due = UINT64_MAX;
+  uint64_t now = api_now(rt), due = UINT64_MAX;
   if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
@@ -222,7 +222,7 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
   cleave_status status = CLEAVE_OK;
   api_node_set notified = 0;
   c->ends_wait_ns = END_AGAIN_NS;
-  c->ends_due_ns = clv_now_ns() + END_AGAIN_NS;
+  c->ends_due_ns = api_now(rt) + END_AGAIN_NS;
   if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
   if (rt->stepping == c) api_send_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {

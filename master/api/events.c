@@ -225,7 +225,7 @@ static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
   rt->broken = *why;
   rt->broken_at = from->index;
   rt->broken_to = other > 0 ? (uint32_t)other : from->index;
-  rt->broken_until = clv_now_ns() + BELIEVED_AFTER_NS;
+  rt->broken_until = api_now(rt) + BELIEVED_AFTER_NS;
 }
 
 void api_left_out(void *user, const clv_log_entry *e) {
@@ -238,7 +238,7 @@ void api_left_out(void *user, const clv_log_entry *e) {
 static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char *text) {
   const clv_log_source source = {.who = from->name, .what = "complaints"};
   if (clv_log_limiter_pass(&rt->complaints, CLV_LOG_WARN, "notice", &source,
-                           clv_now_ns() / 1000000u))
+                           api_now(rt) / 1000000u))
     clv_notify(rt->notice, "worker '%s': %s", from->name, text);
 }
 

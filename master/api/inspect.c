@@ -14,7 +14,7 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
   clv_link_load load = {0};
   if (node < 1 || node >= rt->n_peers) return false;
   const api_peer *p = &rt->peers[node];
-  uint64_t heard = __atomic_load_n(&p->heard_ns, __ATOMIC_RELAXED), now = clv_now_ns();
+  uint64_t heard = __atomic_load_n(&p->heard_ns, __ATOMIC_RELAXED), now = api_now(rt);
   if (p->link) {
     clv_link_count(p->link, &c);
     clv_link_measure_load(p->link, &load);

@@ -102,7 +102,7 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept *
                               cleave_error *error) {
   api_kept *k;
   uint64_t key;
-  TRY(clv_random_bytes(&key, sizeof key, &err));
+  TRY(api_random(rt, &key, sizeof key, &err));
   TRY(clv_alloc(1, sizeof *k, &k, &err));
   uint64_t ref = ++rt->next_id, fork = ++rt->next_id;
   k->ids = (clv_ref_ids){ref, fork, key};

@@ -13,9 +13,17 @@ void api_lock(cleave_runtime *rt) { pthread_mutex_lock(&rt->lock); }
 void api_unlock(cleave_runtime *rt) { pthread_mutex_unlock(&rt->lock); }
 void api_unlockp(cleave_runtime **rt) { api_unlock(*rt); }
 
+uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->world.clock); }
+
+clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
+  const api_world *w = &rt->world;
+  return w->random_bytes ? w->random_bytes(w->user, ret, len, err)
+                         : clv_random_bytes(ret, len, err);
+}
+
 uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms) {
   uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
-  return clv_now_ns() + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
+  return api_now(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
 }
 
 void api_wake(cleave_runtime *rt) {
@@ -38,7 +46,7 @@ static bool help(cleave_runtime *rt, uint64_t until_ns) {
 /* The time that a worker's own loss had to show has passed. What needs no link between the two goes
  * on: other contexts, and what either keeps. */
 static void believe(cleave_runtime *rt) {
-  if (!rt->broken.status || clv_now_ns() < rt->broken_until) return;
+  if (!rt->broken.status || api_now(rt) < rt->broken_until) return;
   cleave_error why = rt->broken;
   rt->broken.status = CLEAVE_OK;
   api_node_set both = NODE_BIT(rt->broken_at) | NODE_BIT(rt->broken_to);
@@ -56,12 +64,12 @@ static const uint64_t HEAR_NS = 5000000000;
 /* A timer that comes much later than it was set for: the process was stopped. What its links have
  * heard meanwhile is still to be read, so deadlines are judged a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
-  uint64_t now = clv_now_ns();
+  uint64_t now = api_now(rt);
   if (began < until && now > until + LATE_NS) rt->hear_until_ns = now + HEAR_NS;
 }
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
-  uint64_t began = clv_now_ns();
+  uint64_t began = api_now(rt);
   until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
   api_send_step(rt);
   uint64_t until = CLV_MIN(until_ns, api_resend_ends(rt));
@@ -92,7 +100,7 @@ void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
 
 const char *api_silence(const cleave_runtime *rt, char *buf, size_t len) {
   size_t used = 0;
-  uint64_t now = clv_now_ns();
+  uint64_t now = api_now(rt);
   buf[0] = '\0';
   for (uint32_t i = 1; i < rt->n_peers && used < len; i++) {
     uint64_t heard = __atomic_load_n(&rt->peers[i].heard_ns, __ATOMIC_RELAXED);
@@ -188,8 +196,8 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   rt->epoch = c->attempt.epoch;
   memcpy(&rt->session, c->attempt.session, sizeof rt->session);
   if (!c->train.seed.given && !c->train.seed.drawn)
-    TRY(clv_random_bytes(&rt->seed, sizeof rt->seed, &err));
-  if (!rt->epoch) TRY(clv_random_bytes(&rt->session, sizeof rt->session, &err));
+    TRY(api_random(rt, &rt->seed, sizeof rt->seed, &err));
+  if (!rt->epoch) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
   return CLEAVE_OK;
 }
 
@@ -231,11 +239,13 @@ static cleave_status join_worker(api_peer *p, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
-                                 cleave_runtime **ret, cleave_error *error) {
+cleave_status api_open_in(const api_world *world, const clv_session_config *config,
+                          const cleave_options *options, cleave_runtime **ret,
+                          cleave_error *error) {
   cleave_runtime *rt;
   TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
+  rt->world = *world;
   /* A link that ends while something is sent over it says so within the sending call. */
   pthread_mutexattr_t recursive;
   pthread_mutexattr_init(&recursive);
@@ -258,6 +268,11 @@ cleave_status cleave_open_config(const clv_session_config *config, const cleave_
   }
   *ret = rt;
   return CLEAVE_OK;
+}
+
+cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
+                                 cleave_runtime **ret, cleave_error *error) {
+  return api_open_in(&(api_world){0}, config, options, ret, error);
 }
 
 cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,

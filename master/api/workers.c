@@ -16,6 +16,8 @@ static clv_rpc_pem pem_of(const cleave_runtime *rt) {
 
 static clv_code call(api_peer *p, const char *method, const clv_bytes *request, uint64_t timeout_ms,
                      clv_bytes *reply, clv_err *err) {
+  const api_world *w = &p->runtime->world;
+  if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
   return clv_rpc_call(p->channel, method, request->data, request->len,
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
@@ -137,7 +139,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code connect_worker(api_peer *p, clv_err *err) {
+static clv_code dial_worker(api_peer *p, clv_err *err) {
   clv_rpc_channel_options o = {
       .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
@@ -147,6 +149,11 @@ static clv_code connect_worker(api_peer *p, clv_err *err) {
     clv_tls_explain_refusal(p->spec->address, p->runtime->identity, ms, err);
     return err->code;
   }
+  return CLV_OK;
+}
+
+static clv_code connect_worker(api_peer *p, clv_err *err) {
+  if (!p->runtime->world.call) CLV_TRY(dial_worker(p, err));
   CLV_TRY(hello(p, err));
   return open_session(p, err);
 }
@@ -155,7 +162,7 @@ static clv_code connect_worker(api_peer *p, clv_err *err) {
  * nothing. */
 static void explain(const api_peer *p, clv_err *err) {
   const char *at = p->spec->address;
-  if (err->code == CLV_DENIED)
+  if (err->code == CLV_DENIED && p->runtime->identity)
     clv_fail(err, CLV_DENIED, "%s: add identity %s to `allow` in its worker.yaml, as master",
              err->text, p->runtime->identity->uri);
   if (strncmp(err->text, at, strlen(at)) == 0) /* the call has said where */
@@ -164,7 +171,7 @@ static void explain(const api_peer *p, clv_err *err) {
     clv_err_prefix(err, "worker '%s' at %s", p->name, at);
 }
 
-cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
+static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
   TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
@@ -172,6 +179,11 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
   clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
+  if (!rt->world.call) PASS(start_transport(rt, error));
   for (uint32_t i = 1; i < rt->n_peers; i++) {
     api_peer *p = &rt->peers[i];
     clv_err err;
@@ -189,7 +201,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   api_peer *from = user;
   (void)link;
-  __atomic_store_n(&from->heard_ns, clv_now_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&from->heard_ns, api_now(from->runtime), __ATOMIC_RELAXED);
   api_event(from, p);
 }
 
@@ -218,6 +230,13 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   forget_ended(rt);
 }
 
+static clv_code open_link(api_peer *p, const clv_link_options *o, const clv_link_dial *d,
+                          clv_err *err) {
+  const api_world *w = &p->runtime->world;
+  return w->open_link ? w->open_link(w->user, p->name, o, d, &p->link, err)
+                      : clv_link_open(p->runtime->rpc, o, d, &p->link, err);
+}
+
 cleave_status api_open_link(api_peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   clv_wire_limits accept = clv_wire_limits_default();
@@ -231,7 +250,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
           .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
-                     .pem = pem_of(rt),
+                     .pem = rt->identity ? pem_of(rt) : (clv_rpc_pem){0},
                      .limits = {.peer_timeout_ms = p->peer_timeout_ms},
                      .session = rt->session,
                      .incarnation = p->incarnation,
@@ -239,9 +258,9 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
                      .bulk_lanes = API_BULK_LANES,
                      .role = CLV_ATTACH_MASTER,
                      .timeout_ms = (unsigned)rt->config->limits.connect_timeout_ms};
-  p->heard_ns = clv_now_ns();
+  p->heard_ns = api_now(rt);
   clv_err err;
-  if (clv_link_open(rt->rpc, &o, &d, &p->link, &err) == CLV_OK) return CLEAVE_OK;
+  if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;
   clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
   api_from(error, &err);
   api_place_error(error, p->name, "attach");
@@ -414,7 +433,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   clv_module_options o = {.index = m->index,
                           .name = m->name,
-                          .backend = clv_backend_cpu(),
+                          .backend = rt->world.backend ? rt->world.backend : clv_backend_cpu(),
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .input_needs_grad = m->input_grads,

@@ -172,7 +172,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "fuzz-coverage": ("wire           common/wire/frame.c     310 lines   91.0 %\nevery parser is above its floor",
                       "wire           common/wire/frame.c     310 lines   11.0 %  BELOW 90 %\n1 below their floor"),
     "mutate": ("7 passed, 0 failed\nok caught: lost: seed 1 at 0.1 s: gone",
-               "7 passed, 0 failed\nnot ok lost survives 3000 runs"),
+               "7 passed, 0 failed\nnot ok caught: lost: survives unit/x"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
     "references": ("10000 runs (900 a second), 0 failed: 12345 operations, 3 messages\nok references",

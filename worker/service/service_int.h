@@ -29,7 +29,7 @@ typedef struct clv_peer_link {
 
 /* What sessions have done; numbers that only grow. */
 typedef struct clv_work_counts {
-  uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns;
+  uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
 } clv_work_counts;
 
 typedef struct clv_edge_bytes {
@@ -213,6 +213,15 @@ void clv_session_count_totals(clv_session *s);
 /* The same added to what is there: *w, and edges [CLV_EDGES(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_bytes *edges);
+
+/* load_module.c */
+/* The module of the message, charged to the pool; the message may go before it. */
+clv_code clv_load_make(const clv_wire_load_request *request, const clv_backend *backend,
+                       clv_pool *pool, const clv_waiter *waiter, clv_module **ret,
+                       clv_err *err) CLV_USE_RESULT;
+/* Fills *reply, whose names are views into the module. */
+clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* load.c */
 /* gone: atomic, true when the caller has left. */

@@ -9,18 +9,17 @@
 enum { CHUNK = CLV_WIRE_CHUNK_BYTES, LANES = 5, TRANSFERS = 64 };
 
 typedef struct fixture {
-  clv_link link; /* without lanes: nothing is sent, all is counted */
+  clv_pace pace;
   clv_tensor *tensor;
-  uint64_t transfer;
+  uint64_t transfer, now;
 } fixture;
 
 static int set_up(void **state) {
   clv_err err = {0};
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
-  assert_int_equal(pthread_mutex_init(&f->link.lock, NULL), 0);
-  f->link.n_lanes = LANES;
-  clv_link_pace_init(&f->link.pace);
+  clv_pace_init(&f->pace);
+  f->pace.n_lanes = LANES;
   assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(CHUNK), &f->tensor, &err));
   *state = f;
   return 0;
@@ -28,16 +27,19 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  clv_link_pace_drop(&f->link.pace);
-  pthread_mutex_destroy(&f->link.lock);
+  clv_pace_drop(&f->pace);
   clv_tensor_unref(f->tensor);
   free(f);
   return 0;
 }
 
 static uint64_t on_the_way(fixture *f) {
-  clv_link_load load;
-  clv_link_measure_load(&f->link, &load);
+  clv_outlet outlet = {.n_heads = 0};
+  clv_link_load load = {0};
+  clv_departures d = {.outlet = &outlet, .pace = f->pace};
+  assert_int_equal(pthread_mutex_init(&d.lock, NULL), 0);
+  clv_departures_load(&d, &load);
+  pthread_mutex_destroy(&d.lock);
   return load.bytes_out;
 }
 
@@ -46,15 +48,15 @@ static clv_departure leave(fixture *f) {
   clv_err err = {0};
   clv_departure d = {0};
   const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
-  assert_ok(clv_link_pace_queue(&f->link, &c, &err));
-  assert_true(clv_link_pace_next(&f->link, &d));
+  assert_ok(clv_pace_queue(&f->pace, &c, &err));
+  assert_true(clv_pace_next(&f->pace, ++f->now, &d));
   clv_tensor_unref(d.chunk.tensor);
   return d;
 }
 
 static void report(fixture *f, uint64_t number) {
   clv_err err = {0};
-  if (number) assert_ok(clv_link_pace_report(&f->link, number, &err));
+  if (number) assert_ok(clv_pace_report(&f->pace, number, ++f->now, &err));
 }
 
 /* Transfers that are short enough are never reported. They came long ago. */
@@ -68,7 +70,7 @@ static void what_has_come_is_not_on_its_way(void **state) {
     report(f, d.before);
     assert_int_equal(on_the_way(f), 0);
   }
-  assert_true(f->link.pace.in_flight >= 2 * CHUNK); /* the pace may not know it */
+  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may not know it */
 }
 
 /* Of a transfer under way all is counted that has left and not been reported. */

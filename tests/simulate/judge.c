@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/simulate/judge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The news of a loss takes 10 s at most; then comes what a worker waits for before it believes. */
+static const uint64_t longest_ns = UINT64_C(30000000000);
+
+static bool same_line(const sim_record *a, const sim_record *b, size_t i) {
+  const sim_line *x = &a->lines[i], *y = &b->lines[i];
+  return x->skipped == y->skipped && x->error.status == y->error.status && x->bytes == y->bytes &&
+         memcmp(a->numbers + x->at, b->numbers + y->at, x->bytes) == 0;
+}
+
+static bool differ(size_t i, const sim_line *a, const sim_line *b, char *text, size_t len) {
+  snprintf(text, len, "line %zu (%s): %s%s and %s%s, %zu and %zu bytes %s %s", i, b->what,
+           cleave_status_name(a->error.status), a->skipped ? " (skipped)" : "",
+           cleave_status_name(b->error.status), b->skipped ? " (skipped)" : "", a->bytes, b->bytes,
+           a->error.status ? a->error.text : "", b->error.status ? b->error.text : "");
+  return false;
+}
+
+static bool as_many(const sim_record *a, const sim_record *b, char *text, size_t len) {
+  if (a->n == b->n) return true;
+  snprintf(text, len, "%zu lines and %zu", a->n, b->n);
+  return false;
+}
+
+bool sim_same(const sim_record *a, const sim_record *b, char *text, size_t len) {
+  if (!as_many(a, b, text, len)) return false;
+  for (size_t i = 0; i < a->n; i++)
+    if (!same_line(a, b, i)) return differ(i, &a->lines[i], &b->lines[i], text, len);
+  return true;
+}
+
+/* ---- with a fault ---------------------------------------------------------------------------- */
+
+/* Whether what needs these places may feel it: both ends of a lane, or who died. */
+static bool is_hit(const sim_fault *f, uint32_t places) {
+  uint32_t hit = 1u << f->a;
+  if (f->kind == SIM_CUT && f->b) hit |= 1u << f->b;
+  return (places & hit) == hit;
+}
+
+static bool names_the_lost(const sim_fault *f, const cleave_error *e) {
+  char a[8], b[8];
+  snprintf(a, sizeof a, "w%u", f->a);
+  snprintf(b, sizeof b, "w%u", f->kind == SIM_CUT && f->b ? f->b : f->a);
+  return strstr(e->text, a) || strstr(e->text, b) || strcmp(e->node, a) == 0 ||
+         strcmp(e->node, b) == 0;
+}
+
+static bool is_clean(cleave_status s) {
+  return s == CLEAVE_UNAVAILABLE || s == CLEAVE_ABORTED || s == CLEAVE_CANCELLED;
+}
+
+static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
+                         const sim_fault *f) {
+  const sim_line *a = &wanted->lines[i], *b = &got->lines[i];
+  bool equal = same_line(wanted, got, i);
+  if (b->ended < f->at) return equal ? NULL : "it differs before the fault";
+  if (b->ended - b->began > longest_ns) return "it took too long";
+  if (equal || b->skipped) return NULL;
+  if (b->error.status == CLEAVE_OK)
+    return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
+  if (a->error.status == b->error.status) return NULL;
+  if (!is_clean(b->error.status)) return "that is no code of a loss";
+  if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
+  if (!b->anybody && !is_hit(f, b->needs)) return "it does not need who was lost";
+  return NULL;
+}
+
+bool sim_judge(const sim_record *wanted, const sim_record *got, const sim_fault *f, char *text,
+               size_t len) {
+  if (!got->n) return true; /* it was not even opened */
+  if (!as_many(wanted, got, text, len)) return false;
+  for (size_t i = 0; i < got->n; i++) {
+    const char *why = wrong(wanted, got, i, f);
+    const sim_line *l = &got->lines[i];
+    if (!why) continue;
+    snprintf(text, len, "%s (%u %s %u): line %zu (%s): %s at '%s': %s", why, f->a,
+             f->kind == SIM_CUT ? "cut from" : "died", f->b, i, l->what,
+             cleave_status_name(l->error.status), l->error.node,
+             l->error.status ? l->error.text : "");
+    return false;
+  }
+  return true;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/simulate/network.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MS UINT64_C(1000000)
+
+/* One side of a stream. Its memory stays until the network goes: a few hundred in a run. */
+typedef struct end {
+  sim_network *network;
+  struct end *other, *next;
+  clv_lane *lane; /* NULL: it has not begun, or has ended */
+  uint32_t place, index;
+  bool dialled, ended, closing, last_said;
+  uint64_t last_at; /* when the last message from here arrives: they keep their order */
+  const clv_lane_acceptor *acceptor;
+  const char *uri;
+} end;
+
+typedef enum event_kind { MESSAGE, LOST, TAKEN, ACCEPT, CLOSE, ENDED, JOB, CALL } event_kind;
+
+typedef struct event {
+  uint64_t at, order;
+  event_kind kind;
+  end *to;
+  clv_rpc_job *job;
+  void (*happen)(void *user);
+  void *user;
+  clv_code code;
+  const char *text; /* static */
+  size_t len;
+  unsigned char bytes[]; /* [len] of a message */
+} event;
+
+struct sim_network {
+  sim_network_options o;
+  sim_random random;
+  uint64_t now, order;
+  event **events; /* a heap */
+  size_t n_events, cap_events;
+  end *ends;
+  bool dead[SIM_MOST_PLACES];
+  struct dialling *diallings;
+  sim_network_counts counts;
+};
+
+/* ---- what happens ---------------------------------------------------------------------------- */
+
+static bool sooner(const event *a, const event *b) {
+  return a->at != b->at ? a->at < b->at : a->order < b->order;
+}
+
+static void *or_abort(void *memory) {
+  if (!memory) abort();
+  return memory;
+}
+
+static void push(sim_network *n, event *e) {
+  if (n->n_events == n->cap_events) {
+    n->cap_events = n->cap_events ? 2 * n->cap_events : 64;
+    n->events = or_abort(realloc(n->events, n->cap_events * sizeof(event *)));
+  }
+  e->at = CLV_MAX(e->at, n->now);
+  e->order = n->order++;
+  size_t i = n->n_events++;
+  for (; i && sooner(e, n->events[(i - 1) / 2]); i = (i - 1) / 2)
+    n->events[i] = n->events[(i - 1) / 2];
+  n->events[i] = e;
+}
+
+static event *pop(sim_network *n) {
+  event *first = n->events[0], *moved = n->events[--n->n_events];
+  size_t i = 0;
+  for (size_t child; (child = 2 * i + 1) < n->n_events; i = child) {
+    if (child + 1 < n->n_events && sooner(n->events[child + 1], n->events[child])) child++;
+    if (sooner(moved, n->events[child])) break;
+    n->events[i] = n->events[child];
+  }
+  n->events[i] = moved;
+  return first;
+}
+
+static event *new_event(event_kind kind, end *to, uint64_t at, size_t len) {
+  event *e = or_abort(calloc(1, sizeof *e + len));
+  e->kind = kind;
+  e->to = to;
+  e->at = at;
+  e->len = len;
+  return e;
+}
+
+/* Most take moments, some long. */
+uint64_t sim_network_delay(sim_network *n) {
+  static const uint32_t most_us[] = {50, 50, 500, 500, 3000, 30000};
+  if (n->o.calm) return 0;
+  return 1000 * (uint64_t)(1 + sim_below(&n->random, most_us[sim_below(&n->random, 6)]));
+}
+
+void sim_network_at(sim_network *n, uint64_t at, void (*happen)(void *user), void *user) {
+  event *e = new_event(CALL, NULL, at, 0);
+  e->happen = happen;
+  e->user = user;
+  push(n, e);
+}
+
+uint64_t sim_network_due(const sim_network *n) {
+  return n->n_events ? n->events[0]->at : UINT64_MAX;
+}
+
+void sim_network_pass(sim_network *n, uint64_t until) {
+  n->now = CLV_MAX(n->now, CLV_MIN(until, sim_network_due(n)));
+}
+
+uint64_t sim_network_now(const sim_network *n) { return n->now; }
+static uint64_t now_of(void *network) { return ((sim_network *)network)->now; }
+clv_clock sim_network_clock(sim_network *n) { return (clv_clock){now_of, n}; }
+sim_network_counts sim_network_count(const sim_network *n) { return n->counts; }
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* What is on its way from an end keeps its order. */
+static uint64_t arrival(end *from) {
+  sim_network *n = from->network;
+  from->last_at = CLV_MAX(from->last_at, n->now + sim_network_delay(n));
+  return from->last_at;
+}
+
+static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  end *from = stream;
+  size_t len = 0, at = 0;
+  for (size_t i = 0; i < n; i++) len += pieces[i].len;
+  bool open = !from->ended && !from->closing;
+  event *e = open ? new_event(MESSAGE, from->other, arrival(from), len) : NULL;
+  for (size_t i = 0; i < n; i++) {
+    if (open && pieces[i].len) memcpy(e->bytes + at, pieces[i].data, pieces[i].len);
+    at += pieces[i].len;
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  }
+  if (!open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
+  push(from->network, e);
+  uint64_t taken = from->network->now + sim_network_delay(from->network) / 4;
+  push(from->network, new_event(TAKEN, from, taken, 0));
+  return CLV_OK;
+}
+
+static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
+  event *last = new_event(ENDED, e, at, 0);
+  last->code = code;
+  last->text = text;
+  push(e->network, last);
+}
+
+static void stream_close(void *stream) {
+  end *from = stream;
+  if (from->ended || from->closing) return;
+  from->closing = true;
+  push(from->network, new_event(CLOSE, from->other, arrival(from), 0));
+}
+
+/* What is on its way from here is dropped, or not any more. */
+static void stream_cancel(void *stream, clv_code code, const char *text) {
+  end *from = stream;
+  sim_network *n = from->network;
+  (void)text;
+  if (from->ended || from->last_said) return;
+  from->last_said = from->closing = true;
+  end_at(from, n->now, code, "cancelled here");
+  end_at(from->other, n->now + sim_network_delay(n), from->dialled ? CLV_CANCELLED : code,
+         "the peer cancelled the stream or its connection was lost");
+}
+
+static bool stream_defer(void *stream, clv_rpc_job *job) {
+  end *from = stream;
+  event *e = new_event(JOB, from, from->network->now + sim_network_delay(from->network) / 8, 0);
+  e->job = job;
+  push(from->network, e);
+  return true;
+}
+
+static void stream_keep(void *stream) { (void)stream; }
+
+static const clv_transport transport = {.send = stream_send,
+                                        .close = stream_close,
+                                        .cancel = stream_cancel,
+                                        .defer = stream_defer,
+                                        .ref = stream_keep,
+                                        .unref = stream_keep};
+
+static void ended(end *e, clv_code code, const char *text) {
+  clv_lane *lane = clv_steal(&e->lane);
+  if (e->ended) return;
+  e->ended = true;
+  if (lane) clv_lane_ended(lane, code, text);
+}
+
+/* The side that hears of a close ends in turn, behind what it has still to say. */
+static void closed(end *e) {
+  if (e->ended) return;
+  e->closing = true;
+  end_at(e->other, arrival(e), CLV_OK, "");
+  ended(e, CLV_OK, "");
+}
+
+static void accepted(end *e) {
+  clv_err err;
+  if (e->ended) return;
+  if (clv_lane_new(e->acceptor, e->uri, &transport, e, &e->lane, &err) != CLV_OK) abort();
+}
+
+static void tell(const sim_network *n, const event *e) {
+  clv_frame f;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_piece piece = {e->bytes, e->len};
+  clv_err err;
+  if (!n->o.trace || e->kind != MESSAGE) return;
+  bool good = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) == CLV_OK;
+  printf("%12.6f ms  %u -> %u lane %u: %s, context %llu, %zu bytes\n", (double)n->now / 1e6,
+         e->to->other->place, e->to->place, e->to->index, good ? clv_frame_kind_name(f.kind) : "?",
+         good ? (unsigned long long)f.context : 0, e->len);
+}
+
+static void happen(sim_network *n, event *e) {
+  end *to = e->to;
+  if (e->kind == CALL) {
+    e->happen(e->user);
+  } else if (n->dead[to->place]) {
+    return;
+  } else if (e->kind == JOB) {
+    e->job->run(e->job);
+  } else if (e->kind == ENDED) {
+    ended(to, e->code, e->text);
+  } else if (e->kind == CLOSE) {
+    closed(to);
+  } else if (e->kind == ACCEPT) {
+    accepted(to);
+  } else if (e->kind == TAKEN && to->lane) {
+    clv_lane_sent(to->lane);
+  } else if (e->kind == MESSAGE && to->lane) {
+    clv_iov piece = {e->bytes, e->len};
+    n->counts.messages++;
+    clv_lane_message(to->lane, &piece, 1);
+  }
+}
+
+void sim_network_step(sim_network *n) {
+  event *e = pop(n);
+  n->now = e->at;
+  n->counts.events++;
+  tell(n, e);
+  happen(n, e);
+  free(e);
+}
+
+/* ---- dialling -------------------------------------------------------------------------------- */
+
+typedef struct dialling {
+  sim_network *network;
+  uint32_t from, to;
+  const clv_lane_acceptor *acceptor;
+  const char *uri;
+  struct dialling *next;
+} dialling;
+
+static end *new_end(sim_network *n, uint32_t place, uint32_t index) {
+  end *e = or_abort(calloc(1, sizeof *e));
+  e->network = n;
+  e->place = place;
+  e->index = index;
+  e->next = n->ends;
+  return n->ends = e;
+}
+
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret_stream, clv_err *err) {
+  const dialling *d = user;
+  sim_network *n = d->network;
+  (void)err;
+  end *mine = new_end(n, d->from, index), *theirs = new_end(n, d->to, index);
+  mine->other = theirs;
+  theirs->other = mine;
+  mine->dialled = true;
+  mine->lane = lane;
+  theirs->acceptor = d->acceptor;
+  theirs->uri = d->uri;
+  if (n->dead[d->to])
+    end_at(mine, n->now + sim_network_delay(n), CLV_UNAVAILABLE, "connection refused");
+  push(n, new_event(ACCEPT, theirs, arrival(mine), 0));
+  *ret_stream = mine;
+  return CLV_OK;
+}
+
+clv_dialler sim_network_dialler(sim_network *n, uint32_t from, uint32_t to,
+                                const clv_lane_acceptor *acceptor, const char *uri) {
+  dialling *d = or_abort(calloc(1, sizeof *d));
+  *d = (dialling){n, from, to, acceptor, uri, n->diallings};
+  n->diallings = d;
+  return (clv_dialler){.transport = &transport, .user = d, .dial = dial};
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+/* The peer hears of it within moments, or when nothing has come for long. */
+static void lose(end *e) {
+  sim_network *n = e->network;
+  bool silent = sim_below(&n->random, 4) == 0;
+  uint64_t after = silent ? (1 + sim_below(&n->random, 10000)) * MS : sim_network_delay(n);
+  e->last_said = true;
+  end_at(e, n->now + after, e->dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
+         "the peer cancelled the stream or its connection was lost");
+}
+
+unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
+  unsigned cut = 0;
+  for (end *e = n->ends; e; e = e->next) {
+    bool between =
+        (e->place == a && e->other->place == b) || (e->place == b && e->other->place == a);
+    if (!between || e->index != index || e->ended || e->last_said) continue;
+    e->closing = true;
+    lose(e);
+    cut++;
+  }
+  for (size_t i = 0; i < n->n_events; i++) { /* what is on its way is lost */
+    event *m = n->events[i];
+    if (m->to && m->to->closing && m->to->last_said && m->kind == MESSAGE) m->kind = LOST;
+  }
+  return cut;
+}
+
+void sim_network_kill(sim_network *n, uint32_t place) {
+  n->dead[place] = true;
+  for (end *e = n->ends; e; e = e->next)
+    if (e->place != place && e->other->place == place && !e->ended) lose(e);
+}
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+sim_network *sim_network_new(const sim_network_options *options) {
+  sim_network *n = or_abort(calloc(1, sizeof *n));
+  n->o = *options;
+  n->random.state = options->seed;
+  n->now = 1000 * MS; /* zero stands for never in places */
+  return n;
+}
+
+void sim_network_free(sim_network *n) {
+  for (end *e = n->ends; e; e = e->next) ended(e, CLV_CANCELLED, "the end of the world");
+  while (n->n_events) {
+    event *e = pop(n);
+    if (e->kind == JOB) e->job->run(e->job); /* whoever asked for it waits for it */
+    free(e);
+  }
+  for (end *e = n->ends, *next; e; e = next) {
+    next = e->next;
+    free(e);
+  }
+  for (dialling *d = n->diallings, *next; d; d = next) {
+    next = d->next;
+    free(d);
+  }
+  free(n->events);
+  free(n);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulate/program_int.h"
+
+/* ---- modules --------------------------------------------------------------------------------- */
+
+static const struct shape {
+  const char *ops[3][2]; /* op and attributes */
+  int inputs;
+  bool wide_in, wide_out;
+} shapes[KINDS] = {
+    [LINEAR] = {{{"linear", "{out: 4}"}}, 1, false, false},
+    [RELU] = {{{"linear", "{out: 4}"}, {"relu", NULL}}, 1, false, false},
+    [TANH] = {{{"tanh", NULL}}, 1, false, false},
+    [FROZEN] = {{{"linear", "{out: 4}"}, {"sigmoid", NULL}}, 1, false, false},
+    [JOIN] = {{{"add", NULL}}, 2, false, false},
+    [NORM] = {{{"linear", "{out: 4}"}, {"batchnorm", NULL}}, 1, false, false},
+    [DROP] = {{{"linear", "{out: 4}"}, {"dropout", "{p: 0.4}"}}, 1, false, false},
+    [WIDEN] = {{{"linear", "{out: 24000}"}}, 1, false, true},
+    [TANH_WIDE] = {{{"tanh", NULL}}, 1, true, true},
+    [NARROW] = {{{"linear", "{out: 4}"}}, 1, true, false},
+    [LOSS] = {{{"mse", NULL}}, 2, false, false},
+};
+
+int inputs_of(stage_kind k) { return shapes[k].inputs; }
+bool takes_wide(stage_kind k) { return shapes[k].wide_in; }
+bool gives_wide(stage_kind k) { return shapes[k].wide_out; }
+
+/* Made once: texts are slow to read. */
+static cleave_graph *graphs[KINDS];
+
+static cleave_graph *graph_of(stage_kind k) {
+  static const char *const names[] = {"left", "right"};
+  const struct shape *s = &shapes[k];
+  int64_t dims[] = {ROWS, s->wide_in ? WIDE_WIDTH : NARROW_WIDTH};
+  int in[2] = {0}, last;
+  cleave_error e;
+  cleave_graph *g = graphs[k];
+  if (g) return g;
+  bool good = cleave_graph_new(&g, &e) == CLEAVE_OK;
+  for (int i = 0; good && i < s->inputs; i++)
+    good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
+  for (int i = 0; good && i < 3 && s->ops[i][0]; i++) {
+    good = cleave_graph_op(g, s->ops[i][0], s->ops[i][1], NULL, in, i ? 1 : s->inputs, &last, &e) ==
+           CLEAVE_OK;
+    in[0] = last;
+  }
+  if (!good) {
+    fprintf(stderr, "graph %d: %s\n", (int)k, e.text);
+    abort();
+  }
+  return graphs[k] = g;
+}
+
+void sim_programs_done(void) {
+  for (int i = 0; i < KINDS; i++) {
+    cleave_graph_free(graphs[i]);
+    graphs[i] = NULL;
+  }
+}
+
+/* ---- the record ------------------------------------------------------------------------------ */
+
+void sim_record_done(sim_record *r) {
+  free(r->lines);
+  free(r->numbers);
+  *r = (sim_record){0};
+}
+
+static void *grown(void *items, size_t n, size_t *cap, size_t size) {
+  if (n <= *cap) return items;
+  *cap = 2 * n;
+  void *more = realloc(items, *cap * size);
+  if (!more) abort();
+  return more;
+}
+
+static sim_line *last(const program *p) { return &p->record->lines[p->record->n - 1]; }
+
+static sim_line *add_line(program *p, uint32_t needs, uint32_t stands) {
+  sim_record *r = p->record;
+  r->lines = grown(r->lines, r->n + 1, &r->cap, sizeof *r->lines);
+  sim_line *l = &r->lines[r->n++];
+  *l = (sim_line){.needs = needs,
+                  .stands = needs | stands,
+                  .began = p->began,
+                  .ended = clv_clock_now(&p->stand->clock),
+                  .at = r->n_numbers};
+  return l;
+}
+
+/* A line is shown when the next one begins: then its numbers are there. */
+static void show(program *p) {
+  if (p->stand->line && p->record->n) p->stand->line(p->stand->user, p->record, last(p));
+}
+
+void begin(program *p) {
+  show(p);
+  if (p->stand->between) p->stand->between(p->stand->user);
+  p->began = clv_clock_now(&p->stand->clock);
+}
+
+bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, const char *fmt, ...) {
+  sim_line *l = add_line(p, needs, stands);
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(l->what, sizeof l->what, fmt, args);
+  va_end(args);
+  if (status != CLEAVE_OK) l->error = p->error;
+  l->error.status = status;
+  return status == CLEAVE_OK;
+}
+
+void skip(program *p, const char *what) {
+  begin(p);
+  sim_line *l = add_line(p, 0, 0);
+  l->skipped = true;
+  snprintf(l->what, sizeof l->what, "%s", what);
+}
+
+void anybody(program *p) { last(p)->anybody = true; }
+
+void note(program *p, const void *bytes, size_t n) {
+  sim_record *r = p->record;
+  r->numbers = grown(r->numbers, r->n_numbers + n, &r->cap_numbers, 1);
+  memcpy(r->numbers + r->n_numbers, bytes, n);
+  r->n_numbers += n;
+  last(p)->bytes += n;
+}
+
+void note_tensor(program *p, const cleave_tensor *t) {
+  note(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
+}
+
+/* ---- what it is made of ---------------------------------------------------------------------- */
+
+const char *place_name(const program *p, uint32_t place) {
+  static const char *const names[SIM_PLACES] = {"master", "w1", "w2", "w3"};
+  return names[p->stand->home ? 0 : place];
+}
+
+static stage_kind draw_kind(program *p, int index) {
+  static const stage_kind first[] = {LOSS, LINEAR}, wide[] = {WIDEN, NARROW};
+  if (index < 2) return first[index];
+  if (p->wide && index < 4) return wide[index - 2];
+  return (stage_kind)below(p, p->wide ? LOSS : WIDEN);
+}
+
+static void add_module(program *p, int index) {
+  static const char *const all[] = {"*"};
+  stage *m = &p->stages[index];
+  char name[16];
+  *m = (stage){.kind = draw_kind(p, index), .optimizer = -1};
+  m->place = one_in(p, 5) ? 0 : 1 + below(p, SIM_PLACES - 1);
+  m->stands = 1u << m->place;
+  snprintf(name, sizeof name, "m%d", index);
+  cleave_module_options o = {.name = name,
+                             .at = place_name(p, m->place),
+                             .seed = 1 + (uint64_t)index,
+                             .in_flight = below(p, 3),
+                             .frozen = all,
+                             .n_frozen = m->kind == FROZEN};
+  DO(p, cleave_load_graph(p->rt, &o, graph_of(m->kind), &m->module, &p->error), 0, 0,
+     "load %s of kind %d at %s", name, m->kind, place_name(p, m->place));
+}
+
+static bool learns(const stage *m) {
+  return cleave_module_weight(m->module, 0) && m->kind != FROZEN;
+}
+
+/* Every module that learns and is in no optimiser is in the new one, or not. */
+static void add_optimizer(program *p, bool final) {
+  cleave_module *joined[MODULES];
+  int index = p->n_optimizers;
+  size_t n = 0;
+  for (int i = 0; i < p->n_stages; i++) {
+    if (!learns(&p->stages[i]) || p->stages[i].optimizer >= 0 || one_in(p, 4)) continue;
+    p->stages[i].optimizer = index;
+    joined[n++] = p->stages[i].module;
+  }
+  cleave_group g = {.modules = joined,
+                    .n_modules = n,
+                    .kind = one_in(p, 4) ? CLEAVE_ADAM : CLEAVE_SGD,
+                    .lr = 0.05,
+                    .final = final};
+  if (g.kind == CLEAVE_SGD) g.momentum = one_in(p, 3) ? 0 : 0.9;
+  g.nesterov = g.momentum != 0 && one_in(p, 3);
+  double clip = one_in(p, 2) ? 0.02 : 0;
+  if (!n) return;
+  if (DO(p, cleave_optimizer_new(p->rt, &g, 1, clip, &p->optimizers[index], &p->error), 0, 0,
+         "optimizer %d of %zu, final %d, clips at %g", index, n, final, clip))
+    p->n_optimizers++;
+}
+
+static void make(program *p) {
+  p->wide = one_in(p, 8);
+  p->n_stages = 4 + (int)below(p, MODULES - 3);
+  for (int i = 0; i < p->n_stages; i++) add_module(p, i);
+  bool final = one_in(p, 3);
+  for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, final);
+}
+
+/* ---- what it does ---------------------------------------------------------------------------- */
+
+static scope *any_open(program *p) {
+  scope *open[OPEN];
+  uint32_t n = 0;
+  for (int i = 0; i < p->n_scopes && n < OPEN; i++)
+    if (p->scopes[i].open) open[n++] = &p->scopes[i];
+  return n ? open[below(p, n)] : NULL;
+}
+
+static void finish(program *p) {
+  for (int i = 0; i < p->n_scopes; i++)
+    if (p->scopes[i].open) do_close(p, &p->scopes[i]);
+  while (p->n_kept) do_release_kept(p, p->n_kept - 1);
+  for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
+  for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->optimizers[i]);
+  for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->stages[i].module);
+  show(p);
+  cleave_tensor_done(&p->tensor);
+}
+
+void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
+  program p = {.stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}};
+  ret->n = ret->n_numbers = 0;
+  make(&p);
+  do_open(&p);
+  for (uint32_t left = 15 + below(&p, 45); left > 0; left--) {
+    scope *s = any_open(&p);
+    if (!s || one_in(&p, 9))
+      do_open(&p);
+    else if (one_in(&p, 8))
+      do_outside(&p);
+    else
+      do_in_scope(&p, s);
+  }
+  finish(&p);
+}

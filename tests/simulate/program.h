@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random programs on the C API. What a program does follows from its seed alone, never from what
+ * it sees: so the same seed can be compared line by line wherever its modules are and whatever the
+ * network does.
+ */
+#ifndef CLEAVE_SIMULATE_PROGRAM_H
+#define CLEAVE_SIMULATE_PROGRAM_H
+
+#include "common/base/base.h"
+#include "master/api/cleave.h"
+
+enum { SIM_PLACES = 4 }; /* the master and three workers */
+
+/* One thing that a program did. */
+typedef struct sim_line {
+  char what[72];
+  bool skipped;    /* what it needs had failed before */
+  bool anybody;    /* it may say what happened to somebody else's work */
+  uint32_t needs;  /* places, a bit each, whose loss it may report */
+  uint32_t stands; /* the same with everything that its numbers depend on */
+  uint64_t began, ended;
+  cleave_error error; /* its status is CLEAVE_OK for what went well */
+  size_t at, bytes;   /* its numbers */
+} sim_line;
+
+typedef struct sim_record {
+  sim_line *lines;
+  size_t n, cap;
+  unsigned char *numbers;
+  size_t n_numbers, cap_numbers;
+} sim_record;
+
+void sim_record_done(sim_record *r);
+
+typedef struct sim_stand {
+  cleave_runtime *runtime;
+  bool home; /* all modules at the master */
+  clv_clock clock;
+  /* Before each thing that the program does; may be NULL. */
+  void (*between)(void *user);
+  /* Told of each line when it is done; may be NULL. */
+  void (*line)(void *user, const sim_record *record, const sim_line *line);
+  void *user;
+} sim_stand;
+
+/* Runs the program of the seed, until all its contexts are closed and what it kept is released.
+ * Fills *ret, which is emptied first. */
+void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret);
+/* Memory that programs share. */
+void sim_programs_done(void);
+
+#endif

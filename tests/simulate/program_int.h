@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A program in progress: program.c makes its modules and draws what it does, statements.c does it.
+ */
+#ifndef CLEAVE_SIMULATE_PROGRAM_INT_H
+#define CLEAVE_SIMULATE_PROGRAM_INT_H
+
+#include "tests/simulate/program.h"
+#include "tests/simulate/random.h"
+
+/* A wide value is over CLV_WIRE_CHUNK_BYTES with three rows, and over CLV_WIRE_INLINE_MAX with
+ * two. */
+enum {
+  NARROW_WIDTH = 4,
+  WIDE_WIDTH = 24000,
+  MODULES = 8,
+  CONTEXTS = 10,
+  OPEN = 3,
+  VALUES = 24,
+  LOSSES = 4,
+  KEPT = 6,
+  ROWS = 3,
+};
+
+typedef enum stage_kind {
+  LINEAR,
+  RELU,
+  TANH,
+  FROZEN,
+  JOIN,
+  NORM,
+  DROP,
+  WIDEN,
+  TANH_WIDE,
+  NARROW,
+  LOSS,
+  KINDS
+} stage_kind;
+
+/* Of the modules of a kind. */
+int inputs_of(stage_kind k);
+bool takes_wide(stage_kind k);
+bool gives_wide(stage_kind k);
+
+typedef struct stage {
+  cleave_module *module;
+  stage_kind kind;
+  uint32_t place;
+  int optimizer;   /* -1: none */
+  bool placed;     /* its node has been asked to take it */
+  uint32_t stands; /* places that what it holds depends on, its own among them */
+} stage;
+
+typedef struct value {
+  cleave_reference ref;
+  cleave_future future; /* id 0: none */
+  int stage;            /* -1: a leaf */
+  bool wide, released, gradient;
+} value;
+
+/* A context. */
+typedef struct scope {
+  cleave_context id;
+  bool made, open, evaluation, passed;
+  int64_t rows;
+  value values[VALUES], losses[LOSSES];
+  int n, n_losses;
+  uint32_t needs, stands; /* places, as in sim_line */
+  uint32_t stages;        /* it has called, a bit each */
+} scope;
+
+typedef struct kept_value {
+  cleave_kept id;
+  int64_t rows;
+  bool wide;
+  uint32_t place;
+  int scope; /* it was made in */
+} kept_value;
+
+typedef struct program {
+  const sim_stand *stand;
+  cleave_runtime *rt;
+  sim_record *record;
+  sim_random random;
+  stage stages[MODULES];
+  int n_stages;
+  cleave_optimizer *optimizers[2];
+  int n_optimizers;
+  bool wide;
+  scope scopes[CONTEXTS];
+  int n_scopes;
+  kept_value kept[KEPT];
+  int n_kept;
+  cleave_tensor tensor; /* of the last thing that gave one */
+  cleave_error error;
+  uint64_t began;
+} program;
+
+static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }
+static inline bool one_in(program *p, uint32_t n) { return below(p, n) == 0; }
+
+/* The name of a place, of the master's where all is at home. */
+const char *place_name(const program *p, uint32_t place);
+
+/* A line: `begin`, the call, `done` with its status. done returns whether it went well. */
+void begin(program *p);
+bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, const char *fmt, ...)
+    CLV_PRINTF(5, 6);
+#define DO(p, call, needs, stands, ...) \
+  (begin(p), done((p), (call), (needs), (stands), __VA_ARGS__))
+/* What stands on something that failed is not done. */
+void skip(program *p, const char *what);
+/* The last line may say what happened to somebody else's work. */
+void anybody(program *p);
+/* Numbers of the last line. */
+void note(program *p, const void *bytes, size_t n);
+void note_tensor(program *p, const cleave_tensor *t);
+
+/* statements.c: each draws what it needs, and adds lines. */
+void do_open(program *p);
+void do_in_scope(program *p, scope *s); /* anything that is done in an open context */
+void do_outside(program *p);            /* weights and kept values */
+void do_close(program *p, scope *s);
+void do_release_kept(program *p, int index);
+void do_read_state(program *p, stage *m);
+
+#endif

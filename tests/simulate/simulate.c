@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random programs over a master and three workers on a simulated network and clock. Everything
+ * follows from a seed: the program, how long each message takes, what is cut or dies, and when.
+ *
+ *   simulate [--runs N] [--seed S] [--trace]
+ *
+ * Each program runs with all its modules at home, on a network where nothing takes time, on one
+ * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
+ * worker that dies. Held to:
+ *   the same bits  statuses and numbers are those of the run at home, whatever takes how long, and
+ *                  those of before the fault where nothing that was lost has a part in them
+ *   clean errors   after a fault: UNAVAILABLE and the like with the name of who is gone, and of
+ *                  nothing that does not need it
+ *   in time        no call waits much longer than the news of a loss may take
+ *   no leak        when all is closed nobody holds a context, a reference or a tensor
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulate/judge.h"
+#include "tests/simulate/world.h"
+
+static struct {
+  bool trace;
+  uint64_t lines, messages, faults, errors, bytes;
+} total;
+
+/* ---- one run --------------------------------------------------------------------------------- */
+
+static void show(void *user, const sim_record *r, const sim_line *l) {
+  (void)user;
+  printf("%12.6f ms  line %zu: %s%s", (double)l->ended / 1e6, (size_t)(l - r->lines), l->what,
+         l->skipped ? ", which has no ground" : "");
+  if (l->error.status != CLEAVE_OK)
+    printf(": %s at '%s' %s: %s", cleave_status_name(l->error.status), l->error.node, l->error.hop,
+           l->error.text);
+  printf("\n");
+}
+
+static bool complain(uint64_t seed, const char *where, const char *text) {
+  printf("not ok seed %" PRIu64 ", %s: %s\n", seed, where, text);
+  return false;
+}
+
+static const char *name_of(const sim_weather *w) {
+  static const char *const faults[] = {"delays", "a lane is cut", "a worker dies"};
+  return w->home ? "at home" : w->calm ? "undisturbed" : faults[w->fault.kind];
+}
+
+/* The runtime's own end: what is leaked, and how it closed. */
+static bool close_runtime(sim_world *w, cleave_runtime *rt, char *text, size_t len, bool faulty) {
+  cleave_leaks leaks;
+  cleave_error e = {0};
+  uint64_t began = clv_clock_now(&(clv_clock){0});
+  (void)began;
+  cleave_status status = cleave_close(rt, 0, &leaks, &e);
+  text[0] = '\0';
+  if (status != CLEAVE_OK && !faulty) snprintf(text, len, "close: %s", e.text);
+  if (leaks.text[0]) snprintf(text, len, "left open: %s", leaks.text);
+  (void)w;
+  return !text[0];
+}
+
+static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool *ret_fault) {
+  char text[1200];
+  cleave_runtime *rt;
+  cleave_error e;
+  sim_world *w = sim_world_new(weather);
+  if (total.trace) printf("---- seed %" PRIu64 ", %s\n", seed, name_of(weather));
+  if (sim_world_open(w, &rt, &e) != CLEAVE_OK) {
+    sim_world_free(w, text, sizeof text);
+    ret->n = 0;
+    return weather->fault.kind || complain(seed, name_of(weather), e.text);
+  }
+  sim_stand stand = {.runtime = rt,
+                     .home = weather->home,
+                     .clock = sim_world_clock(w),
+                     .between = sim_world_pause,
+                     .line = total.trace ? show : NULL,
+                     .user = w};
+  sim_program(seed, &stand, ret);
+  bool good = true;
+  sim_world_settle(w, text, sizeof text);
+  if (text[0]) good = complain(seed, name_of(weather), text);
+  if (!close_runtime(w, rt, text, sizeof text, weather->fault.kind))
+    good = complain(seed, name_of(weather), text);
+  sim_counts c = sim_world_count(w);
+  *ret_fault = c.fault_came;
+  total.messages += c.messages;
+  sim_world_free(w, text, sizeof text);
+  return text[0] ? complain(seed, name_of(weather), text) : good;
+}
+
+/* ---- all runs of a seed ---------------------------------------------------------------------- */
+
+static sim_record home, calm, rough, faulty;
+
+static uint64_t end_of(const sim_record *r) { return r->n ? r->lines[r->n - 1].ended : 0; }
+
+static sim_fault draw_fault(sim_random *random, const sim_weather *w, const sim_record *r) {
+  uint64_t from = r->lines[0].began, span = end_of(r) - from + 1;
+  sim_fault f = {.kind = sim_below(random, 3) ? SIM_CUT : SIM_KILL,
+                 .lane = sim_below(random, 5),
+                 .at = from + sim_next(random) % span};
+  f.a = 1 + sim_below(random, SIM_PLACES - 1);
+  f.b = w->via_master ? 0 : sim_below(random, SIM_PLACES);
+  if (f.b == f.a) f.b = 0;
+  return f;
+}
+
+static bool compare(uint64_t seed, const char *with, const sim_record *a, const sim_record *b) {
+  char text[400];
+  if (sim_same(a, b, text, sizeof text)) return true;
+  return complain(seed, with, text);
+}
+
+static bool run_fault(uint64_t seed, sim_weather w, sim_random *random) {
+  char text[1000];
+  bool came = false;
+  w.fault = draw_fault(random, &w, &rough);
+  if (!run(seed, &w, &faulty, &came)) return false;
+  total.faults += came;
+  for (size_t i = 0; i < faulty.n; i++) total.errors += faulty.lines[i].error.status != CLEAVE_OK;
+  return sim_judge(&rough, &faulty, &w.fault, text, sizeof text) ||
+         complain(seed, name_of(&w), text);
+}
+
+static bool run_seed(uint64_t seed) {
+  static const uint64_t credits[] = {UINT64_C(1) << 20, UINT64_C(64) << 20};
+  sim_random random = {seed * 77 + 5};
+  bool none;
+  sim_weather w = {.seed = seed,
+                   .trace = total.trace,
+                   .via_master = sim_below(&random, 3) == 0,
+                   .credit = credits[sim_below(&random, 2)]};
+  sim_weather at_home = w, undisturbed = w;
+  at_home.home = at_home.calm = undisturbed.calm = true;
+  bool good = run(seed, &at_home, &home, &none) && run(seed, &undisturbed, &calm, &none) &&
+              compare(seed, "undisturbed", &home, &calm) && run(seed, &w, &rough, &none) &&
+              compare(seed, "delays", &home, &rough);
+  total.lines += home.n;
+  total.bytes += home.n_numbers;
+  return good && (sim_below(&random, 2) || run_fault(seed, w, &random));
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs) {
+  for (int i = 1; i < argc; i++) {
+    bool more = i + 1 < argc;
+    if (strcmp(argv[i], "--runs") == 0 && more)
+      *runs = strtoull(argv[++i], NULL, 10);
+    else if (strcmp(argv[i], "--seed") == 0 && more)
+      *first = strtoull(argv[++i], NULL, 10), *runs = 1;
+    else if (strcmp(argv[i], "--trace") == 0)
+      total.trace = true;
+    else
+      return false;
+  }
+  return true;
+}
+
+int main(int argc, char **argv) {
+  uint64_t runs = 200, first = 1, failures = 0;
+  const char *said = getenv("CLV_TEST_SIMULATE");
+  if (said) runs = strtoull(said, NULL, 10);
+  if (!read_options(argc, argv, &first, &runs))
+    return fprintf(stderr, "usage: simulate [--runs N] [--seed S] [--trace]\n"), 64;
+  uint64_t begin = clv_now_ns(), seed = first;
+  for (; seed < first + runs && failures < 10; seed++) {
+    if (run_seed(seed)) continue;
+    failures++;
+    printf("again: make simulate SIMULATE_ARGS='--seed %" PRIu64 " --trace'\n", seed);
+  }
+  double seconds = (double)(clv_now_ns() - begin) / 1e9;
+  printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
+         " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64 " errors after them\n",
+         seed - first, (double)(seed - first) / seconds, failures, total.lines, total.bytes,
+         total.messages, total.faults, total.errors);
+  printf("%s simulate\n", failures ? "not ok" : "ok");
+  sim_record_done(&home);
+  sim_record_done(&calm);
+  sim_record_done(&rough);
+  sim_record_done(&faulty);
+  sim_programs_done();
+  sim_worlds_done();
+  return failures != 0;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/simulate/program_int.h"
+
+static uint32_t bit(uint32_t place) { return 1u << place; }
+
+static int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+void do_open(program *p) {
+  int open = 0;
+  for (int i = 0; i < p->n_scopes; i++) open += p->scopes[i].open;
+  if (p->n_scopes == CONTEXTS || open == OPEN) return;
+  scope *s = &p->scopes[p->n_scopes++];
+  *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
+  s->evaluation = one_in(p, 6);
+  cleave_context_options o = {.evaluation = s->evaluation};
+  s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
+               number_of(p, s), s->evaluation ? " to evaluate" : "");
+  anybody(p);
+}
+
+void do_close(program *p, scope *s) {
+  s->open = false;
+  int c = number_of(p, s);
+  bool waits = !one_in(p, 3);
+  if (!s->made) {
+    skip(p, "close");
+    return;
+  }
+  if (waits)
+    DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), s->needs, 0, "close c%d", c);
+  else
+    DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
+  anybody(p);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static value *any_value(program *p, scope *s, bool wide) {
+  value *fit[VALUES];
+  uint32_t n = 0;
+  for (int i = 0; i < s->n; i++)
+    if (!s->values[i].released && s->values[i].wide == wide) fit[n++] = &s->values[i];
+  return n ? fit[below(p, n)] : NULL;
+}
+
+static value *new_leaf(program *p, scope *s, bool wide, bool gradient) {
+  static float numbers[ROWS * WIDE_WIDTH];
+  size_t n = (size_t)s->rows * (wide ? WIDE_WIDTH : NARROW_WIDTH);
+  for (size_t i = 0; i < n; i++) numbers[i] = (float)below(p, 2001) / 1000 - 1;
+  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->rows, wide ? WIDE_WIDTH : NARROW_WIDTH);
+  value *v = &s->values[s->n++];
+  *v = (value){.stage = -1, .wide = wide, .gradient = gradient && !s->evaluation};
+  if (!s->made)
+    skip(p, "leaf");
+  else
+    DO(p, cleave_leaf(p->rt, s->id, &t, v->gradient, &v->ref, &p->error), s->needs, 0,
+       "c%d: v%d is a leaf%s", number_of(p, s), s->n - 1, v->gradient ? " with a gradient" : "");
+  return v;
+}
+
+static value *some_value(program *p, scope *s, bool wide) {
+  value *v = any_value(p, s, wide);
+  return v ? v : new_leaf(p, s, wide, one_in(p, 2));
+}
+
+/* What calling the module means for what the context's numbers stand on, and it for theirs. */
+static void joins(scope *s, stage *m, int index) {
+  s->needs |= bit(m->place);
+  s->stands |= s->needs | m->stands;
+  s->stages |= bit((uint32_t)index);
+  if (m->kind == NORM && !s->evaluation) m->stands |= s->stands;
+}
+
+/* The first call of a module takes it to its node, which dials the others. */
+static void called(program *p, stage *m) {
+  if (!m->placed) anybody(p);
+  m->placed = true;
+}
+
+static void call_module(program *p, scope *s, int index, const value *const *inputs, value *ret) {
+  stage *m = &p->stages[index];
+  cleave_reference in[2];
+  int n = inputs_of(m->kind), c = number_of(p, s);
+  bool there = s->made, async = one_in(p, 6);
+  cleave_call_options o = {.to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  uint32_t to = below(p, SIM_PLACES);
+  if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
+  for (int i = 0; i < n; i++) there &= (in[i] = inputs[i]->ref).id != 0;
+  if (o.send_to) s->needs |= bit(to);
+  joins(s, m, index);
+  *ret = (value){.stage = index, .wide = gives_wide(m->kind)};
+  if (!there) {
+    skip(p, "call");
+    return;
+  }
+  if (async)
+    DO(p,
+       cleave_rpc_async(p->rt, s->id, m->module, in, (size_t)n, &ret->ref, &ret->future, &p->error),
+       s->needs, 0, "c%d: call m%d, awaited", c, index);
+  else
+    DO(p, cleave_call_with(p->rt, s->id, m->module, in, (size_t)n, &o, &ret->ref, &p->error),
+       s->needs, 0, "c%d: call m%d%s%s", c, index, o.send_to ? " for " : "",
+       o.send_to ? o.send_to : "");
+  called(p, m);
+}
+
+static void do_call(program *p, scope *s) {
+  int index = 1 + (int)below(p, (uint32_t)p->n_stages - 1);
+  stage_kind k = p->stages[index].kind;
+  if (k == LOSS || s->n + 3 > VALUES) return;
+  const value *in[2] = {some_value(p, s, takes_wide(k)), some_value(p, s, takes_wide(k))};
+  value made;
+  call_module(p, s, index, in, &made);
+  s->values[s->n++] = made;
+}
+
+static void do_loss(program *p, scope *s) {
+  if (s->n_losses == LOSSES || s->n + 3 > VALUES) return;
+  const value *in[2] = {some_value(p, s, false), NULL};
+  in[1] = new_leaf(p, s, false, false);
+  value made;
+  call_module(p, s, 0, in, &made);
+  s->losses[s->n_losses++] = made;
+}
+
+static void fetch(program *p, scope *s, value *v, const char *what) {
+  if (!v->ref.id) {
+    skip(p, "fetch");
+    return;
+  }
+  bool waited = v->future.id != 0;
+  cleave_status status;
+  begin(p);
+  if (waited)
+    status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
+  else
+    status = cleave_to_here(p->rt, v->ref, 0, &p->tensor, &p->error);
+  v->future.id = 0;
+  if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
+           waited ? "wait for" : "fetch", what))
+    note_tensor(p, &p->tensor);
+}
+
+static void do_fetch(program *p, scope *s) {
+  char what[16];
+  bool loss = s->n_losses && one_in(p, 3);
+  int n = loss ? s->n_losses : s->n;
+  if (!n) return;
+  int i = (int)below(p, (uint32_t)n);
+  value *v = loss ? &s->losses[i] : &s->values[i];
+  if (v->released) return;
+  snprintf(what, sizeof what, "%s%d", loss ? "loss " : "v", i);
+  fetch(p, s, v, what);
+}
+
+static void do_release(program *p, scope *s) {
+  int i = s->n ? (int)below(p, (uint32_t)s->n) : 0;
+  if (!s->n || s->values[i].released || s->values[i].future.id) return;
+  s->values[i].released = true;
+  if (!s->values[i].ref.id) {
+    skip(p, "release");
+    return;
+  }
+  DO(p, cleave_release(p->rt, s->values[i].ref, &p->error), s->needs, 0, "c%d: release v%d",
+     number_of(p, s), i);
+}
+
+static void do_send(program *p, scope *s) {
+  uint32_t to = below(p, SIM_PLACES);
+  int i = s->n ? (int)below(p, (uint32_t)s->n) : 0;
+  if (!s->n || s->values[i].released) return;
+  s->needs |= bit(to);
+  s->stands |= s->needs;
+  if (!s->values[i].ref.id) {
+    skip(p, "send");
+    return;
+  }
+  DO(p, cleave_send_to(p->rt, s->values[i].ref, place_name(p, to), &p->error), s->needs, 0,
+     "c%d: send v%d to %s", number_of(p, s), i, place_name(p, to));
+}
+
+/* ---- kept values ----------------------------------------------------------------------------- */
+
+static void do_keep(program *p, scope *s) {
+  value *v = any_value(p, s, p->wide && one_in(p, 3));
+  if (!v || p->n_kept == KEPT) return;
+  kept_value *k = &p->kept[p->n_kept];
+  *k = (kept_value){.rows = s->rows, .wide = v->wide, .scope = number_of(p, s)};
+  k->place = v->stage < 0 ? 0 : p->stages[v->stage].place;
+  p->n_kept++;
+  if (!v->ref.id) {
+    skip(p, "keep");
+    return;
+  }
+  DO(p, cleave_keep(p->rt, v->ref, &k->id, &p->error), s->needs, 0, "c%d: k%d keeps v%d",
+     number_of(p, s), p->n_kept - 1, (int)(v - s->values));
+}
+
+static uint32_t needs_of(const program *p, const kept_value *k) {
+  return bit(k->place) | p->scopes[k->scope].needs;
+}
+
+static uint32_t stands_of(const program *p, const kept_value *k) {
+  return bit(k->place) | p->scopes[k->scope].stands;
+}
+
+static void do_use(program *p, scope *s) {
+  int i = p->n_kept ? (int)below(p, (uint32_t)p->n_kept) : 0;
+  if (!p->n_kept || p->kept[i].rows != s->rows || s->n == VALUES) return;
+  kept_value *k = &p->kept[i];
+  value *v = &s->values[s->n++];
+  *v = (value){.stage = -1, .wide = k->wide};
+  s->needs |= needs_of(p, k);
+  s->stands |= stands_of(p, k) | s->needs;
+  if (!s->made || !k->id.id) {
+    skip(p, "use");
+    return;
+  }
+  DO(p, cleave_kept_use(p->rt, s->id, k->id, &v->ref, &p->error), s->needs, 0, "c%d: v%d is k%d",
+     number_of(p, s), s->n - 1, i);
+}
+
+static void do_fetch_kept(program *p) {
+  int i = p->n_kept ? (int)below(p, (uint32_t)p->n_kept) : 0;
+  if (!p->n_kept) return;
+  const kept_value *k = &p->kept[i];
+  if (!k->id.id) {
+    skip(p, "fetch kept");
+    return;
+  }
+  if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
+         stands_of(p, k), "fetch k%d", i))
+    note_tensor(p, &p->tensor);
+}
+
+void do_release_kept(program *p, int index) {
+  kept_value k = p->kept[index];
+  p->kept[index] = p->kept[--p->n_kept];
+  if (!k.id.id) {
+    skip(p, "release kept");
+    return;
+  }
+  DO(p, cleave_kept_release(p->rt, k.id, &p->error), needs_of(p, &k), 0, "release k%d", index);
+}
+
+/* ---- backward and steps ---------------------------------------------------------------------- */
+
+static void read_leaf_gradient(program *p, scope *s, int leaf) {
+  const value *v = &s->values[leaf];
+  if (!v->ref.id) {
+    skip(p, "gradient");
+    return;
+  }
+  if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->stands,
+         "c%d: gradient of v%d", number_of(p, s), leaf))
+    note_tensor(p, &p->tensor);
+}
+
+/* Some gradients of the context: of a leaf, and of a parameter. */
+static void read_gradients(program *p, scope *s) {
+  int leaf = (int)below(p, VALUES), m = (int)below(p, (uint32_t)p->n_stages);
+  const char *name = cleave_module_weight(p->stages[m].module, below(p, 2));
+  if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
+    read_leaf_gradient(p, s, leaf);
+  if (!name) return;
+  if (DO(p, cleave_gradient(p->rt, s->id, p->stages[m].module, name, 0, &p->tensor, &p->error),
+         s->needs | bit(p->stages[m].place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
+         m, name))
+    note_tensor(p, &p->tensor);
+}
+
+static void do_backward(program *p, scope *s) {
+  cleave_reference roots[2] = {{0}, {0}};
+  float weights[2] = {0.5f, 1.5f};
+  bool weighted = one_in(p, 3), retain = one_in(p, 3), there = s->made;
+  size_t n = 1 + below(p, 2);
+  while (s->n_losses < (int)n && s->n + 3 <= VALUES) do_loss(p, s);
+  if (s->n_losses < (int)n) return;
+  for (size_t i = 0; i < n; i++) {
+    roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
+    there &= roots[i].id != 0;
+  }
+  s->passed = true;
+  if (!there) {
+    skip(p, "backward");
+    return;
+  }
+  DO(p,
+     cleave_backward_weighted(p->rt, s->id, roots, weighted ? weights : (float[]){1, 1}, n, retain,
+                              0, &p->error),
+     s->needs, s->stands, "c%d: backward from %zu%s", number_of(p, s), n,
+     retain ? ", retaining" : "");
+  read_gradients(p, s);
+}
+
+static void do_step(program *p, scope *s) {
+  cleave_stepped stepped = {0};
+  int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
+  if (!p->n_optimizers || !s->passed) return;
+  for (int i = 0; i < p->n_stages; i++)
+    if (p->stages[i].optimizer == o && (s->stages & bit((uint32_t)i)))
+      p->stages[i].stands |= s->stands;
+  if (!s->made) {
+    skip(p, "step");
+    return;
+  }
+  if (DO(p, cleave_step(p->rt, p->optimizers[o], s->id, 0, &stepped, &p->error), s->needs,
+         s->stands, "c%d: step of optimizer %d", number_of(p, s), o)) {
+    note(p, &stepped.norm, sizeof stepped.norm);
+    note(p, &stepped.applied, sizeof stepped.applied);
+  }
+  anybody(p);
+}
+
+void do_in_scope(program *p, scope *s) {
+  static void (*const all[])(program *, scope *) = {
+      do_call, do_call,  do_call,  do_call, do_call, do_loss, do_backward, do_backward, do_step,
+      do_step, do_fetch, do_fetch, do_keep, do_use,  do_use,  do_release,  do_send,     do_close};
+  all[below(p, CLV_COUNT(all))](p, s);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static void do_weight(program *p) {
+  int i = (int)below(p, (uint32_t)p->n_stages);
+  stage *m = &p->stages[i];
+  const char *name = cleave_module_weight(m->module, below(p, 4));
+  bool writes = one_in(p, 3) && m->kind != NORM;
+  float number = (float)below(p, 100) / 100;
+  if (!name) return;
+  bool read = DO(p, cleave_weight_read(p->rt, m->module, name, 0, &p->tensor, &p->error),
+                 bit(m->place), m->stands, "read m%d %s", i, name);
+  called(p, m);
+  anybody(p);
+  if (read) note_tensor(p, &p->tensor);
+  if (!writes) return;
+  if (!read) {
+    skip(p, "write");
+    return;
+  }
+  if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;
+  DO(p, cleave_weight_write(p->rt, m->module, name, &p->tensor, 0, &p->error), bit(m->place), 0,
+     "write m%d %s", i, name);
+  anybody(p);
+}
+
+void do_outside(program *p) {
+  uint32_t what = below(p, 4);
+  if (what == 0 && p->n_kept)
+    do_release_kept(p, (int)below(p, (uint32_t)p->n_kept));
+  else if (what == 1)
+    do_fetch_kept(p);
+  else
+    do_weight(p);
+}
+
+static void read_state(program *p, stage *m, cleave_state_kind what) {
+  cleave_state state = {0};
+  bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->error), bit(m->place),
+                 m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
+  anybody(p);
+  for (size_t i = 0; good && i < state.n; i++) note_tensor(p, &state.items[i].tensor);
+  cleave_state_done(&state);
+}
+
+void do_read_state(program *p, stage *m) {
+  if (cleave_state_count(m->module, CLEAVE_STATE_WEIGHTS)) read_state(p, m, CLEAVE_STATE_WEIGHTS);
+  called(p, m);
+  if (m->optimizer >= 0) read_state(p, m, CLEAVE_STATE_OPTIMIZER);
+}

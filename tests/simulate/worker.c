@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker of a simulation: its methods take and give the bytes that go over the wire, its session
+ * is a node with links as worker/service sets them up, without threads.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulate/world_int.h"
+#include "worker/service/service_int.h"
+
+enum { DIAL_MS = 5000 };
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  const sim_worker *k = user;
+  (void)link;
+  if (k->node && k->open)
+    clv_node_post(k->node, p);
+  else
+    clv_packet_free(p);
+}
+
+/* The service closes such a session with its next tick. */
+static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  sim_worker *k = user;
+  (void)link, (void)code, (void)text;
+  sim_world_close_soon(k->world, k);
+}
+
+static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  sim_worker *k = user;
+  char why[CLV_ERR_TEXT];
+  clv_packet *p;
+  clv_err err;
+  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+  if (!k->open || !k->master || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
+  clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
+                        clv_link_peer(link));
+  (void)!clv_link_send(k->master, p, &err);
+}
+
+static clv_link_options options_of(sim_worker *k, const char *peer, bool master) {
+  return (clv_link_options){
+      .clock = sim_world_clock(k->world),
+      .peer_name = peer,
+      .pool = k->pool,
+      .accept = k->granted,
+      .send_credit = k->world->weather.credit,
+      .quota_fails_packet = true,
+      .events = {
+          .user = k, .on_packet = on_packet, .on_closed = master ? master_closed : peer_closed}};
+}
+
+/* The node learns of all links known so far. */
+static void show_links(sim_worker *k) {
+  clv_err err;
+  if (!k->node) return;
+  clv_node_set_master(k->node, k->master);
+  for (uint32_t i = 1; i < SIM_PLACES; i++)
+    if (k->in[i]) (void)!clv_node_peer(k->node, k->world->workers[i].name, k->in[i], &err);
+  for (uint32_t i = 1; i < SIM_PLACES; i++)
+    if (k->out[i]) (void)!clv_node_peer(k->node, k->world->workers[i].name, k->out[i], &err);
+}
+
+static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                          clv_err *err) {
+  sim_worker *k = user;
+  bool master = attach->attach.role == CLV_ATTACH_MASTER;
+  uint32_t from = master ? 0 : (uint32_t)(uri[1] - '0');
+  clv_link **link = master ? &k->master : &k->in[from];
+  if (!k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  if (!*link) {
+    clv_link_options o =
+        options_of(k, master ? "the master" : k->world->workers[from].name, master);
+    CLV_TRY(clv_link_new(&o, link, err));
+    show_links(k);
+  }
+  *ret = clv_link_ref(*link);
+  return CLV_OK;
+}
+
+static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
+  uint32_t to = (uint32_t)(name[1] - '0');
+  if (k->out[to]) return CLV_OK;
+  clv_link_options o = options_of(k, name, false);
+  o.send_credit = 0; /* ATTACHED says how much */
+  clv_link_dial d = {
+      .session = k->session, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
+  CLV_TRY(sim_world_dial(k->world, k->place, to, &o, &d, DIAL_MS, &k->out[to], err));
+  show_links(k);
+  return CLV_OK;
+}
+
+/* ---- methods --------------------------------------------------------------------------------- */
+
+static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
+  CLV_TRY(clv_wire_hello_request_decode(request, 1, &r, err));
+  const char *capabilities[] = {"chunks", "direct", CLV_CAPABILITY_REFERENCE_LEASE};
+  const char *devices[] = {clv_backend_cpu()->name};
+  clv_wire_hello_reply out = {.incarnation = k->incarnation,
+                              .worker = k->name,
+                              .cores = 1,
+                              .threads = 1,
+                              .n_devices = 1,
+                              .devices = devices,
+                              .about = {.protocol = CLV_WIRE_PROTOCOL,
+                                        .n_capabilities = CLV_COUNT(capabilities),
+                                        .capabilities = capabilities,
+                                        .limits = k->granted,
+                                        .software = "cleave " CLV_VERSION,
+                                        .isa = clv_backend_cpu()->isa(),
+                                        .unix_ms = r.about.unix_ms}};
+  return clv_wire_hello_reply_encode(&out, reply, err);
+}
+
+static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
+  CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
+  k->session = r.session;
+  k->lease_ms = r.reference_lease_ms;
+  k->open = true;
+  clv_wire_open_reply out = {.incarnation = k->incarnation, .granted = k->granted};
+  return clv_wire_open_reply_encode(&out, reply, err);
+}
+
+static clv_code on_close(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_close_request r = {0};
+  CLV_TRY(clv_wire_close_request_decode(request, 1, &r, err));
+  sim_worker_close(k);
+  return clv_wire_close_reply_encode(&(clv_wire_close_reply){0}, reply, err);
+}
+
+static clv_code ready_node(sim_worker *k, clv_err *err) {
+  if (k->node) return CLV_OK;
+  clv_node_options o = {.pool = k->pool,
+                        .originator = (uint16_t)k->place,
+                        .reference_lease_ms = k->lease_ms,
+                        .clock = sim_world_clock(k->world)};
+  CLV_TRY(clv_node_new(&o, &k->node, err));
+  show_links(k);
+  return CLV_OK;
+}
+
+static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_load_reply *out,
+                     clv_err *err) {
+  CLV_AUTO(clv_module_freep) clv_module *m = NULL;
+  CLV_TRY(clv_load_make(r, clv_backend_ref(), k->pool, NULL, &m, err));
+  for (uint32_t i = 0; i < r->n_peers; i++) {
+    if (dial_peer(k, r->peers[i], err) != CLV_OK)
+      return clv_err_prefix(err, "peer %s at its address", r->peers[i]);
+  }
+  CLV_TRY(clv_load_describe(m, NULL, out, err));
+  if (!k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  CLV_TRY(ready_node(k, err));
+  return clv_node_add_module(k->node, clv_steal(&m), err);
+}
+
+static clv_code on_load(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_load_request r = {0};
+  CLV_TRY(clv_wire_load_request_decode(request, 1, &r, err));
+  clv_wire_param params[16];
+  clv_wire_spec outputs[1];
+  clv_wire_load_reply out = {.params = params, .outputs = outputs};
+  CLV_TRY(load(k, &r, &out, err));
+  return clv_wire_load_reply_encode(&out, reply, err);
+}
+
+clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *request,
+                         clv_bytes *reply, clv_err *err) {
+  static const struct {
+    const char *method;
+    clv_code (*run)(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err);
+    bool any; /* without a session */
+  } methods[] = {{CLV_METHOD_HELLO, on_hello, true},
+                 {CLV_METHOD_OPEN_SESSION, on_open, true},
+                 {CLV_METHOD_LOAD_MODULE, on_load, false},
+                 {CLV_METHOD_CLOSE_SESSION, on_close, false}};
+  for (size_t i = 0; i < CLV_COUNT(methods); i++) {
+    if (strcmp(method, methods[i].method) != 0) continue;
+    if (!methods[i].any && !k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+    return methods[i].run(k, request, reply, err);
+  }
+  return clv_fail(err, CLV_UNIMPLEMENTED, "%s is not simulated", method);
+}
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
+  sim_worker *k = &w->workers[place];
+  *k = (sim_worker){.world = w, .place = place, .granted = clv_wire_limits_default()};
+  k->granted.credit_bytes = w->weather.credit;
+  k->acceptor = (clv_lane_acceptor){k, find_link};
+  snprintf(k->name, sizeof k->name, "w%u", place);
+  k->incarnation.bytes[0] = (uint8_t)place;
+  return clv_pool_new((size_t)1 << 30, 4096, &k->pool, err);
+}
+
+uint64_t sim_worker_due(sim_worker *k) {
+  if (!k->node || !k->open || k->dead) return UINT64_MAX;
+  uint64_t due = clv_node_due(k->node);
+  return due == UINT64_MAX ? due : CLV_MAX(due, k->busy_until);
+}
+
+void sim_worker_run(sim_worker *k) { clv_node_poll(k->node); }
+
+static void drop(clv_link **link) {
+  clv_link *l = clv_steal(link);
+  clv_link_close(l);
+  clv_link_unref(l);
+}
+
+void sim_worker_close(sim_worker *k) {
+  if (!k->open) return;
+  k->open = false;
+  if (k->node) {
+    clv_node_stop(k->node);
+    clv_node_set_master(k->node, NULL);
+    clv_node_forget_peers(k->node);
+  }
+  drop(&k->master);
+  for (uint32_t i = 0; i < SIM_PLACES; i++) {
+    drop(&k->in[i]);
+    drop(&k->out[i]);
+  }
+}
+
+void sim_worker_holds(const sim_worker *k, char *text, size_t len) {
+  clv_context_counts c;
+  text[0] = '\0';
+  if (!k->node || !k->open || k->dead) return;
+  clv_node_context_count(k->node, &c);
+  if (c.contexts || c.values || c.calls_waiting || c.references.owned || c.references.used ||
+      c.references.pending)
+    snprintf(text, len,
+             "%s holds %llu contexts, %llu values, %llu calls, %llu + %llu references, %llu "
+             "unanswered",
+             k->name, (unsigned long long)c.contexts, (unsigned long long)c.values,
+             (unsigned long long)c.calls_waiting, (unsigned long long)c.references.owned,
+             (unsigned long long)c.references.used, (unsigned long long)c.references.pending);
+}
+
+void sim_worker_stop(sim_worker *k) {
+  sim_worker_close(k);
+  clv_node_free(clv_steal(&k->node));
+}
+
+/* What is charged to its pool when node and links have gone are tensors that somebody holds. */
+void sim_worker_free(sim_worker *k, char *text, size_t len) {
+  if (!k->pool) return;
+  sim_pool_left(k->pool, k->name, text, len);
+  clv_pool_unref(k->pool);
+}

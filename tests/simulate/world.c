@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+#include "tests/simulate/world_int.h"
+
+#define MS UINT64_C(1000000)
+
+enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000 };
+
+/* ---- what happens ---------------------------------------------------------------------------- */
+
+/* The worker whose node is next to run, or NULL. */
+static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
+  sim_worker *next = NULL;
+  *ret_due = UINT64_MAX;
+  for (uint32_t i = 1; i < SIM_PLACES; i++) {
+    uint64_t due = sim_worker_due(&w->workers[i]);
+    if (due >= *ret_due) continue;
+    *ret_due = due;
+    next = &w->workers[i];
+  }
+  return next;
+}
+
+static void run_worker(sim_world *w, sim_worker *k) {
+  sim_worker_run(k);
+  k->busy_until = sim_network_now(w->network) + sim_network_delay(w->network) / 8;
+}
+
+bool sim_world_step(sim_world *w, uint64_t until) {
+  uint64_t due;
+  sim_worker *k = next_worker(w, &due);
+  uint64_t sooner = CLV_MIN(due, sim_network_due(w->network));
+  if (sooner > until || sooner == UINT64_MAX) {
+    if (until != UINT64_MAX) sim_network_pass(w->network, until);
+    return until != UINT64_MAX;
+  }
+  if (sim_network_due(w->network) <= due) {
+    sim_network_step(w->network);
+    return true;
+  }
+  sim_network_pass(w->network, due);
+  run_worker(w, k);
+  return true;
+}
+
+static void run_to(sim_world *w, uint64_t until) {
+  while (sim_network_now(w->network) < until && sim_world_step(w, until)) continue;
+}
+
+/* For clv_node_options: the master's node waits. */
+static bool wait(void *user, uint64_t until_ns) { return sim_world_step(user, until_ns); }
+
+clv_clock sim_world_clock(sim_world *w) { return sim_network_clock(w->network); }
+
+void sim_world_pause(void *world) {
+  sim_world *w = world;
+  if (w->weather.calm || sim_below(&w->random, 3)) return;
+  run_to(w, sim_network_now(w->network) + sim_network_delay(w->network));
+}
+
+/* ---- the master's ways to workers ------------------------------------------------------------ */
+
+static clv_code random_bytes(void *user, void *ret, size_t len, clv_err *err) {
+  sim_world *w = user;
+  unsigned char *to = ret;
+  (void)err;
+  for (size_t i = 0; i < len; i++) to[i] = (unsigned char)sim_next(&w->random);
+  return CLV_OK;
+}
+
+static sim_worker *worker_of(sim_world *w, const char *name) { return &w->workers[name[1] - '0']; }
+
+static void nothing(void *user) { (void)user; }
+
+/* A request takes its time there and back, in which the world goes on. */
+static clv_code travel(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
+  uint64_t there = sim_network_now(w->network) + sim_network_delay(w->network);
+  sim_network_at(w->network, there, nothing, w);
+  run_to(w, CLV_MIN(there, until));
+  if (k->dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
+  if (there > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
+  return CLV_OK;
+}
+
+static clv_code call(void *user, const char *worker, const char *method, const clv_bytes *request,
+                     uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
+  sim_world *w = user;
+  sim_worker *k = worker_of(w, worker);
+  uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
+  clv_piece piece = {request->data, request->len};
+  CLV_TRY(travel(w, k, until, err));
+  CLV_TRY(sim_worker_call(k, method, &piece, reply, err));
+  return travel(w, k, until, err);
+}
+
+clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link_options *options,
+                        const clv_link_dial *dial, unsigned timeout_ms, clv_link **ret,
+                        clv_err *err) {
+  static const char *const uris[SIM_PLACES] = {"m0", "w1", "w2", "w3"};
+  clv_dialler d = sim_network_dialler(w->network, from, to, &w->workers[to].acceptor, uris[from]);
+  uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
+  CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
+  CLV_TRY(clv_link_start(options, dial, &d, &l, err));
+  while (!clv_link_attached(l) && sim_network_now(w->network) < until)
+    if (!sim_world_step(w, until)) break;
+  if (!clv_link_attached(l)) {
+    clv_link_close(l);
+    return clv_fail(err, CLV_UNAVAILABLE, "%s did not attach the session", uris[to]);
+  }
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+static clv_code open_link(void *user, const char *worker, const clv_link_options *options,
+                          const clv_link_dial *dial, clv_link **ret, clv_err *err) {
+  sim_world *w = user;
+  return sim_world_dial(w, 0, worker_of(w, worker)->place, options, dial, dial->timeout_ms, ret,
+                        err);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static void strike(void *user) {
+  sim_world *w = user;
+  const sim_fault *f = &w->weather.fault;
+  if (f->kind == SIM_KILL) {
+    w->workers[f->a].dead = true;
+    sim_network_kill(w->network, f->a);
+    w->fault_came = true;
+  } else {
+    w->fault_came = sim_network_cut(w->network, f->a, f->b, f->lane) > 0;
+  }
+  if (w->weather.trace) printf("%12.6f ms  the fault\n", (double)sim_network_now(w->network) / 1e6);
+}
+
+static void close_worker(void *user) { sim_worker_close(user); }
+
+void sim_world_close_soon(sim_world *w, sim_worker *k) {
+  sim_network_at(w->network, sim_network_now(w->network) + sim_below(&w->random, TICK_MS) * MS,
+                 close_worker, k);
+}
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+sim_world *sim_world_new(const sim_weather *weather) {
+  sim_world *w;
+  clv_err err;
+  if (clv_alloc(1, sizeof *w, &w, &err) != CLV_OK) abort();
+  w->weather = *weather;
+  w->random.state = weather->seed ^ 0x5157;
+  w->network = sim_network_new(&(sim_network_options){
+      .seed = weather->seed, .calm = weather->calm, .trace = weather->trace});
+  for (uint32_t i = 1; i < SIM_PLACES && !weather->home; i++)
+    if (sim_worker_start(w, i, &err) != CLV_OK) abort();
+  if (weather->fault.kind) sim_network_at(w->network, weather->fault.at, strike, w);
+  return w;
+}
+
+/* Read once: texts are slow. */
+static clv_session_config *config;
+
+static cleave_status read_config(cleave_error *error) {
+  static const char text[] =
+      "version: 1\n"
+      "name: simulated\n"
+      "train: {seed: 0123456789abcdef0123456789abcdef}\n"
+      "transfer: direct\n"
+      "limits: {reference_lease: 5s}\n"
+      "tls: {ca: none, cert: none, key: none}\n"
+      "workers:\n"
+      "  w1: {address: 'w1:1', identity: 'spiffe://s/w1'}\n"
+      "  w2: {address: 'w2:1', identity: 'spiffe://s/w2'}\n"
+      "  w3: {address: 'w3:1', identity: 'spiffe://s/w3'}\n";
+  return config ? CLEAVE_OK : api_read_config("simulated", text, &config, error);
+}
+
+cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *error) {
+  api_world world = {.user = w,
+                     .clock = sim_world_clock(w),
+                     .random_bytes = random_bytes,
+                     .call = call,
+                     .open_link = open_link,
+                     .wait = wait,
+                     .backend = clv_backend_ref()};
+  cleave_options o = {
+      .deadline_ms = DEADLINE_MS, .single_thread = true, .via_master = w->weather.via_master};
+  if (w->weather.home) o.workers = (const char *const[]){""};
+  cleave_status status = read_config(error);
+  if (status == CLEAVE_OK) {
+    config->limits.credit_bytes = w->weather.credit;
+    status = api_open_in(&world, config, &o, ret, error);
+  }
+  return status;
+}
+
+void sim_world_settle(sim_world *w, char *text, size_t len) {
+  run_to(w, sim_network_now(w->network) + 2 * LEASE_MS * MS);
+  text[0] = '\0';
+  for (uint32_t i = 1; i < SIM_PLACES && !text[0]; i++) sim_worker_holds(&w->workers[i], text, len);
+}
+
+void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
+  clv_err err;
+  clv_tensor *t;
+  clv_account *a = clv_pool_account(pool);
+  clv_account_limit(a, CLV_QUOTA_BYTES, 1); /* free tensors are given back for what asks next */
+  if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(64), &t, &err) == CLV_OK) clv_tensor_unref(t);
+  if (clv_account_used(a, CLV_QUOTA_TENSORS))
+    snprintf(text, len, "%llu tensors of %s are left",
+             (unsigned long long)clv_account_used(a, CLV_QUOTA_TENSORS), whose);
+}
+
+void sim_world_free(sim_world *w, char *text, size_t len) {
+  for (uint32_t i = 1; i < SIM_PLACES; i++) sim_worker_stop(&w->workers[i]);
+  sim_network_free(w->network);
+  text[0] = '\0';
+  for (uint32_t i = 1; i < SIM_PLACES; i++) sim_worker_free(&w->workers[i], text, len);
+  free(w);
+}
+
+sim_counts sim_world_count(const sim_world *w) {
+  sim_network_counts c = sim_network_count(w->network);
+  return (sim_counts){c.messages, c.events, w->fault_came};
+}
+
+void sim_worlds_done(void) {
+  clv_session_config_free(config);
+  config = NULL;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A master and three workers in one process and on one thread: whole nodes with their links, on a
+ * network and a clock that are simulated. The master is a runtime of libcleave in a world of its
+ * own (master/api/api_int.h); the workers answer its methods as the service does.
+ */
+#ifndef CLEAVE_SIMULATE_WORLD_H
+#define CLEAVE_SIMULATE_WORLD_H
+
+#include "common/fair/fair.h"
+#include "tests/simulate/program.h"
+#include "tests/simulate/random.h"
+
+typedef enum sim_fault_kind { SIM_NO_FAULT, SIM_CUT, SIM_KILL } sim_fault_kind;
+
+/* A lane between two places that ends, or a worker that dies. */
+typedef struct sim_fault {
+  sim_fault_kind kind;
+  uint32_t a, b, lane; /* SIM_KILL: worker a */
+  uint64_t at;         /* ns */
+} sim_fault;
+
+typedef struct sim_weather {
+  uint64_t seed;
+  bool home; /* no worker takes part */
+  bool calm; /* nothing takes time */
+  bool via_master;
+  uint64_t credit; /* bytes */
+  sim_fault fault;
+  bool trace;
+} sim_weather;
+
+typedef struct sim_world sim_world;
+
+sim_world *sim_world_new(const sim_weather *weather);
+cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *error);
+clv_clock sim_world_clock(sim_world *w);
+/* Some time goes by, in which the program does not wait. For sim_stand.between. */
+void sim_world_pause(void *world);
+/* For a lease, after which nobody has anything left; then what a worker still holds, or "". */
+void sim_world_settle(sim_world *w, char *text, size_t len);
+/* After the runtime was closed. The same of tensors that are held after the nodes have gone. */
+void sim_world_free(sim_world *w, char *text, size_t len);
+/* The same of a pool that nobody uses any more. */
+void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len);
+
+typedef struct sim_counts {
+  uint64_t messages, events;
+  bool fault_came;
+} sim_counts;
+sim_counts sim_world_count(const sim_world *w);
+void sim_worlds_done(void); /* memory that worlds share */
+
+#endif

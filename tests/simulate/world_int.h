@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * world.c runs what happens, worker.c is a worker.
+ */
+#ifndef CLEAVE_SIMULATE_WORLD_INT_H
+#define CLEAVE_SIMULATE_WORLD_INT_H
+
+#include "common/engine/engine.h"
+#include "tests/simulate/network.h"
+#include "tests/simulate/world.h"
+
+typedef struct sim_worker {
+  sim_world *world;
+  uint32_t place;
+  char name[8];
+  clv_wire_id incarnation, session;
+  clv_wire_limits granted;
+  uint32_t lease_ms;
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_lane_acceptor acceptor;
+  clv_link *master, *in[SIM_PLACES], *out[SIM_PLACES];
+  bool open, dead;
+  uint64_t busy_until; /* its node computes */
+} sim_worker;
+
+struct sim_world {
+  sim_weather weather;
+  sim_network *network;
+  sim_worker workers[SIM_PLACES]; /* 0: nobody */
+  sim_random random;
+  uint64_t ids;
+  bool fault_came;
+};
+
+/* What happens next, if that is by `until`; otherwise the time becomes `until`. False: nothing will
+ * ever happen. */
+bool sim_world_step(sim_world *w, uint64_t until);
+/* BLOCKS, while the world goes on. A link of a worker or the master to a worker, with all lanes. */
+clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link_options *options,
+                        const clv_link_dial *dial, unsigned timeout_ms, clv_link **ret,
+                        clv_err *err);
+/* The service closes a session whose master is gone with its next tick. */
+void sim_world_close_soon(sim_world *w, sim_worker *k);
+
+clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err);
+/* A method of the service, by the master. */
+clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *request,
+                         clv_bytes *reply, clv_err *err);
+/* When its node wants to run: UINT64_MAX, not before something comes. */
+uint64_t sim_worker_due(sim_worker *k);
+void sim_worker_run(sim_worker *k);
+/* The session's end: links closed, nothing computes any more. */
+void sim_worker_close(sim_worker *k);
+/* What it holds of contexts and references: "" or a sentence. */
+void sim_worker_holds(const sim_worker *k, char *text, size_t len);
+/* Its node goes; then, when the network has gone, the rest. */
+void sim_worker_stop(sim_worker *k);
+void sim_worker_free(sim_worker *k, char *text, size_t len);
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A module of a LoadModule's message, and what its answer says of it.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/service/service_int.h"
+
+/* The graph as data becomes a graph again through the same checks a session file goes through. */
+static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t index,
+                         uint32_t *n_inputs, clv_err *err) {
+  const clv_wire_node *w = &r->graph.nodes[index];
+  int node, in[CLV_MAX_IN];
+  if (w->op == CLV_OP_INPUT) {
+    if (*n_inputs == r->n_inputs) return clv_fail(err, CLV_INVALID, "more inputs than specs");
+    const clv_wire_spec *spec = &r->inputs[(*n_inputs)++];
+    return clv_graph_add_input(g, w->name, spec->dtype, &spec->shape, &node, err);
+  }
+  if (w->op >= CLV_OP_COUNT || w->n_inputs > CLV_MAX_IN)
+    return clv_fail(err, CLV_INVALID, "node %u: op %u with %u inputs", index, w->op, w->n_inputs);
+  clv_attr_value values[CLV_WIRE_ATTRS];
+  for (uint32_t i = 0; i < w->n_attrs; i++) {
+    const clv_wire_attr *a = &w->attrs[i];
+    if (a->n_ints > CLV_MAX_RANK)
+      return clv_fail(err, CLV_INVALID, "node %u: %u integers in one attribute", index, a->n_ints);
+    values[i] = (clv_attr_value){.key = (clv_attr_key)a->key,
+                                 .n_ints = (int)a->n_ints,
+                                 .is_number = a->n_ints == 0,
+                                 .number = a->number};
+    for (uint32_t j = 0; j < a->n_ints; j++) values[i].ints[j] = a->ints[j];
+  }
+  clv_attrs attrs;
+  CLV_TRY(clv_attrs_from((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
+  for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
+  CLV_TRY(
+      clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
+  g->nodes[node].key = r->keys[index];
+  return CLV_OK;
+}
+
+static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  uint32_t n_inputs = 0;
+  CLV_TRY(clv_graph_new(&g, err));
+  for (uint32_t i = 0; i < r->graph.n_nodes; i++) CLV_TRY(add_node(g, r, i, &n_inputs, err));
+  if (r->graph.n_outputs != 1 || n_inputs != r->n_inputs || n_inputs == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "a module has one output and a spec for each input (%u, %u of %u)",
+                    r->graph.n_outputs, n_inputs, r->n_inputs);
+  g->output = (int)r->graph.outputs[0];
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
+  static const clv_optim_kind kinds[] = {[CLV_WIRE_OPT_NONE] = CLV_OPTIM_SGD,
+                                         [CLV_WIRE_OPT_SGD] = CLV_OPTIM_SGD,
+                                         [CLV_WIRE_OPT_ADAM] = CLV_OPTIM_ADAM,
+                                         [CLV_WIRE_OPT_ADAMW] = CLV_OPTIM_ADAMW};
+  return (clv_optim_config){.kind = kinds[o->kind],
+                            .lr = o->lr,
+                            .momentum = o->momentum,
+                            .nesterov = o->nesterov,
+                            .weight_decay = o->weight_decay,
+                            .beta1 = o->beta1,
+                            .beta2 = o->beta2,
+                            .eps = o->eps};
+}
+
+/* What a caller may ask for beside the graph, as Hello told it. */
+static clv_code check_place(const clv_wire_load_request *r, const clv_backend *backend,
+                            clv_err *err) {
+  long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  if (r->threads > (unsigned long)cores)
+    return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
+                    r->module, cores);
+  if (r->bf16) CLV_TRY(backend->check_bf16(err));
+  const char *device = clv_backend_cpu()->name; /* what Hello has said, whatever the kernels are */
+  if (r->device[0] && strcmp(r->device, device) != 0 && strcmp(r->device, "auto") != 0)
+    return clv_fail(err, CLV_INVALID, "no device '%s' here, only %s", r->device, device);
+  return CLV_OK;
+}
+
+static clv_code too_many_params(clv_err *err) {
+  return clv_fail(err, CLV_EXHAUSTED, "more than %d parameters and buffers in one module",
+                  CLV_WIRE_PARAMS);
+}
+
+/* The reply's list of parameters is bounded: a graph that cannot be within it is not even built. */
+static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
+  uint32_t n = 0; /* CLV_WIRE_NODES of at most CLV_MAX_PARAMS each */
+  for (uint32_t i = 0; i < g->n_nodes; i++)
+    n += (uint32_t)clv_op_most_params((clv_op)g->nodes[i].op);
+  return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
+}
+
+clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backend, clv_pool *pool,
+                       const clv_waiter *waiter, clv_module **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
+  clv_module_group groups[CLV_WIRE_GROUPS];
+  CLV_TRY(check_place(r, backend, err));
+  CLV_TRY(check_params(&r->graph, err));
+  CLV_TRY(build_graph(r, &graph, err));
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
+                                   r->groups[i].n_params};
+  clv_module_options o = {.index = r->module,
+                          .name = r->name,
+                          .graph = clv_steal(&graph),
+                          .backend = backend,
+                          .threads = (int)CLV_MAX(r->threads, 1u),
+                          .bf16 = r->bf16,
+                          .input_needs_grad = r->input_needs_grad,
+                          .optimizer = optimizer_of(&r->optimizer),
+                          .groups = groups,
+                          .n_groups = r->n_groups,
+                          .hold_rest = r->hold_rest,
+                          .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
+                          .final = r->optimizer.final,
+                          .in_flight = r->in_flight,
+                          .frozen = r->frozen,
+                          .n_frozen = r->n_frozen,
+                          .pool = pool,
+                          .batch = r->inputs[0].shape.dim[0],
+                          .waiter = waiter};
+  return clv_module_new(&o, ret, err);
+}
+
+/* The list of what the module has, with digests. */
+static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
+                                clv_wire_load_reply *reply, clv_err *err) {
+  const clv_params *params = clv_module_params(module);
+  reply->n_params = (uint32_t)params->n;
+  for (int i = 0; i < params->n; i++) {
+    clv_state_item item;
+    if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
+    reply->params[i].name = params->list[i].name; /* the module lives as long as the session */
+    reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
+    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(clv_sha256_while(waiter, item.data, item.bytes, &reply->params[i].digest, err));
+  }
+  return CLV_OK;
+}
+
+clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
+                           clv_err *err) {
+  if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return too_many_params(err);
+  const clv_graph *g = clv_module_graph(module);
+  reply->memory_bytes = clv_module_bytes(module);
+  reply->device = clv_backend_cpu()->name;
+  reply->n_outputs = 1;
+  reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
+  return describe_params(module, waiter, reply, err);
+}
