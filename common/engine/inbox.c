@@ -14,6 +14,7 @@ void clv_inbox_init(clv_inbox *b) {
 }
 
 void clv_inbox_done(clv_inbox *b) {
+  if (!b) return;
   for (clv_packet *p = b->first, *next; p; p = next) {
     next = p->next;
     clv_packet_free(p);
@@ -47,6 +48,7 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
 }
 
 void clv_inbox_stop(clv_inbox *b) {
+  if (!b) return;
   pthread_mutex_lock(&b->lock);
   b->stopped = true;
   pthread_cond_broadcast(&b->arrived);

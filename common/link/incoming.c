@@ -50,6 +50,7 @@ void clv_arrivals_end(clv_arrivals *a) {
 }
 
 void clv_arrivals_done(clv_arrivals *a) {
+  if (!a) return;
   if (!a->pool) return;
   clv_arrivals_end(a);
   for (size_t i = 0; i < a->n_in; i++) clv_tensor_unref(a->in[i].tensor);

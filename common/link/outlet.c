@@ -75,6 +75,7 @@ clv_stream clv_stream_ref(clv_stream s) {
 }
 
 void clv_stream_unref(clv_stream *s) {
+  if (!s) return;
   if (s->of) s->of->unref(s->is);
   *s = (clv_stream){0};
 }
