@@ -51,8 +51,11 @@ static bool names_the_lost(const sim_fault *f, const cleave_error *e) {
          strcmp(e->node, b) == 0;
 }
 
-static bool is_clean(cleave_status s) {
-  return s == CLEAVE_UNAVAILABLE || s == CLEAVE_ABORTED || s == CLEAVE_CANCELLED;
+/* A worker that has lost its master has no session any more, before the master hears of it. */
+static bool is_clean(const cleave_error *e) {
+  return e->status == CLEAVE_UNAVAILABLE || e->status == CLEAVE_ABORTED ||
+         e->status == CLEAVE_CANCELLED ||
+         (e->status == CLEAVE_NOT_FOUND && strstr(e->text, "no such session"));
 }
 
 static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
@@ -65,7 +68,7 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->error.status == CLEAVE_OK)
     return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
-  if (!is_clean(b->error.status)) return "that is no code of a loss";
+  if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
   if (!b->anybody && !is_hit(f, b->needs)) return "it does not need who was lost";
   return NULL;

@@ -47,9 +47,9 @@ static void joins(scope *s, stage *m, int index) {
 }
 
 /* The first call of a module takes it to its node, which dials the others. */
-static void called(program *p, stage *m) {
+static void called(program *p, stage *m, bool good) {
   if (!m->placed) anybody(p);
-  m->placed = true;
+  m->placed |= good;
 }
 
 static void call_module(program *p, scope *s, int index, const value *const *inputs, value *ret) {
@@ -79,7 +79,7 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
     DO(p, cleave_call_with(p->rt, s->id, m->module, in, (size_t)n, &o, &ret->ref, &p->error),
        s->needs, 0, "c%d: call m%d%s%s", c, index, o.send_to ? " for " : "",
        o.send_to ? o.send_to : "");
-  called(p, m);
+  called(p, m, ret->ref.id != 0);
 }
 
 static void do_call(program *p, scope *s) {
@@ -279,9 +279,11 @@ static void read_gradients(program *p, scope *s) {
   if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
     read_leaf_gradient(p, s, leaf);
   if (!name) return;
-  if (DO(p, cleave_gradient(p->rt, s->id, p->stages[m].module, name, 0, &p->tensor, &p->error),
-         s->needs | bit(p->stages[m].place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
-         m, name))
+  if (!s->made)
+    skip(p, "gradient");
+  else if (DO(p, cleave_gradient(p->rt, s->id, p->stages[m].module, name, 0, &p->tensor, &p->error),
+              s->needs | bit(p->stages[m].place), s->stands, "c%d: gradient of m%d %s",
+              number_of(p, s), m, name))
     note_tensor(p, &p->tensor);
 }
 
@@ -297,15 +299,14 @@ static void do_backward(program *p, scope *s) {
     there &= roots[i].id != 0;
   }
   s->passed = true;
-  if (!there) {
+  if (!there)
     skip(p, "backward");
-    return;
-  }
-  DO(p,
-     cleave_backward_weighted(p->rt, s->id, roots, weighted ? weights : (float[]){1, 1}, n, retain,
-                              0, &p->error),
-     s->needs, s->stands, "c%d: backward from %zu%s", number_of(p, s), n,
-     retain ? ", retaining" : "");
+  else
+    DO(p,
+       cleave_backward_weighted(p->rt, s->id, roots, weighted ? weights : (float[]){1, 1}, n,
+                                retain, 0, &p->error),
+       s->needs, s->stands, "c%d: backward from %zu%s", number_of(p, s), n,
+       retain ? ", retaining" : "");
   read_gradients(p, s);
 }
 
@@ -346,7 +347,7 @@ static void do_weight(program *p) {
   if (!name) return;
   bool read = DO(p, cleave_weight_read(p->rt, m->module, name, 0, &p->tensor, &p->error),
                  bit(m->place), m->stands, "read m%d %s", i, name);
-  called(p, m);
+  called(p, m, read);
   anybody(p);
   if (read) note_tensor(p, &p->tensor);
   if (!writes) return;
@@ -381,6 +382,5 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
 
 void do_read_state(program *p, stage *m) {
   if (cleave_state_count(m->module, CLEAVE_STATE_WEIGHTS)) read_state(p, m, CLEAVE_STATE_WEIGHTS);
-  called(p, m);
   if (m->optimizer >= 0) read_state(p, m, CLEAVE_STATE_OPTIMIZER);
 }
