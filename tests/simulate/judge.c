@@ -58,6 +58,11 @@ static bool is_clean(const cleave_error *e) {
          (e->status == CLEAVE_NOT_FOUND && strstr(e->text, "no such session"));
 }
 
+/* Of something that stands on what did not come about. */
+static bool is_refusal(cleave_status s) {
+  return s == CLEAVE_PRECONDITION || s == CLEAVE_NOT_FOUND;
+}
+
 static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
                          const sim_fault *f) {
   const sim_line *a = &wanted->lines[i], *b = &got->lines[i];
@@ -68,6 +73,7 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->error.status == CLEAVE_OK)
     return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
+  if (b->shaken && is_refusal(b->error.status)) return NULL;
   if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
   if (!b->anybody && !is_hit(f, b->needs)) return "it does not need who was lost";

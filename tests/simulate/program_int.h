@@ -20,6 +20,7 @@ enum {
   LOSSES = 4,
   KEPT = 6,
   ROWS = 3,
+  EVERYBODY = (1 << SIM_PLACES) - 1,
 };
 
 typedef enum stage_kind {
@@ -68,6 +69,7 @@ typedef struct scope {
   int n, n_losses;
   uint32_t needs, stands; /* places, as in sim_line */
   uint32_t stages;        /* it has called, a bit each */
+  bool shaken;            /* something in it has gone wrong */
 } scope;
 
 typedef struct kept_value {
@@ -95,6 +97,7 @@ typedef struct program {
   cleave_tensor tensor; /* of the last thing that gave one */
   cleave_error error;
   uint64_t began;
+  scope *in; /* of the lines that follow; NULL: of none */
 } program;
 
 static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }

@@ -41,6 +41,7 @@ static value *some_value(program *p, scope *s, bool wide) {
 /* What calling the module means for what the context's numbers stand on, and it for theirs. */
 static void joins(scope *s, stage *m, int index) {
   s->needs |= bit(m->place);
+  if (!m->placed && m->place) s->stands |= EVERYBODY; /* its node dials the others */
   s->stands |= s->needs | m->stands;
   s->stages |= bit((uint32_t)index);
   if (m->kind == NORM && !s->evaluation) m->stands |= s->stands;
@@ -180,6 +181,7 @@ void do_open(program *p) {
 }
 
 void do_close(program *p, scope *s) {
+  p->in = s;
   compute_all(p, s);
   s->open = false;
   int c = number_of(p, s);
