@@ -203,8 +203,8 @@ static void make(program *p) {
   p->wide = one_in(p, 8);
   p->n_stages = 4 + (int)below(p, MODULES - 3);
   for (int i = 0; i < p->n_stages; i++) add_module(p, i);
-  bool final = one_in(p, 3);
-  for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, final);
+  p->final = one_in(p, 3);
+  for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, p->final);
 }
 
 /* ---- what it does ---------------------------------------------------------------------------- */

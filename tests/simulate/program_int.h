@@ -64,6 +64,8 @@ typedef struct value {
 typedef struct scope {
   cleave_context id;
   bool made, open, evaluation, passed;
+  bool old;       /* parameters have changed since it began */
+  bool undecided; /* a step of it may have to be taken back */
   int64_t rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
@@ -89,7 +91,7 @@ typedef struct program {
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
-  bool wide;
+  bool wide, final; /* final: steps are */
   scope scopes[CONTEXTS];
   int n_scopes;
   kept_value kept[KEPT];
