@@ -13,11 +13,20 @@ static bool same_line(const sim_record *a, const sim_record *b, size_t i) {
          memcmp(a->numbers + x->at, b->numbers + y->at, x->bytes) == 0;
 }
 
-static bool differ(size_t i, const sim_line *a, const sim_line *b, char *text, size_t len) {
-  snprintf(text, len, "line %zu (%s): %s%s and %s%s, %zu and %zu bytes %s %s", i, b->what,
-           cleave_status_name(a->error.status), a->skipped ? " (skipped)" : "",
+/* Where the numbers of a line begin to differ. */
+static size_t first_other(const sim_record *a, const sim_record *b, size_t i) {
+  const sim_line *x = &a->lines[i], *y = &b->lines[i];
+  size_t at = 0, n = CLV_MIN(x->bytes, y->bytes);
+  while (at < n && a->numbers[x->at + at] == b->numbers[y->at + at]) at++;
+  return at;
+}
+
+static bool differ(size_t i, const sim_line *a, const sim_line *b, size_t at, char *text,
+                   size_t len) {
+  snprintf(text, len, "line %zu (%s): %s%s and %s%s, %zu and %zu bytes, another from %zu on. %s %s",
+           i, b->what, cleave_status_name(a->error.status), a->skipped ? " (skipped)" : "",
            cleave_status_name(b->error.status), b->skipped ? " (skipped)" : "", a->bytes, b->bytes,
-           a->error.status ? a->error.text : "", b->error.status ? b->error.text : "");
+           at, a->error.status ? a->error.text : "", b->error.status ? b->error.text : "");
   return false;
 }
 
@@ -30,7 +39,8 @@ static bool as_many(const sim_record *a, const sim_record *b, char *text, size_t
 bool sim_same(const sim_record *a, const sim_record *b, char *text, size_t len) {
   if (!as_many(a, b, text, len)) return false;
   for (size_t i = 0; i < a->n; i++)
-    if (!same_line(a, b, i)) return differ(i, &a->lines[i], &b->lines[i], text, len);
+    if (!same_line(a, b, i))
+      return differ(i, &a->lines[i], &b->lines[i], first_other(a, b, i), text, len);
   return true;
 }
 
@@ -51,8 +61,16 @@ static bool names_the_lost(const sim_fault *f, const cleave_error *e) {
          strcmp(e->node, b) == 0;
 }
 
-static bool is_clean(cleave_status s) {
-  return s == CLEAVE_UNAVAILABLE || s == CLEAVE_ABORTED || s == CLEAVE_CANCELLED;
+/* A worker that has lost its master has no session any more, before the master hears of it. */
+static bool is_clean(const cleave_error *e) {
+  return e->status == CLEAVE_UNAVAILABLE || e->status == CLEAVE_ABORTED ||
+         e->status == CLEAVE_CANCELLED ||
+         (e->status == CLEAVE_NOT_FOUND && strstr(e->text, "no such session"));
+}
+
+/* Of something that stands on what did not come about. */
+static bool is_refusal(cleave_status s) {
+  return s == CLEAVE_PRECONDITION || s == CLEAVE_NOT_FOUND;
 }
 
 static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
@@ -65,7 +83,8 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->error.status == CLEAVE_OK)
     return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
-  if (!is_clean(b->error.status)) return "that is no code of a loss";
+  if (b->shaken && is_refusal(b->error.status)) return NULL;
+  if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
   if (!b->anybody && !is_hit(f, b->needs)) return "it does not need who was lost";
   return NULL;

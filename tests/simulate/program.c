@@ -88,6 +88,7 @@ static sim_line *add_line(program *p, uint32_t needs, uint32_t stands) {
                   .stands = needs | stands,
                   .began = p->began,
                   .ended = clv_clock_now(&p->stand->clock),
+                  .shaken = p->in && p->in->shaken,
                   .at = r->n_numbers};
   return l;
 }
@@ -111,6 +112,8 @@ bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, con
   va_end(args);
   if (status != CLEAVE_OK) l->error = p->error;
   l->error.status = status;
+  bool refused = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
+  if (p->in && status != CLEAVE_OK && !refused) p->in->shaken = true;
   return status == CLEAVE_OK;
 }
 
@@ -118,6 +121,7 @@ void skip(program *p, const char *what) {
   begin(p);
   sim_line *l = add_line(p, 0, 0);
   l->skipped = true;
+  if (p->in) p->in->shaken = true;
   snprintf(l->what, sizeof l->what, "%s", what);
 }
 
@@ -199,8 +203,8 @@ static void make(program *p) {
   p->wide = one_in(p, 8);
   p->n_stages = 4 + (int)below(p, MODULES - 3);
   for (int i = 0; i < p->n_stages; i++) add_module(p, i);
-  bool final = one_in(p, 3);
-  for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, final);
+  p->final = one_in(p, 3);
+  for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, p->final);
 }
 
 /* ---- what it does ---------------------------------------------------------------------------- */
@@ -216,6 +220,7 @@ static scope *any_open(program *p) {
 static void finish(program *p) {
   for (int i = 0; i < p->n_scopes; i++)
     if (p->scopes[i].open) do_close(p, &p->scopes[i]);
+  p->in = NULL;
   while (p->n_kept) do_release_kept(p, p->n_kept - 1);
   for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
   for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->optimizers[i]);
@@ -231,12 +236,13 @@ void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
   do_open(&p);
   for (uint32_t left = 15 + below(&p, 45); left > 0; left--) {
     scope *s = any_open(&p);
+    p.in = NULL;
     if (!s || one_in(&p, 9))
       do_open(&p);
     else if (one_in(&p, 8))
       do_outside(&p);
     else
-      do_in_scope(&p, s);
+      do_in_scope(&p, p.in = s);
   }
   finish(&p);
 }

@@ -16,6 +16,7 @@ enum { SIM_PLACES = 4 }; /* the master and three workers */
 typedef struct sim_line {
   char what[72];
   bool skipped;    /* what it needs had failed before */
+  bool shaken;     /* something in its context has, or was not done for it */
   bool anybody;    /* it may say what happened to somebody else's work */
   uint32_t needs;  /* places, a bit each, whose loss it may report */
   uint32_t stands; /* the same with everything that its numbers depend on */

@@ -20,6 +20,7 @@ enum {
   LOSSES = 4,
   KEPT = 6,
   ROWS = 3,
+  EVERYBODY = (1 << SIM_PLACES) - 1,
 };
 
 typedef enum stage_kind {
@@ -63,11 +64,14 @@ typedef struct value {
 typedef struct scope {
   cleave_context id;
   bool made, open, evaluation, passed;
+  bool old;       /* parameters have changed since it began */
+  bool undecided; /* a step of it may have to be taken back */
   int64_t rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
   uint32_t needs, stands; /* places, as in sim_line */
   uint32_t stages;        /* it has called, a bit each */
+  bool shaken;            /* something in it has gone wrong */
 } scope;
 
 typedef struct kept_value {
@@ -87,7 +91,7 @@ typedef struct program {
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
-  bool wide;
+  bool wide, final; /* final: steps are */
   scope scopes[CONTEXTS];
   int n_scopes;
   kept_value kept[KEPT];
@@ -95,6 +99,7 @@ typedef struct program {
   cleave_tensor tensor; /* of the last thing that gave one */
   cleave_error error;
   uint64_t began;
+  scope *in; /* of the lines that follow; NULL: of none */
 } program;
 
 static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }

@@ -38,18 +38,26 @@ static value *some_value(program *p, scope *s, bool wide) {
   return v ? v : new_leaf(p, s, wide, one_in(p, 2));
 }
 
+/* What the context stands on, running statistics that it moves stand on. */
+static void spread(program *p, const scope *s) {
+  for (int i = 0; i < p->n_stages && !s->evaluation; i++)
+    if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM)
+      p->stages[i].stands |= s->stands;
+}
+
 /* What calling the module means for what the context's numbers stand on, and it for theirs. */
-static void joins(scope *s, stage *m, int index) {
+static void joins(program *p, scope *s, stage *m, int index) {
   s->needs |= bit(m->place);
+  if (!m->placed && m->place) s->stands |= EVERYBODY; /* its node dials the others */
   s->stands |= s->needs | m->stands;
   s->stages |= bit((uint32_t)index);
-  if (m->kind == NORM && !s->evaluation) m->stands |= s->stands;
+  spread(p, s);
 }
 
 /* The first call of a module takes it to its node, which dials the others. */
-static void called(program *p, stage *m) {
+static void called(program *p, stage *m, bool good) {
   if (!m->placed) anybody(p);
-  m->placed = true;
+  m->placed |= good;
 }
 
 static void call_module(program *p, scope *s, int index, const value *const *inputs, value *ret) {
@@ -62,7 +70,7 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
   for (int i = 0; i < n; i++) there &= (in[i] = inputs[i]->ref).id != 0;
   if (o.send_to) s->needs |= bit(to);
-  joins(s, m, index);
+  joins(p, s, m, index);
   *ret = (value){.stage = index,
                  .awaited = async,
                  .wide = gives_wide(m->kind),
@@ -79,7 +87,7 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
     DO(p, cleave_call_with(p->rt, s->id, m->module, in, (size_t)n, &o, &ret->ref, &p->error),
        s->needs, 0, "c%d: call m%d%s%s", c, index, o.send_to ? " for " : "",
        o.send_to ? o.send_to : "");
-  called(p, m);
+  called(p, m, ret->ref.id != 0);
 }
 
 static void do_call(program *p, scope *s) {
@@ -150,6 +158,7 @@ static void do_send(program *p, scope *s) {
   if (!s->n || s->values[i].released) return;
   s->needs |= bit(to);
   s->stands |= s->needs;
+  spread(p, s);
   if (!s->values[i].ref.id) {
     skip(p, "send");
     return;
@@ -180,10 +189,11 @@ void do_open(program *p) {
 }
 
 void do_close(program *p, scope *s) {
+  p->in = s;
   compute_all(p, s);
   s->open = false;
   int c = number_of(p, s);
-  bool waits = !one_in(p, 3);
+  bool waits = !one_in(p, 3) || s->undecided;
   if (!s->made) {
     skip(p, "close");
     return;
@@ -228,6 +238,7 @@ static void do_use(program *p, scope *s) {
   *v = (value){.stage = -1, .wide = k->wide};
   s->needs |= needs_of(p, k);
   s->stands |= stands_of(p, k) | s->needs;
+  spread(p, s);
   if (!s->made || !k->id.id) {
     skip(p, "use");
     return;
@@ -279,13 +290,29 @@ static void read_gradients(program *p, scope *s) {
   if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
     read_leaf_gradient(p, s, leaf);
   if (!name) return;
-  if (DO(p, cleave_gradient(p->rt, s->id, p->stages[m].module, name, 0, &p->tensor, &p->error),
-         s->needs | bit(p->stages[m].place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
-         m, name))
+  if (!s->made)
+    skip(p, "gradient");
+  else if (DO(p, cleave_gradient(p->rt, s->id, p->stages[m].module, name, 0, &p->tensor, &p->error),
+              s->needs | bit(p->stages[m].place), s->stands, "c%d: gradient of m%d %s",
+              number_of(p, s), m, name))
     note_tensor(p, &p->tensor);
 }
 
+/* Parameters change: what was computed with them before may have no backward any more. */
+static void age(program *p) {
+  for (int i = 0; i < p->n_scopes; i++) p->scopes[i].old = true;
+}
+
+static bool moves_statistics(const program *p, const scope *s) {
+  for (int i = 0; i < p->n_stages && !s->evaluation; i++)
+    if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM) return true;
+  return false;
+}
+
+/* A backward that fails ends its context: whether statistics that it moved go back then depends on
+ * who has moved them since, which is nobody's to say. */
 static void do_backward(program *p, scope *s) {
+  if (s->old && moves_statistics(p, s)) return;
   cleave_reference roots[2] = {{0}, {0}};
   float weights[2] = {0.5f, 1.5f};
   bool weighted = one_in(p, 3), retain = one_in(p, 3), there = s->made;
@@ -297,15 +324,14 @@ static void do_backward(program *p, scope *s) {
     there &= roots[i].id != 0;
   }
   s->passed = true;
-  if (!there) {
+  if (!there)
     skip(p, "backward");
-    return;
-  }
-  DO(p,
-     cleave_backward_weighted(p->rt, s->id, roots, weighted ? weights : (float[]){1, 1}, n, retain,
-                              0, &p->error),
-     s->needs, s->stands, "c%d: backward from %zu%s", number_of(p, s), n,
-     retain ? ", retaining" : "");
+  else
+    DO(p,
+       cleave_backward_weighted(p->rt, s->id, roots, weighted ? weights : (float[]){1, 1}, n,
+                                retain, 0, &p->error),
+       s->needs, s->stands, "c%d: backward from %zu%s", number_of(p, s), n,
+       retain ? ", retaining" : "");
   read_gradients(p, s);
 }
 
@@ -313,6 +339,8 @@ static void do_step(program *p, scope *s) {
   cleave_stepped stepped = {0};
   int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
   if (!p->n_optimizers || !s->passed) return;
+  s->undecided |= !p->final;
+  age(p);
   for (int i = 0; i < p->n_stages; i++)
     if (p->stages[i].optimizer == o && (s->stages & bit((uint32_t)i)))
       p->stages[i].stands |= s->stands;
@@ -346,10 +374,11 @@ static void do_weight(program *p) {
   if (!name) return;
   bool read = DO(p, cleave_weight_read(p->rt, m->module, name, 0, &p->tensor, &p->error),
                  bit(m->place), m->stands, "read m%d %s", i, name);
-  called(p, m);
+  called(p, m, read);
   anybody(p);
   if (read) note_tensor(p, &p->tensor);
   if (!writes) return;
+  age(p);
   if (!read) {
     skip(p, "write");
     return;
@@ -381,6 +410,5 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
 
 void do_read_state(program *p, stage *m) {
   if (cleave_state_count(m->module, CLEAVE_STATE_WEIGHTS)) read_state(p, m, CLEAVE_STATE_WEIGHTS);
-  called(p, m);
   if (m->optimizer >= 0) read_state(p, m, CLEAVE_STATE_OPTIMIZER);
 }

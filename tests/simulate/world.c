@@ -8,7 +8,7 @@
 
 #define MS UINT64_C(1000000)
 
-enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000 };
+enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
 
@@ -198,7 +198,7 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
 }
 
 void sim_world_settle(sim_world *w, cleave_runtime *rt, char *text, size_t len) {
-  uint64_t until = sim_network_now(w->network) + 2 * LEASE_MS * MS;
+  uint64_t until = sim_network_now(w->network) + (NEWS_MS + 3 * LEASE_MS) * MS;
   while (sim_network_now(w->network) < until) {
     clv_node_unkick(rt->node);
     clv_node_poll(rt->node);
