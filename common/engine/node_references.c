@@ -142,8 +142,8 @@ static void on_create(void *user, uint64_t ref, uint64_t id, uint64_t made) {
   clv_rrefs_settle(n->references, ref, NULL, &why, clv_now_ns());
 }
 
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed) {
-  clv_session_node *n = user;
+void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                   const clv_shared_err *failed) {
   clv_rref_failure why;
   if (!n->references) return;
   if (failed) {
