@@ -63,7 +63,7 @@ static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, cl
     return clv_fail(err, CLV_NOT_FOUND,
                     "call %llx, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
-  if (l->had_backward || clv_call_step(e, l, CALL_FOLLOWED)->action == CELL_IGNORE) return CLV_OK;
+  if (clv_call_step(e, l, CALL_FOLLOWED)->action == CELL_IGNORE || l->had_backward) return CLV_OK;
   c->leader = l;
   c->next_follower = l->followers;
   l->followers = c;

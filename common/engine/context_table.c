@@ -126,7 +126,7 @@ static const char over[] = "is over", in_progress[] = "is in progress",
 
 /* A pass begins with the first PREPARE of its phase and goes on while its calls run. Phases ascend;
  * a gradient may be ahead of its PREPARE but not behind its call's part. When all is done, its end
- * is work, as there may be a vote. */
+ * is work, as there may be a vote; a step waits until work has ended. */
 static const clv_cell passes[][MOST_FACTS] = {
     [PASS_NONE] = {[PASS_PREPARE_NEXT] = DO(BEGIN, PASS_COLLECTING),
                    [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, over),
@@ -162,7 +162,6 @@ static const clv_cell passes[][MOST_FACTS] = {
                      [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
                      [PASS_GRADIENT_AHEAD] = RECORD(PASS_ENDING),
                      [PASS_GRADIENT_OVER] = REFUSE(CLV_PRECONDITION, after),
-                     [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress),
                      [PASS_ENDED] = DO(END, PASS_NONE)},
 };
 

@@ -21,6 +21,7 @@ typedef struct engine {
   clv_work *started[MOST_STARTED];
   uint32_t n_started;
   uint64_t next_message, seed;
+  bool holds; /* started work does not end until engine_run is told so */
   uint32_t walked[TABLE_CELLS];
   void (*on_result)(struct engine *w, clv_result *r);
   void *user;
@@ -92,7 +93,7 @@ static inline void engine_run(engine *w, bool all) {
       continue;
     }
     if (clv_contexts_next_frame(w->contexts)) continue;
-    if (!w->n_started || (!all && draw_of(&w->seed, 3))) return;
+    if (!w->n_started || (!all && (w->holds || draw_of(&w->seed, 3)))) return;
     engine_finish(w, draw_of(&w->seed, w->n_started));
   }
 }

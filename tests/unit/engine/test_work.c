@@ -43,16 +43,9 @@ static uint64_t hash_packet(engine *w, const clv_result *r) {
 
 static void on_result(engine *w, clv_result *r) {
   digest *d = w->user;
-  if (getenv("SHOW"))
-    print_message(
-        "%d %s ctx %llu msg %llu reply %llu: %llx\n", (int)r->kind,
-        clv_frame_kind_name(r->packet->frame.kind), (unsigned long long)r->packet->frame.context,
-        (unsigned long long)r->packet->frame.message, (unsigned long long)r->packet->frame.reply_to,
-        (unsigned long long)hash_packet(w, r));
   d->sum += hash_packet(w, r);
   d->n++;
   d->failures += clv_frame_fails(&r->packet->frame) || r->kind == CLV_RESULT_REFUSED;
-  if (clv_frame_fails(&r->packet->frame)) print_message("%s\n", r->packet->frame.failure.text);
   clv_packet_free(r->packet);
 }
 
@@ -62,10 +55,11 @@ typedef struct program {
   uint64_t seed;
   engine *w;
   clv_packet *frames[CONTEXTS][MOST_FRAMES];
-  uint32_t n[CONTEXTS], next[CONTEXTS];
+  uint32_t n[CONTEXTS], next[CONTEXTS], n_before_step[CONTEXTS];
 } program;
 
-static uint64_t id_of(uint32_t context, uint32_t call) { return 100 * (context + 1) + call; }
+/* Ids grow in the order in which calls come. */
+static uint64_t id_of(uint32_t context, uint32_t call) { return 100 + CONTEXTS * call + context; }
 
 static void say(program *g, uint32_t context, clv_packet *p) {
   assert_true(g->n[context] < MOST_FRAMES);
@@ -80,7 +74,7 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_tensor(g->w, (float)i);
   uint32_t module = draw_of(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
   assert_ok(clv_packet_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
-  assert_ok(clv_packet_arg(p, arg[i] ? id_of(c, arg[i]) : 0, arg[i], x, &err));
+  assert_ok(clv_packet_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
   assert_ok(clv_packet_call_deliver(p, "", &err));
   if (planned) clv_packet_call_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
   say(g, c, p);
@@ -113,10 +107,7 @@ static void step(program *g, uint32_t c) {
   clv_pool *pool = g->w->pool;
   bool apply = draw_of(&g->seed, 4) > 0;
   assert_ok(clv_packet_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
-  if (draw_of(&g->seed, 3))
-    say(g, c, p);
-  else
-    clv_packet_free(p);
+  say(g, c, p);
   uint32_t module = draw_of(&g->seed, TEST_MODULES);
   assert_ok(clv_packet_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
   say(g, c, p);
@@ -144,26 +135,35 @@ static void write_context(program *g, uint32_t c, bool planned) {
   }
   if (planned) planned_steps(g, c);
   backward(g, c, arg);
+  g->n_before_step[c] = g->n[c];
   step(g, c);
+}
+
+/* The next frame of a context, if it is one of the first `end`. */
+static void send(program *g, uint32_t c, uint32_t end) {
+  clv_err err = {0};
+  if (g->next[c] < end) assert_ok(engine_packet(g->w, g->frames[c][g->next[c]++], &err));
+}
+
+static void send_in_any_order(program *g, const uint32_t *end) {
+  while (g->next[0] < end[0] || g->next[1] < end[1] || g->next[2] < end[2]) {
+    uint32_t c = draw_of(&g->seed, CONTEXTS);
+    send(g, c, end[c]);
+  }
 }
 
 /* One program: a context with positions, or several, with their frames in an order that the seed
  * says. */
 static digest run(uint64_t seed, uint64_t order) {
-  clv_err err = {0};
   digest d = {0};
   engine w = {.on_result = on_result, .user = &d};
   program g = {.seed = seed, .w = &w};
   engine_begin(&w, order);
   bool planned = draw_of(&g.seed, 3) == 0;
   for (uint32_t c = 0; c < (planned ? 1 : CONTEXTS); c++) write_context(&g, c, planned);
-  for (uint32_t left = g.n[0] + g.n[1] + g.n[2]; left > 0;) {
-    uint32_t c = draw_of(&g.seed, CONTEXTS);
-    if (g.next[c] == g.n[c]) continue;
-    clv_packet *p = g.frames[c][g.next[c]++];
-    assert_ok(engine_packet(&w, p, &err));
-    left--;
-  }
+  for (uint32_t i = 0; i < CALLS * CONTEXTS; i++) send(&g, i % CONTEXTS, g.n[i % CONTEXTS]);
+  if (draw_of(&g.seed, 4)) send_in_any_order(&g, g.n_before_step);
+  send_in_any_order(&g, g.n);
   engine_run(&w, true);
   for (uint32_t i = 0; i < TEST_MODULES; i++) d.sum += hash_module(w.modules[i], i);
   engine_end(&w);
@@ -183,7 +183,7 @@ static void work_that_ends_later_has_the_same_bits(void **state) {
                  (unsigned)order, got.n, want.n);
     }
   }
-  print_message("%u failures in %d programs\n", failures, PROGRAMS);
+  assert_in_range(failures, 1, PROGRAMS); /* most programs are right, and some are not */
 }
 
 int main(void) {
