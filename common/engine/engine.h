@@ -165,6 +165,13 @@ typedef struct clv_node_options {
   void *user;
   void (*on_driver)(void *user, clv_packet *packet);
   clv_notifier notice; /* on the compute thread */
+  clv_clock clock;     /* of all it does by the clock; zeroed: the machine's */
+  /* Instead of sleeping, on the compute thread with nothing locked: returns when clv_node_due has
+   * come, the node was kicked or stopped, or it is `until_ns` by the clock; earlier does no harm.
+   * False: nothing will ever come, and the call that waits ends. NULL: it sleeps, and the clock
+   * must run as the machine's monotonic one does. */
+  bool (*wait)(void *user, uint64_t until_ns);
+  void *wait_user;
 } clv_node_options;
 
 typedef struct clv_session_node clv_session_node;
@@ -217,6 +224,12 @@ void clv_node_stop(clv_session_node *n);
 bool clv_node_help(clv_session_node *n, uint64_t deadline_ns);
 void clv_node_kick(clv_session_node *n); /* any thread */
 void clv_node_unkick(clv_session_node *n);
+/* Without a thread: handles what is queued and what references have due by the clock, never waits
+ * (but for a share of the cores, if it has one). True: there was a packet. Nothing while it is
+ * kicked or stopped. By the thread that would run it. */
+bool clv_node_poll(clv_session_node *n);
+/* When it wants to be polled: 0 now, UINT64_MAX not before a packet is posted. By that thread. */
+uint64_t clv_node_due(clv_session_node *n);
 /* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any
  * thread. */
 uint64_t clv_node_idle_ns(const clv_session_node *n);
@@ -226,6 +239,7 @@ typedef struct clv_node_times {
   uint64_t idle_ns;  /* nothing to do */
   uint64_t share_ns; /* something to do, and other sessions before it: 0, all compute at once */
   uint64_t busy_ns;  /* the rest */
+  uint64_t wakes;    /* times that it fell asleep and was woken */
 } clv_node_times;
 void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */
 

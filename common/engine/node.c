@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A queue of packets, one thread at a time that handles them, the modules and the links. Links post
- * from rpc's queue threads; everything that computes happens on the node's thread.
+ * The modules, the links, and the one thread at a time that handles packets: everything that
+ * computes happens there.
  */
 #include "common/engine/node_int.h"
+#include "common/engine/wake_int.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -23,11 +24,7 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
   n->o.pool = clv_pool_ref(o->pool);
   n->next_message = (uint64_t)o->originator << 48;
   pthread_mutex_init(&n->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&n->arrived, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  clv_inbox_init(&n->inbox);
   clv_code code = clv_node_init_contexts(n, err);
   if (code == CLV_OK) code = clv_node_init_references(n, err);
   if (code != CLV_OK) {
@@ -40,16 +37,12 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
 
 void clv_node_free(clv_session_node *n) {
   if (!n) return;
-  for (clv_packet *p = n->first, *next; p; p = next) {
-    next = p->next;
-    clv_packet_free(p);
-  }
+  clv_inbox_done(&n->inbox);
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
   clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
   clv_node_forget_peers(n);
   clv_link_unref(n->master);
-  pthread_cond_destroy(&n->arrived);
   pthread_mutex_destroy(&n->lock);
   clv_pool_unref(n->o.pool);
   free(n);
@@ -129,24 +122,16 @@ void clv_node_forget_peers(clv_session_node *n) {
   }
 }
 
-/* ---- the queue ------------------------------------------------------------------------------- */
+/* ---- its thread ------------------------------------------------------------------------------ */
 
+static uint64_t now_ns(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
+
+/* Whatever it brings is looked at where it comes in: its thread need not wake to find that nothing
+ * runs for it. */
 void clv_node_post(clv_session_node *n, clv_packet *p) {
-  pthread_mutex_lock(&n->lock);
-  p->next = NULL;
-  *(n->last ? &n->last->next : &n->first) = p;
-  n->last = p;
-  bool wake = n->sleeping;
-  pthread_mutex_unlock(&n->lock);
-  if (wake) pthread_cond_signal(&n->arrived);
-}
-
-static clv_packet *take(clv_session_node *n) {
-  clv_packet *p = n->first;
-  if (!p) return NULL;
-  n->first = p->next;
-  if (!n->first) n->last = NULL;
-  return p;
+  bool waits =
+      clv_inbox_begin_post(&n->inbox) && clv_contexts_can_wait(n->contexts, n->inbox.kinds, p);
+  clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(now_ns(n), 1) : 0);
 }
 
 unsigned clv_spin_us(unsigned compute_threads) {
@@ -154,58 +139,71 @@ unsigned clv_spin_us(unsigned compute_threads) {
   return cores > 0 && compute_threads < (unsigned long)cores ? SPIN_US : 0;
 }
 
-static bool sleep_until(clv_session_node *n, uint64_t deadline_ns) {
-  struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
-  n->sleeping = true;
-  int r = deadline_ns == UINT64_MAX ? pthread_cond_wait(&n->arrived, &n->lock)
-                                    : pthread_cond_timedwait(&n->arrived, &n->lock, &ts);
-  n->sleeping = false;
-  return r == 0;
+static void tick_if_due(clv_session_node *n, uint64_t now) {
+  if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
 }
 
-/* Sleeps until there is a packet, or until `until_ns`. True: stopped or kicked. It leaves its turn
- * before it sleeps, and not under the lock that posting takes. */
-static bool next_packet(clv_session_node *n, uint64_t until_ns, bool *slept, clv_packet **ret) {
-  bool left = !n->o.share;
-  pthread_mutex_lock(&n->lock);
-  *slept |= !n->first;
-  while (!n->first && !n->stop && !n->kicked && (!left || sleep_until(n, until_ns))) {
-    if (left) continue;
-    pthread_mutex_unlock(&n->lock);
-    clv_share_release(n->o.share);
-    left = true;
-    pthread_mutex_lock(&n->lock);
-  }
-  bool halted = n->stop || n->kicked;
-  *ret = halted ? NULL : take(n);
-  pthread_mutex_unlock(&n->lock);
-  if (!*ret) clv_share_release(n->o.share);
-  return halted;
+static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
+  clv_inbox_rest(&n->inbox, true);
+  bool goes_on = n->o.wait(n->o.wait_user, until_ns);
+  clv_inbox_rest(&n->inbox, false);
+  return goes_on;
+}
+
+/* It leaves its share of the cores before it sleeps, with nothing locked. False: nothing will ever
+ * come. */
+static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
+  until_ns = CLV_MIN(until_ns, clv_rrefs_due(n->references));
+  clv_share_release(n->o.share);
+  if (n->o.wait) return wait_in_world(n, until_ns);
+  clv_inbox_wait(&n->inbox, now, until_ns);
+  return true;
 }
 
 /* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for
- * by the clock is done on the way. */
+ * by the clock is done on the way. *ret_waker: what ended its sleep, if it slept. */
+static clv_packet *next_packet(clv_session_node *n, uint64_t now, uint64_t deadline_ns,
+                               const clv_packet **ret_waker) {
+  clv_packet *p;
+  for (bool first = true, more = true;; first = false) {
+    tick_if_due(n, now);
+    if (!clv_inbox_take(&n->inbox, &p) || p || !more || (!first && now >= deadline_ns)) return p;
+    more = sleep_until(n, now, deadline_ns);
+    *ret_waker = clv_inbox_newest(&n->inbox);
+    now = now_ns(n);
+  }
+}
+
 static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
-  uint64_t begin = clv_now_ns(), now = begin;
-  clv_packet *p = NULL;
-  bool halted = false, slept = false;
+  uint64_t begin = now_ns(n);
+  const clv_packet *waker = NULL;
   __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
   clv_share_yield(n->o.share);
-  do {
-    if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
-    uint64_t until = CLV_MIN(deadline_ns, clv_rrefs_due(n->references));
-    halted = next_packet(n, until, &slept, &p);
-    now = clv_now_ns();
-  } while (!p && !halted && now < deadline_ns);
+  clv_packet *p = next_packet(n, begin, deadline_ns, &waker);
+  if (!p) clv_share_release(n->o.share);
+  uint64_t idle = now_ns(n) - begin;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
-  __atomic_store_n(&n->idle_ns, n->idle_ns + (now - begin), __ATOMIC_RELEASE);
-  if (slept && p && p->from) clv_link_awaited(p->from, now - begin);
+  __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
+  if (p && waker && waker->from) clv_link_awaited(waker->from, idle);
   return p;
+}
+
+bool clv_node_poll(clv_session_node *n) {
+  bool any = false;
+  clv_inbox_rest(&n->inbox, false);
+  tick_if_due(n, now_ns(n));
+  for (clv_packet *p; clv_inbox_take(&n->inbox, &p) && p; any = true) clv_node_handle(n, p);
+  clv_inbox_rest(&n->inbox, true);
+  return any;
+}
+
+uint64_t clv_node_due(clv_session_node *n) {
+  return CLV_MIN(clv_inbox_due(&n->inbox), clv_rrefs_due(n->references));
 }
 
 /* A wait that ends while this looks counts once, or for a moment not at all. */
 uint64_t clv_node_idle_ns(const clv_session_node *n) {
-  uint64_t since, before, now = clv_now_ns();
+  uint64_t since, before, now = now_ns(n);
   do {
     since = __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE);
     before = __atomic_load_n(&n->idle_ns, __ATOMIC_ACQUIRE);
@@ -214,13 +212,14 @@ uint64_t clv_node_idle_ns(const clv_session_node *n) {
 }
 
 void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
-  uint64_t began = __atomic_load_n(&n->began_ns, __ATOMIC_RELAXED), now = clv_now_ns();
+  uint64_t began = __atomic_load_n(&n->began_ns, __ATOMIC_RELAXED), now = now_ns(n);
   uint64_t age = began ? now - CLV_MIN(began, now) : 0, idle = clv_node_idle_ns(n);
   clv_share_counts c = {0};
   if (n->o.share) clv_share_count(n->o.share, &c);
   *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
   ret->share_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
   ret->busy_ns = age - ret->idle_ns - ret->share_ns;
+  ret->wakes = __atomic_load_n(&n->inbox.wakes, __ATOMIC_RELAXED);
 }
 
 void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
@@ -230,33 +229,19 @@ void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
 }
 
 void clv_node_run(clv_session_node *n) {
-  __atomic_store_n(&n->began_ns, clv_now_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&n->began_ns, now_ns(n), __ATOMIC_RELAXED);
   for (clv_packet *p; (p = wait_packet(n, UINT64_MAX)) != NULL;) clv_node_handle(n, p);
 }
 
 bool clv_node_help(clv_session_node *n, uint64_t deadline_ns) {
   for (clv_packet *p; (p = wait_packet(n, deadline_ns)) != NULL;) clv_node_handle(n, p);
-  pthread_mutex_lock(&n->lock);
-  bool kicked = n->kicked;
-  pthread_mutex_unlock(&n->lock);
-  return kicked;
+  return clv_inbox_is_kicked(&n->inbox);
 }
 
 void clv_node_stop(clv_session_node *n) {
-  pthread_mutex_lock(&n->lock);
-  n->stop = true;
-  pthread_cond_broadcast(&n->arrived);
-  pthread_mutex_unlock(&n->lock);
+  clv_inbox_stop(&n->inbox);
   clv_share_stop(n->o.share);
 }
 
-static void set_kicked(clv_session_node *n, bool kicked) {
-  pthread_mutex_lock(&n->lock);
-  n->kicked = kicked;
-  bool wake = kicked && n->sleeping;
-  pthread_mutex_unlock(&n->lock);
-  if (wake) pthread_cond_signal(&n->arrived);
-}
-
-void clv_node_kick(clv_session_node *n) { set_kicked(n, true); }
-void clv_node_unkick(clv_session_node *n) { set_kicked(n, false); }
+void clv_node_kick(clv_session_node *n) { clv_inbox_kick(&n->inbox, true); }
+void clv_node_unkick(clv_session_node *n) { clv_inbox_kick(&n->inbox, false); }

@@ -5,22 +5,22 @@
 #include <pthread.h>
 
 #include "common/engine/context_int.h"
+#include "common/engine/inbox_int.h"
 #include "common/reference/reference.h"
 
 struct clv_session_node {
   clv_node_options o;
   pthread_mutex_t lock;
-  pthread_cond_t arrived;
-  clv_packet *first, *last;
+  clv_inbox inbox;
   uint64_t began_ns;            /* clv_node_run; 0: not yet */
   uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
-  bool stop, sleeping, kicked;
 
   clv_module *modules[CLV_MODULE_ALL];                    /* NULL where not local */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
   clv_contexts *contexts;
   clv_rrefs *references;
+  bool taking_results;                   /* of references */
   clv_reference_counts reference_counts; /* written by the compute thread alone */
 
   clv_link *master; /* of a worker; under `lock`, as the following */
@@ -44,7 +44,7 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a ref
 void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 
-/* node_references.c. A REF_ frame, or what the program of this process says by one that came from
+/* node_references.c. A REF_ frame, or a request of this process' program by one that came from
  * no link; when it is time for a tick, and that. */
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kept,

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The packets that wait for the one thread that handles them. Links post from rpc's queue threads,
+ * the program from its own.
+ *
+ * A packet for which nothing would run can wait for another one: it is queued without a wake-up as
+ * long as the thread *rests*, which means that it comes back by itself after CLV_REST_NS at the
+ * latest. After a rest in which nothing came it sleeps, and whatever comes then wakes it: no packet
+ * stays for longer than a rest.
+ */
+#ifndef CLEAVE_INBOX_INT_H
+#define CLEAVE_INBOX_INT_H
+
+#include <pthread.h>
+
+#include "common/link/link.h"
+
+enum {
+  CLV_REST_NS = 10 * 1000 * 1000,
+  CLV_REST_PACKETS = 32, /* and with so many it is woken */
+};
+
+typedef struct clv_inbox {
+  pthread_mutex_t lock;
+  pthread_cond_t arrived;
+  clv_packet *first, *last;
+  bool stopped, kicked;
+  bool sleeping;    /* its thread waits for a signal */
+  bool resting;     /* what its thread works on stays as it is, and it comes back by itself */
+  bool urgent;      /* of what is queued something cannot wait */
+  uint64_t kinds;   /* of what is queued, a bit for each */
+  uint32_t queued;  /* while it rests */
+  uint64_t back_ns; /* when it is to be back: UINT64_MAX, nothing waits for it */
+  uint64_t wakes;   /* how often its thread has slept and woken; read by any thread */
+} clv_inbox;
+
+void clv_inbox_init(clv_inbox *b);
+void clv_inbox_done(clv_inbox *b); /* frees what is queued */
+
+/* From any thread. Between the two it is locked: if it rests, what its thread works on may be read.
+ * wait_from: the time by the clock of its thread, 0 for a packet that cannot wait. */
+bool clv_inbox_begin_post(clv_inbox *b);
+void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from); /* takes it */
+void clv_inbox_stop(clv_inbox *b);                                        /* for good */
+void clv_inbox_kick(clv_inbox *b, bool kicked); /* until it is kicked with false */
+
+/* From the thread that handles the packets. The oldest, NULL: none. False: stopped or kicked, and
+ * nothing is taken. */
+bool clv_inbox_take(clv_inbox *b, clv_packet **ret);
+bool clv_inbox_is_kicked(clv_inbox *b);
+const clv_packet *clv_inbox_newest(clv_inbox *b); /* or NULL; it stays until it is taken */
+/* BLOCKS until it has what cannot wait or is halted, a rest is over in which something came, or the
+ * machine's monotonic clock, which is at `now_ns`, is at `until_ns`. */
+void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns);
+
+/* For a thread that waits elsewhere: it rests until it calls with false. */
+void clv_inbox_rest(clv_inbox *b, bool resting);
+/* When it is to be back, by the clock of its thread: 0 now, UINT64_MAX not yet. */
+uint64_t clv_inbox_due(clv_inbox *b);
+
+#endif
