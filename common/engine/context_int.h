@@ -262,6 +262,8 @@ void clv_context_fail_again(clv_contexts *e, clv_context *c);
 typedef clv_code clv_context_handler(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err);
 clv_context_handler clv_on_deliver, clv_on_value, clv_on_drop;
 
+static inline bool clv_value_is_settled(const clv_value *v) { return v->state >= VALUE_LEAF; }
+
 /* A fact about a value. What is refused is said with its id. */
 clv_code clv_value_step(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
                         clv_err *err) CLV_USE_RESULT;
