@@ -212,7 +212,8 @@ typedef struct clv_context_counts {
 } clv_context_counts;
 void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret); /* any thread */
 
-/* Queue a packet from any thread; takes it. One for which nothing would run does not wake the node's
+/* Queue a packet from any thread; takes it. One for which nothing would run does not wake the
+ * node's
  * thread: it is handled before the next one that does, or 10 ms later. */
 void clv_node_post(clv_session_node *n, clv_packet *packet);
 
