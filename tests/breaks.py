@@ -25,8 +25,8 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    threads_are_charged_as_one=("static void charge", "spent * s->held", "spent"),
    weights_do_not_count=("static void charge", "(threads + s->of->weight - 1) / s->of->weight", "threads"),
    the_last_that_asked_is_first=("static clv_share *first_of", "s->asked < first->asked", "s->asked > first->asked"),
-   small_ones_overtake=("static void let_in", "s->wanted <= t->free", "t->free"),
-   a_slice_has_no_length=("static bool over", "|| now - s->began < s->at->o.slice_ns", ""),
+   small_ones_overtake=("static void schedule", "s->wanted <= t->free", "t->free"),
+   a_slice_has_no_length=("static bool slice_over", "|| now - s->began < s->at->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"))
 
 # ---- accounts ------------------------------------------------------------------------------------
@@ -53,7 +53,6 @@ of("common/reference/rref_tables.c", PROGRAMS,
        "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_VALUE, RREF_STORE_VALUE, RREF_SERVE_FORKS)", "DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
    a_failure_is_kept_from_who_asked=(
        "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS)", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE)"),
-   forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
    who_has_joined_does_not_release_its_parent=(
        "[RREF_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
    a_released_handle_stays=("[RREF_JOINED] = {", "RREF_CUT_FETCH, RREF_CHECK", "RREF_CUT_FETCH"),
@@ -61,10 +60,12 @@ of("common/reference/rref_tables.c", PROGRAMS,
        "[RREF_JOINED_RELEASED] = {", "[RREF_QUIET] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_QUIET] = STAY(LEAVING)"),
    an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
    a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"),
+   a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"))
+of("common/reference/rref_tables.c", CELLS,
+   forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
    a_lost_owner_is_waited_for=("[RREF_JOINING] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
                                "[RREF_OWNER_LOST] = STAY(JOINING)"),
    what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
-   a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/reference/rref_post.c", PROGRAMS,
    repeats_are_handled_again=("bool clv_rref_is_new", "return !answered;", "return true;"),
@@ -78,3 +79,23 @@ of("common/reference/rref_owner.c", PROGRAMS,
    the_key_is_not_asked_for=("int clv_rref_on_fork", "e && e->key != m->key", "false"),
    whose_fork_it_is_does_not_matter=("static clv_rref_fork *fork_of", "f->node == node &&", ""),
    an_error_is_not_stored=("static clv_code store_failure", "clv_rref_failure_copy(given->failure)", "clv_rref_failure_copy(clv_rref_refusal(0))"))
+
+# ---- links ---------------------------------------------------------------------------------------
+LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
+of("common/link/life.c", LINK_CELLS,
+   a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
+   a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
+   a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LIFE_ATTACHING] = {join, attach, end,", "[CLV_LIFE_ATTACHING] = {join, attach, pass,"),
+   an_end_is_said_twice=("static life_action *const actions", "[CLV_LIFE_ENDING] = {refuse, pass, pass,", "[CLV_LIFE_ENDING] = {refuse, pass, end,"),
+   a_link_is_gone_before_its_last_lane=("static clv_code lose", "--l->n_joined == 0", "--l->n_joined == 1"))
+of("common/link/lane.c", LINK_CELLS,
+   credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = no_bulk", "[CREDIT] = on_credit"),
+   packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = no_bulk", "[PACKET] = on_packet"),
+   the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = no_attach", "[PING] = on_ping"))
+of("common/link/incoming.c", LINK_CELLS,
+   a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"),
+   a_whole_tensor_takes_more=("static incoming_action *const actions", "[CLV_INCOMING_WHOLE] = {refuse_head, refuse_bytes}", "[CLV_INCOMING_WHOLE] = {refuse_head, take_bytes}"),
+   bytes_come_twice=("static clv_code claim", "before && before->to > from", "false"))
+of("common/link/receipt.c", LINKS,
+   credit_is_granted_twice=("static uint64_t grant", "r->due = 0;", ""),
+   the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))

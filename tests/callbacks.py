@@ -141,6 +141,10 @@ class File:
             elif "(" in d and "=" not in d:
                 self.function(begin, d, None)
 
+    def known_as(self, struct):
+        """A struct of a .c file is its own: another file may have one of that name."""
+        return struct if self.path.endswith(".h") else f"{self.path}:{struct}"
+
     def typedef(self, d):
         at = d.index("(")
         if d[at + 1:at + 2] == ["*"]:
@@ -151,7 +155,9 @@ class File:
 
     def struct(self, d, at):
         end = partner(d, at)
-        names = [x for x in d[:at] + d[end + 1:] if WORD.match(x) and x not in DROPPED | {"typedef", "union"}]
+        behind = d[end + 1:]
+        behind = behind[:behind.index("=")] if "=" in behind else behind
+        names = [x for x in d[:at] + behind if WORD.match(x) and x not in DROPPED | {"typedef", "union"}]
         members, one = [], []
         for x in d[at + 1:end]:
             if x == ";" and sum((y in OPEN) - (y in CLOSE) for y in one) == 0:
@@ -160,7 +166,7 @@ class File:
             else:
                 one.append(x)
         for name in names:
-            self.structs[name] = members
+            self.structs[self.known_as(name)] = members
 
     def function(self, begin, d, body):
         heads = [i for i, x in enumerate(d[:body]) if x == "(" and i and WORD.match(d[i - 1]) and d[i - 1] != "__attribute__"]
@@ -232,17 +238,21 @@ class Pointers:
     def owners(self, f, i):
         """The structs whose member the token i names, by what stands before the . or ->"""
         name, j = f.t[i], i - 2
-        owners = self.members[name]
+        owners = self.seen(f, name)
         if len(owners) > 1:
             while j > 0 and f.t[j] in CLOSE:
                 j = opener(f.t, j)[0] - 1
-            near = {o for o in owners if self.declared(f, o, f.t[j])}
+            near = {o for o in owners if self.declared(f, o.split(":")[-1], f.t[j])}
             owners = near or owners
         return {("member", o, name) for o in owners}
 
+    def seen(self, f, name):
+        """The structs with such a member that a file can know."""
+        return {o for o in self.members.get(name, ()) if ":" not in o or o.startswith(f.path + ":")}
+
     def declared(self, f, owner, name):
-        """Whether the file or any struct declares `name` to be an `owner`."""
-        return self.has(f.t, owner, name) or any(
+        """Whether the file or any struct declares `name` to be an `owner`, or it is one itself."""
+        return owner == name or self.has(f.t, owner, name) or any(
             owner in m and name in m for members in self.structs.values() for m in members)
 
     @staticmethod
@@ -262,7 +272,7 @@ class Pointers:
 
     def by_kind(self, f, name):
         mine = tuple(kind(p) for p in self.params(f, name) or [])
-        return {("member", o, m) for m, owners in self.members.items() for o, k in owners.items() if k == mine}
+        return {("member", o, m) for m in self.members for o in self.seen(f, m) if self.members[m][o] == mine}
 
     # ---- what a file does ------------------------------------------------------------------------
     def read(self, f):
@@ -377,9 +387,15 @@ class Pointers:
         if f.t[i] in ("{", ","):
             return self.initialised(f, *opener(f.t, i + 1))
         if f.t[i - 1] in (".", "->") and f.t[i] in self.members:
-            return self.owners(f, i) if f.t[i - 2] not in ("{", ",") else {
-                ("member", o, f.t[i]) for o in self.members[f.t[i]]}
+            return self.owners(f, i) if f.t[i - 2] not in ("{", ",") else self.designated(f, i)
         return {mine[f.t[i]]} if mine.get(f.t[i]) else set()
+
+    def designated(self, f, i):
+        """{.name = ...}: of the struct that the text before the braces names, if it has it."""
+        name, head = f.t[i], self.head(f.t, opener(f.t, i - 1)[0])
+        owners = self.seen(f, name)
+        named = {o for o in owners if o.split(":")[-1] in head}
+        return {("member", o, name) for o in named or owners}
 
     def argument(self, f, at, i):
         name = f.t[at]
@@ -392,7 +408,8 @@ class Pointers:
         """A member by its place in { }, of the struct that the text before the braces names; or a
         table of functions, which whoever reads it needs by its symbol."""
         head = self.head(f.t, at)
-        for owner in reversed([x for x in head if x in self.structs]):
+        known = [k for x in head for k in (f"{f.path}:{x}", x) if k in self.structs]
+        for owner in reversed(known):
             members = self.structs[owner]
             name = pointer_name(members[i], self.typedefs) if i < len(members) else None
             if name:
