@@ -305,6 +305,13 @@ $(OUT)/simulate/simulate: $(SIMULATE_OBJS) $$(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(SIMULATE_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/simulate/simulate
 
+# Two links on a simulated network and clock.
+LINKS_OBJS := $(OUT)/tests/simulate/links/links.o $(OUT)/tests/simulate/network.o
+$(OUT)/simulate/links: $(LINKS_OBJS) $$(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(LINKS_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+UNIT_PROGRAMS += $(OUT)/simulate/links
+
 # Programs on the public API, compiled as a user's are: against an installed tree, through
 # pkg-config.
 TREE := $(abspath $(OUT))/tree

@@ -55,7 +55,7 @@ void clv_link_ask(clv_link *l) {
   }
   pthread_mutex_unlock(&l->lock);
   clv_err ignored; /* a link that cannot send has ended, or its PONG is what does not come */
-  if (ask && clv_outlet_say(l->outlet, &f, &ignored) != CLV_OK)
+  if (ask && clv_outlet_send_plain(l->outlet, &f, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "no PING to %s: %s", l->peer, ignored.text);
 }
 
@@ -68,7 +68,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   f.message = ++l->pings;
   l->ping_sent_ns = now;
   pthread_mutex_unlock(&l->lock);
-  CLV_TRY(clv_outlet_say(l->outlet, &f, err));
+  CLV_TRY(clv_outlet_send_plain(l->outlet, &f, err));
   pthread_mutex_lock(&l->lock);
   while (l->pongs != f.message && !ended(l))
     if (!clv_link_wait(l, deadline)) break;

@@ -204,7 +204,7 @@ static clv_code send_chunked(clv_departures *d, clv_packet *p, clv_err *err) {
     p->frame.tensors[i].transfer = __atomic_add_fetch(&d->next_transfer, 1, __ATOMIC_RELAXED);
     CLV_TRY(queue_chunks(d, p->tensor[i], &p->frame.tensors[i], err));
   }
-  return clv_outlet_say(d->outlet, &p->frame, err);
+  return clv_outlet_send_plain(d->outlet, &p->frame, err);
 }
 
 static clv_code send_now(clv_departures *d, clv_packet *p, clv_err *err) {

@@ -18,7 +18,8 @@ clv_code clv_arrivals_init(clv_arrivals *a, const clv_link_options *o, clv_link 
   a->link = link;
   a->clock = o->clock;
   a->quota_fails_packet = o->quota_fails_packet;
-  /* Memory that would otherwise be taken in the first step in which so many tensors come at once. */
+  /* Memory that would otherwise be taken in the first step in which so many tensors come at
+   * once. */
   for (int i = 0; i < READY_INCOMING; i++) {
     CLV_TRY(clv_alloc(FEW_SPANS, sizeof(clv_span), &a->in[i].spans, err));
     a->in[i].cap_spans = FEW_SPANS;

@@ -71,7 +71,7 @@ static clv_code on_credit(const message *m, clv_err *err) {
 
 static clv_code on_ping(const message *m, clv_err *err) {
   clv_frame pong = clv_link_pong(m->link, m->f);
-  return clv_outlet_say(m->link->outlet, &pong, err);
+  return clv_outlet_send_plain(m->link->outlet, &pong, err);
 }
 
 static clv_code on_pong(const message *m, clv_err *err) {

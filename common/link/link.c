@@ -19,7 +19,7 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
 
 /* ---- dialling -------------------------------------------------------------------------------- */
 
-static clv_code say_attach(clv_link *l, const clv_link_dial *d, uint32_t index, clv_err *err) {
+static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index, clv_err *err) {
   clv_frame f = {.kind = CLV_ATTACH};
   f.attach.session = d->session;
   f.attach.incarnation = d->incarnation;
@@ -55,7 +55,7 @@ static clv_code dial_all(clv_link *l, const clv_link_dial *d, clv_err *err) {
   clv_departures_lanes(l->out, lanes);
   for (uint32_t i = 0; i < lanes; i++) {
     CLV_TRY(dial_lane(l, i, lanes, err));
-    CLV_TRY(say_attach(l, d, i, err));
+    CLV_TRY(send_attach(l, d, i, err));
   }
   return CLV_OK;
 }

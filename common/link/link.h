@@ -4,7 +4,11 @@
  * lanes, tensors in chunks, checksums, credit and pace; and *packets*, which are frames with their
  * tensors.
  *
- * Threads: links call their events on rpc queue threads, where nothing computes or blocks.
+ * Threads: links call their events on the threads of their transport (gRPC's queue threads), where
+ * nothing computes or blocks. Every function may be called from any thread, but those that BLOCK
+ * not from one of these. No lock of a link is held while an event, or a function of the transport,
+ * runs. Sizes are bytes, times nanoseconds of the clock that was handed in, unless a name says
+ * otherwise.
  */
 #ifndef CLEAVE_LINK_H
 #define CLEAVE_LINK_H
@@ -187,12 +191,14 @@ typedef struct clv_link_options {
   const char *peer_name;   /* for messages */
   clv_pool *pool;          /* received tensors; referenced by the link */
   clv_wire_limits accept;  /* what this side accepts */
-  uint64_t send_credit;    /* bytes of tensors the peer lets be in flight */
+  uint64_t send_credit;    /* bytes of tensors the peer lets be in flight; ATTACHED replaces it */
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   clv_link_events events;
 } clv_link_options;
 
-/* Accepting side: a link without lanes; lanes join through clv_lane_accept. */
+/* Accepting side: a link without lanes; they join by the ATTACH of an accepted stream. One
+ * reference for the caller. The events may come until on_closed has, and for packets a little
+ * longer. */
 clv_code clv_link_new(const clv_link_options *options, clv_link **ret, clv_err *err) CLV_USE_RESULT;
 
 /* What the first frame on each lane says, and to whom the machine's transport goes. */
@@ -208,7 +214,9 @@ typedef struct clv_link_dial {
   unsigned timeout_ms;
 } clv_link_dial;
 
-/* BLOCKS. Dialling side: connect 1 + bulk_lanes streams, ATTACH each, wait for all ATTACHED. */
+/* BLOCKS. Dialling side: connect 1 + bulk_lanes streams, ATTACH each, wait for all ATTACHED. What
+ * `dial` points to is read during the call alone. Errors: those of clv_rpc_channel_connect, what
+ * the peer refused it with, CLV_ANSWER for an answer that makes no sense, CLV_DEADLINE. */
 clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options,
                        const clv_link_dial *dial, clv_link **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -222,8 +230,9 @@ void clv_link_unrefp(clv_link **link);
 void clv_link_close(clv_link *link);
 
 /* Takes the packet. Never blocks: large packets, and what is over the credit, wait inside the link
- * in order, holding their tensors, and leave by a thread of rpc's; an ABORT waits for nothing.
- * CLV_UNAVAILABLE once the link has closed. */
+ * in order, holding their tensors, and leave by a thread of the transport's; an ABORT waits for
+ * nothing. What may_send says; CLV_UNAVAILABLE once the link has ended; CLV_EXHAUSTED for more
+ * bytes than the peer's whole credit; else what the transport says of a frame that left at once. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
 
 void clv_link_count(clv_link *link, clv_link_counts *ret);

@@ -73,8 +73,8 @@ typedef struct clv_outlet {
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   clv_stream streams[MAX_LANES];
-  bool shut;
-  clv_code code; /* why */
+  bool shut, broken; /* nothing leaves any more; broken: the link has not heard of it yet */
+  clv_code code;     /* why */
   char text[CLV_ERR_TEXT];
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
@@ -95,7 +95,7 @@ void clv_outlet_drop(clv_outlet *o, uint32_t index); /* it has ended */
  * over in all cases. CLV_UNAVAILABLE without a stream. */
 clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
                          size_t n_payload, size_t payload, clv_err *err) CLV_USE_RESULT;
-clv_code clv_outlet_say(clv_outlet *o, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 void clv_outlet_sent(clv_outlet *o); /* the transport has accepted a frame of lane 0 */
 bool clv_outlet_defer(clv_outlet *o, clv_rpc_job *job) CLV_USE_RESULT;
 

@@ -135,15 +135,17 @@ void clv_outlet_cut(clv_outlet *o, clv_code code, const char *text) {
 
 void clv_outlet_break(clv_outlet *o, const clv_err *why) {
   pthread_mutex_lock(&o->lock);
-  bool shut = o->shut;
-  if (!shut) snprintf(o->text, sizeof o->text, "%s", why->text);
+  bool first = !o->shut && !o->broken;
+  if (first) snprintf(o->text, sizeof o->text, "%s", why->text);
+  o->broken = true;
   pthread_mutex_unlock(&o->lock);
-  if (!shut) clv_outlet_cut(o, why->code, why->text);
+  if (first) clv_outlet_cut(o, why->code, why->text);
 }
 
 static clv_stream stream_of(clv_outlet *o, uint32_t index) {
   pthread_mutex_lock(&o->lock);
-  clv_stream s = o->shut ? (clv_stream){0} : clv_stream_ref(o->streams[index]);
+  bool over = o->shut || o->broken;
+  clv_stream s = over ? (clv_stream){0} : clv_stream_ref(o->streams[index]);
   pthread_mutex_unlock(&o->lock);
   return s;
 }
@@ -209,7 +211,7 @@ clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_
   return code;
 }
 
-clv_code clv_outlet_say(clv_outlet *o, const clv_frame *f, clv_err *err) {
+clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) {
   clv_rpc_piece pieces[1];
   return clv_outlet_send(o, 0, f, pieces, 0, 0, err);
 }

@@ -79,5 +79,5 @@ void clv_receipt_back(clv_receipt *r, uint64_t bytes) {
   clv_frame f = {.kind = CLV_CREDIT};
   f.credit.bytes = granted;
   clv_err err;
-  if (clv_outlet_say(r->outlet, &f, &err) != CLV_OK) clv_outlet_break(r->outlet, &err);
+  if (clv_outlet_send_plain(r->outlet, &f, &err) != CLV_OK) clv_outlet_break(r->outlet, &err);
 }

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every cell of the tables of a link, of a lane and of an incoming tensor: what a fact does in a
+ * state is reached here, or refused. The expectations are those of proto/PROTOCOL.md 4 and 5.
+ */
+#include "common/link/link_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+/* ---- a transport that notes what it is told -------------------------------------------------- */
+
+typedef struct fake {
+  int refs, sent, closed, cancelled;
+  clv_code code; /* of the first cancel */
+} fake;
+
+static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  (void)err;
+  ((fake *)stream)->sent++;
+  for (size_t i = 0; i < n; i++)
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  return CLV_OK;
+}
+static void fake_close(void *stream) { ((fake *)stream)->closed++; }
+static void fake_cancel(void *stream, clv_code code, const char *text) {
+  fake *f = stream;
+  (void)text;
+  if (!f->cancelled++) f->code = code;
+}
+static bool fake_defer(void *stream, clv_rpc_job *job) {
+  (void)stream, (void)job;
+  return false;
+}
+static void fake_ref(void *stream) { ((fake *)stream)->refs++; }
+static void fake_unref(void *stream) { ((fake *)stream)->refs--; }
+static const clv_transport transport = {fake_send,  fake_close, fake_cancel,
+                                        fake_defer, fake_ref,   fake_unref};
+
+/* ---- a link ---------------------------------------------------------------------------------- */
+
+enum { LANES = 2, TENSOR = 8, HALF = 4 };
+
+static struct {
+  clv_pool *pool;
+  clv_link *link;
+  fake streams[LANES];
+  int packets, ends;
+} w;
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)user, (void)link;
+  w.packets++;
+  clv_packet_free(p);
+}
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)user, (void)link, (void)code, (void)text;
+  w.ends++;
+}
+
+static clv_link_options options(void) {
+  return (clv_link_options){.peer_name = "peer",
+                            .pool = w.pool,
+                            .accept = clv_wire_limits_default(),
+                            .send_credit = 1 << 20,
+                            .events = {.on_packet = on_packet, .on_closed = on_closed}};
+}
+
+static void begin(void) {
+  clv_err err = {0};
+  memset(&w, 0, sizeof w);
+  assert_ok(clv_pool_new(1 << 20, 64, &w.pool, &err));
+}
+
+static void begin_link(void) {
+  clv_err err = {0};
+  begin();
+  clv_link_options o = options();
+  assert_ok(clv_link_new(&o, &w.link, &err));
+}
+
+static void end(void) {
+  clv_link_unref(w.link);
+  clv_pool_unref(w.pool);
+}
+
+/* ---- the life of a link ---------------------------------------------------------------------- */
+
+static clv_code fact(clv_life_fact what, uint32_t index) {
+  clv_err err;
+  clv_life_note n = {.index = index, .lanes = LANES, .code = CLV_OK, .text = "over"};
+  return clv_life_note_fact(w.link, what, &n, &err);
+}
+
+/* A link in a state, by the facts that lead there. */
+static void live_until(clv_life state) {
+  begin_link();
+  if (state == CLV_LIFE_NEW) return;
+  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(fact(CLV_LIFE_JOIN, i), CLV_OK);
+  assert_int_equal(fact(CLV_LIFE_ATTACHED, 0), CLV_OK);
+  if (state >= CLV_LIFE_OPEN) assert_int_equal(fact(CLV_LIFE_ATTACHED, 1), CLV_OK);
+  if (state >= CLV_LIFE_ENDING) assert_int_equal(fact(CLV_LIFE_END, 0), CLV_OK);
+  for (uint32_t i = 0; i < LANES && state == CLV_LIFE_ENDED; i++)
+    assert_int_equal(fact(CLV_LIFE_GONE, i), CLV_OK);
+  assert_int_equal(w.link->life, state);
+}
+
+enum { REFUSED = -1 };
+
+static void each_fact_in_the_life_of_a_link(void **state) {
+  (void)state;
+  static const int leads_to[CLV_LIFE_STATES][CLV_LIFE_FACTS] = {
+      /* JOIN of lane 0, ATTACHED, END, GONE of lane 0 */
+      [CLV_LIFE_NEW] = {CLV_LIFE_ATTACHING, REFUSED, CLV_LIFE_ENDED, REFUSED},
+      [CLV_LIFE_ATTACHING] = {REFUSED, CLV_LIFE_OPEN, CLV_LIFE_ENDING, REFUSED},
+      [CLV_LIFE_OPEN] = {REFUSED, REFUSED, CLV_LIFE_ENDING, REFUSED},
+      [CLV_LIFE_ENDING] = {REFUSED, CLV_LIFE_ENDING, CLV_LIFE_ENDING, CLV_LIFE_ENDING},
+      [CLV_LIFE_ENDED] = {REFUSED, REFUSED, CLV_LIFE_ENDED, REFUSED},
+  };
+  for (int s = 0; s < CLV_LIFE_STATES; s++)
+    for (int f = 0; f < CLV_LIFE_FACTS; f++) {
+      live_until((clv_life)s);
+      clv_code code = fact((clv_life_fact)f, 0);
+      int wanted = leads_to[s][f];
+      assert_int_equal(code, wanted == REFUSED ? CLV_PRECONDITION : CLV_OK);
+      assert_int_equal((int)w.link->life, wanted == REFUSED ? s : wanted);
+      end();
+    }
+}
+
+static void a_lane_joins_once_and_in_range(void **state) {
+  (void)state;
+  clv_err err;
+  begin_link();
+  clv_life_note out = {.index = LANES, .lanes = LANES}, other = {.index = 1, .lanes = LANES + 1};
+  assert_int_equal(clv_life_note_fact(w.link, CLV_LIFE_JOIN, &out, &err), CLV_PRECONDITION);
+  assert_int_equal(fact(CLV_LIFE_JOIN, 0), CLV_OK);
+  assert_int_equal(fact(CLV_LIFE_JOIN, 0), CLV_PRECONDITION);
+  assert_int_equal(clv_life_note_fact(w.link, CLV_LIFE_JOIN, &other, &err), CLV_PRECONDITION);
+  end();
+}
+
+/* Whatever ends it, and how often: it is said once, and what is sent then says why. */
+static void an_end_is_said_once(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_packet *p;
+  begin_link();
+  clv_link_end(w.link, CLV_DATA_LOSS, "the first");
+  clv_link_end(w.link, CLV_OK, "the second");
+  assert_int_equal(w.ends, 1);
+  assert_ok(clv_packet_end_context(w.pool, 1, 1, &p, &err));
+  assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
+  assert_non_null(strstr(err.text, "the first"));
+  end();
+}
+
+static void nothing_is_closed_in_vain(void **state) {
+  (void)state;
+  clv_link_close(NULL);
+  clv_link_unref(NULL);
+  clv_packet_free(NULL);
+}
+
+/* A packet that is freed after its link has gone gives its bytes back to nobody. */
+static void a_packet_outlives_its_link(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_packet *p, *head;
+  clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1};
+  begin_link();
+  assert_ok(clv_arrivals_packet(&w.link->in, &f, &p, &head, &err));
+  clv_link_end(w.link, CLV_OK, "closed");
+  clv_link_unref(clv_steal(&w.link));
+  assert_string_equal(clv_link_peer(p->from), "peer");
+  clv_packet_free(p);
+  end();
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                          clv_err *err) {
+  (void)user, (void)attach, (void)uri, (void)err;
+  *ret = clv_link_ref(w.link);
+  return CLV_OK;
+}
+
+static const clv_lane_acceptor acceptor = {.find_link = find_link};
+
+static clv_lane *dialled[LANES];
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret, clv_err *err) {
+  (void)user, (void)err;
+  dialled[index] = lane;
+  fake_ref(&w.streams[index]);
+  *ret = &w.streams[index];
+  return CLV_OK;
+}
+
+static void hear(clv_lane *lane, const clv_frame *f, const char *payload, size_t len) {
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
+  assert_ok(clv_frame_encode(f, len, &head, &err));
+  clv_iov parts[] = {{head.data, head.len}, {payload, len}};
+  clv_lane_message(lane, parts, len ? 2 : 1);
+}
+
+static clv_frame attach_of(uint32_t index) {
+  clv_frame f = {.kind = CLV_ATTACH};
+  f.attach.session.bytes[0] = f.attach.incarnation.bytes[0] = 1;
+  f.attach.epoch = 1;
+  f.attach.role = CLV_ATTACH_MASTER;
+  f.attach.lane = index;
+  f.attach.lanes = LANES - 1;
+  return f;
+}
+
+/* The lanes of a link, that of the test in its state. */
+static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
+  clv_err err = {0};
+  begin();
+  clv_link_options o = options();
+  clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
+  clv_dialler dialler = {.transport = &transport, .dial = dial};
+  if (state == CLV_LANE_DIALLED) {
+    assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
+    for (uint32_t i = 0; i < LANES; i++) ret[i] = dialled[i];
+    return;
+  }
+  assert_ok(clv_link_new(&o, &w.link, &err));
+  for (uint32_t i = 0; i < LANES; i++) {
+    clv_frame attach = attach_of(i);
+    assert_ok(clv_lane_new(&acceptor, "spiffe://x", &transport, &w.streams[i], &ret[i], &err));
+    if (state != CLV_LANE_ACCEPTED) hear(ret[i], &attach, NULL, 0);
+  }
+}
+
+static clv_frame frame_of(clv_frame_kind kind, uint32_t lane) {
+  clv_frame f = {.kind = kind};
+  if (kind == CLV_ATTACH) f = attach_of(lane);
+  if (kind == CLV_ATTACHED) f.attached.credit_bytes = 1 << 20;
+  if (kind == CLV_CREDIT) f.credit.bytes = 1;
+  if (kind == CLV_PING || kind == CLV_PONG) f.message = f.reply_to = 7;
+  if (kind == CLV_END_CONTEXT) f.context = f.message = 1;
+  f.chunk.transfer = kind == CLV_CHUNK ? 5 : 0;
+  f.chunk.total = kind == CLV_CHUNK ? TENSOR : 0;
+  return f;
+}
+
+/* Whether a frame is taken; everything is given back. */
+static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
+  clv_lane *lanes[LANES];
+  uint32_t index = state == CLV_LANE_BULK;
+  clv_frame f = frame_of(kind, index);
+  make_lanes(state, lanes);
+  hear(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
+  const fake *s = &w.streams[index];
+  bool refused = s->cancelled > 0;
+  assert_int_equal(s->code, refused ? CLV_PRECONDITION : CLV_OK);
+  assert_int_equal(w.packets, kind == CLV_END_CONTEXT && !refused);
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  end();
+  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].refs, 0);
+  return !refused;
+}
+
+static void each_frame_on_each_lane(void **state) {
+  (void)state;
+  static const clv_frame_kind kinds[] = {CLV_ATTACH, CLV_ATTACHED, CLV_CHUNK,      CLV_CREDIT,
+                                         CLV_PING,   CLV_PONG,     CLV_END_CONTEXT};
+  static const bool legal[CLV_LANE_STATES][CLV_COUNT(kinds)] = {
+      [CLV_LANE_ACCEPTED] = {true, false, false, false, false, false, false},
+      [CLV_LANE_DIALLED] = {false, true, false, false, false, false, false},
+      [CLV_LANE_CONTROL] = {false, false, true, true, true, true, true},
+      [CLV_LANE_BULK] = {false, false, true, false, true, false, false},
+  };
+  for (int s = 0; s < CLV_LANE_STATES; s++)
+    for (size_t k = 0; k < CLV_COUNT(kinds); k++)
+      if (is_taken((clv_lane_state)s, kinds[k]) != legal[s][k])
+        fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
+}
+
+/* ---- incoming tensors ------------------------------------------------------------------------ */
+
+/* A CALL of two tensors, of which number 5 is one and another never comes. */
+static clv_code head(void) {
+  static uint64_t others = 100;
+  clv_err err = {0};
+  clv_packet *p, *announced, *whole;
+  clv_frame f = {.kind = CLV_CALL, .context = 1, .message = 1, .n_tensors = 2};
+  for (uint32_t i = 0; i < 2; i++)
+    f.tensors[i] = (clv_tensor_head){
+        .dtype = CLV_U8, .shape = CLV_SHAPE(TENSOR), .bytes = TENSOR, .transfer = i ? others++ : 5};
+  assert_ok(clv_arrivals_packet(&w.link->in, &f, &p, &announced, &err));
+  clv_packet_free(announced);
+  clv_code code = clv_arrivals_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err);
+  assert_null(whole);
+  return code;
+}
+
+static clv_code chunk(uint64_t offset) {
+  static const char bits[HALF] = "bits";
+  clv_err err;
+  clv_packet *whole = NULL;
+  clv_piece piece = {bits, HALF};
+  clv_payload payload = {.len = HALF};
+  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .offset = offset, .total = TENSOR}};
+  clv_code code = clv_arrivals_chunk(&w.link->in, &f, &piece, &payload, &whole, &err);
+  assert_null(whole);
+  return code;
+}
+
+static void come_until(clv_incoming_state state) {
+  begin_link();
+  if (state >= CLV_INCOMING_HEADED) assert_int_equal(head(), CLV_OK);
+  bool some = state == CLV_INCOMING_HEADLESS || state == CLV_INCOMING_BYTES;
+  if (some || state == CLV_INCOMING_WHOLE) assert_int_equal(chunk(0), CLV_OK);
+  if (state == CLV_INCOMING_BYTES || state == CLV_INCOMING_WHOLE)
+    assert_int_equal(chunk(HALF), CLV_OK);
+  assert_int_equal(clv_arrivals_state(&w.link->in, 5), state);
+}
+
+static void each_fact_of_an_incoming_tensor(void **state) {
+  (void)state;
+  static const int leads_to[CLV_INCOMING_STATES][CLV_INCOMING_FACTS] = {
+      /* HEAD, CHUNK of its second half */
+      [CLV_INCOMING_NONE] = {CLV_INCOMING_HEADED, CLV_INCOMING_HEADLESS},
+      [CLV_INCOMING_HEADLESS] = {CLV_INCOMING_HEADED, CLV_INCOMING_BYTES},
+      [CLV_INCOMING_BYTES] = {CLV_INCOMING_WHOLE, REFUSED},
+      [CLV_INCOMING_HEADED] = {REFUSED, CLV_INCOMING_HEADED},
+      [CLV_INCOMING_WHOLE] = {REFUSED, REFUSED},
+  };
+  for (int s = 0; s < CLV_INCOMING_STATES; s++)
+    for (int f = 0; f < CLV_INCOMING_FACTS; f++) {
+      come_until((clv_incoming_state)s);
+      clv_code code = f == CLV_INCOMING_HEAD ? head() : chunk(HALF);
+      int wanted = leads_to[s][f];
+      assert_int_equal(code, wanted == REFUSED ? CLV_INVALID : CLV_OK);
+      if (wanted != REFUSED) assert_int_equal((int)clv_arrivals_state(&w.link->in, 5), wanted);
+      end();
+    }
+}
+
+/* ---- credit and numbers ---------------------------------------------------------------------- */
+
+static void what_is_over_the_credit_is_refused(void **state) {
+  (void)state;
+  clv_err err = {0};
+  begin_link();
+  uint64_t most = w.link->receipt->most;
+  assert_ok(clv_receipt_hold(w.link->receipt, most, &err));
+  assert_int_equal(clv_receipt_hold(w.link->receipt, 1, &err), CLV_EXHAUSTED);
+  end();
+}
+
+static void more_packets_than_may_wait_are_refused(void **state) {
+  (void)state;
+  clv_err err = {0};
+  begin_link();
+  for (int i = 0; i < MAX_PACKETS; i++) assert_ok(clv_receipt_count(w.link->receipt, false, &err));
+  assert_int_equal(clv_receipt_count(w.link->receipt, false, &err), CLV_EXHAUSTED);
+  end();
+}
+
+/* ---- what waits ------------------------------------------------------------------------------ */
+
+static void send_value(uint64_t id, int64_t bytes) {
+  clv_err err = {0};
+  clv_packet *p;
+  clv_tensor *t;
+  assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(bytes), &t, &err));
+  memset(t->data, 1, (size_t)bytes);
+  assert_ok(clv_packet_value(w.pool, 1, id, "", t, &p, &err));
+  clv_tensor_unref(t);
+  assert_ok(clv_link_send(w.link, p, &err));
+}
+
+static void send_empty(clv_frame_kind kind) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_new(w.pool, kind, &p, &err));
+  p->frame.context = 1;
+  if (kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "over", "");
+  assert_ok(clv_link_send(w.link, p, &err));
+}
+
+/* Frames behind one that waits for credit wait as well, whatever they carry; not so an ABORT. */
+static void all_but_an_abort_waits_behind_credit(void **state) {
+  (void)state;
+  const fake *s = &w.streams[0];
+  clv_lane *lanes[LANES];
+  make_lanes(CLV_LANE_CONTROL, lanes);
+  clv_departures_grant(w.link->out, 100000);
+  send_value(1, 60000);
+  int before = s->sent;
+  send_value(2, 60000);
+  send_empty(CLV_DROP);
+  assert_int_equal(s->sent, before);
+  send_empty(CLV_ABORT);
+  assert_int_equal(s->sent, before + 1);
+  assert_int_equal(w.link->out->first->frame.kind, CLV_VALUE);
+  clv_departures_credit(w.link->out, 60000);
+  assert_int_equal(s->sent, before + 3);
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  end();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_fact_in_the_life_of_a_link),
+      cmocka_unit_test(a_lane_joins_once_and_in_range),
+      cmocka_unit_test(an_end_is_said_once),
+      cmocka_unit_test(nothing_is_closed_in_vain),
+      cmocka_unit_test(a_packet_outlives_its_link),
+      cmocka_unit_test(each_frame_on_each_lane),
+      cmocka_unit_test(each_fact_of_an_incoming_tensor),
+      cmocka_unit_test(all_but_an_abort_waits_behind_credit),
+      cmocka_unit_test(what_is_over_the_credit_is_refused),
+      cmocka_unit_test(more_packets_than_may_wait_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
