@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The modules, the links, and the one thread at a time that handles packets: everything that
+ * The modules, and the one thread at a time that handles packets: everything that
  * computes happens there.
  */
 #include "common/engine/node_int.h"
-#include "common/engine/wake_int.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -50,10 +49,6 @@ void clv_node_free(clv_session_node *n) {
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
-  return module < CLV_MODULE_ALL ? n->modules[module] : NULL;
-}
-
 static clv_code charge(clv_session_node *n, const clv_module *module, clv_err *err) {
   size_t bytes = module->o.pool ? 0 : clv_module_bytes(module);
   CLV_TRY(clv_pool_charge(n->o.pool, bytes, err));
@@ -79,60 +74,9 @@ clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *e
   return CLV_OK;
 }
 
-/* ---- links ----------------------------------------------------------------------------------- */
-
-/* Under the lock: the place's link becomes `link`; returns the one it was. */
-static clv_link *exchange(clv_link **place, clv_link *link) {
-  clv_link *old = *place;
-  *place = link ? clv_link_ref(link) : NULL;
-  return old;
-}
-
-void clv_node_set_master(clv_session_node *n, clv_link *link) {
-  pthread_mutex_lock(&n->lock);
-  clv_link *old = exchange(&n->master, link);
-  pthread_mutex_unlock(&n->lock);
-  clv_link_unref(old);
-}
-
-clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link, clv_err *err) {
-  clv_code code = CLV_OK;
-  clv_link *old = NULL;
-  pthread_mutex_lock(&n->lock);
-  uint32_t i = 0;
-  while (i < n->n_peers && strcmp(n->peer_names[i], name) != 0) i++;
-  if (i == MAX_NAMES || strlen(name) > CLV_WIRE_NAME) {
-    code = clv_fail(err, CLV_EXHAUSTED, "no place for a link to '%s': at most %d in a session",
-                    name, MAX_NAMES);
-  } else {
-    if (i == n->n_peers) snprintf(n->peer_names[n->n_peers++], sizeof *n->peer_names, "%s", name);
-    old = exchange(&n->peers[i], link);
-  }
-  pthread_mutex_unlock(&n->lock);
-  clv_link_unref(old);
-  return code;
-}
-
-void clv_node_forget_peers(clv_session_node *n) {
-  for (uint32_t i = 0; i < n->n_peers; i++) {
-    pthread_mutex_lock(&n->lock);
-    clv_link *old = exchange(&n->peers[i], NULL);
-    pthread_mutex_unlock(&n->lock);
-    clv_link_unref(old);
-  }
-}
-
 /* ---- its thread ------------------------------------------------------------------------------ */
 
 static uint64_t now_ns(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
-
-/* Whatever it brings is looked at where it comes in: its thread need not wake to find that nothing
- * runs for it. */
-void clv_node_post(clv_session_node *n, clv_packet *p) {
-  bool waits =
-      clv_inbox_begin_post(&n->inbox) && clv_contexts_can_wait(n->contexts, n->inbox.kinds, p);
-  clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(now_ns(n), 1) : 0);
-}
 
 unsigned clv_spin_us(unsigned compute_threads) {
   long cores = sysconf(_SC_NPROCESSORS_ONLN);

@@ -9,117 +9,6 @@
 
 #include "common/engine/node_int.h"
 
-/* ---- sending --------------------------------------------------------------------------------- */
-
-/* A reference to *place's link as it is now. */
-static clv_link *hold(clv_session_node *n, clv_link *const *place) {
-  pthread_mutex_lock(&n->lock);
-  clv_link *link = *place ? clv_link_ref(*place) : NULL;
-  pthread_mutex_unlock(&n->lock);
-  return link;
-}
-
-/* With a reference; NULL for nobody known. */
-clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
-  clv_link *found = NULL;
-  pthread_mutex_lock(&n->lock);
-  for (uint32_t i = 0; i < n->n_peers; i++)
-    if (n->peers[i] && strcmp(n->peer_names[i], name) == 0) found = clv_link_ref(n->peers[i]);
-  pthread_mutex_unlock(&n->lock);
-  return found;
-}
-
-/* For whoever asks how this session does. A value's failure is told at every place it reaches; only
- * where it goes to the master it is one more. */
-static void note_failure(clv_session_node *n, const clv_frame *f) {
-  if (!clv_frame_fails(f)) return;
-  pthread_mutex_lock(&n->lock);
-  n->failure.count++;
-  n->failure.at_ns = clv_now_ns();
-  n->failure.code = f->failure.code;
-  memcpy(n->failure.text, f->failure.text, sizeof n->failure.text);
-  pthread_mutex_unlock(&n->lock);
-}
-
-/* A link that has ended says so itself, and without one the session is at its end. */
-void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
-  clv_err ignored;
-  if (n->o.on_driver) {
-    n->o.on_driver(n->o.user, p);
-    return;
-  }
-  note_failure(n, &p->frame);
-  CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
-  if (!master)
-    clv_packet_free(p);
-  else
-    (void)!clv_link_send(master, p, &ignored);
-}
-
-static clv_request request_of(const clv_frame *f) {
-  return (clv_request){
-      .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
-}
-
-/* `kind`: ERROR refuses one message, ABORT ends its context. */
-static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const clv_request *c,
-                 const char *hop) {
-  clv_packet *p;
-  clv_err ignored;
-  if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
-  p->frame.context = c->context;
-  p->frame.message = ++n->next_message;
-  p->frame.module = c->module;
-  p->frame.reply_to = c->message;
-  clv_frame_set_failure(&p->frame, why->code, why->text, hop);
-  memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  clv_node_to_driver(n, p);
-}
-
-void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
-  const clv_request c = {.kind = CLV_ABORT, .context = id};
-  tell(n, CLV_ABORT, why, &c, hop);
-}
-
-static void refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
-  char hop[32] = "";
-  bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
-                   c->kind == CLV_STATE_PUT;
-  if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
-  tell(n, CLV_ERROR, why, c, hop);
-}
-
-/* Over the link to the worker that is named; without one the master passes it on. A tensor that may
- * not leave is an error of its context. */
-static void emit(void *user, clv_packet *p) {
-  clv_session_node *n = user;
-  clv_err err;
-  const clv_request c = request_of(&p->frame);
-  CLV_AUTO(clv_link_unrefp)
-  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
-  if (link) {
-    if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
-      tell(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
-  } else if (!p->frame.to[0] || !n->o.on_driver) {
-    clv_node_to_driver(n, p);
-  } else {
-    (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
-    refuse(n, &err, &c);
-    clv_packet_free(p);
-  }
-}
-
-clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {
-  if (!name[0]) {
-    clv_node_post(n, p);
-    return CLV_OK;
-  }
-  CLV_AUTO(clv_link_unrefp) clv_link *link = clv_node_link_to(n, name);
-  if (link) return clv_link_send(link, p, err);
-  clv_packet_free(p);
-  return clv_fail(err, CLV_NOT_FOUND, "no link to a worker '%s'", name);
-}
-
 /* ---- state ----------------------------------------------------------------------------------- */
 
 static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
@@ -191,27 +80,60 @@ static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
 
-/* A frame of state whose turn has come. */
-static void obey(void *user, clv_packet *p) {
-  clv_session_node *n = user;
-  const clv_request c = request_of(&p->frame);
+/* ---- results of the engine ------------------------------------------------------------------- */
+
+static void run_state(clv_session_node *n, clv_packet *p) {
+  CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
+  const clv_request c = clv_node_request(&p->frame);
   clv_err err;
-  if (state_frame(n, p, &err) != CLV_OK) refuse(n, &err, &c);
-  clv_packet_free(p);
+  if (state_frame(n, p, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
+}
+
+/* A frame that had waited in the engine. */
+static void refuse_packet(clv_session_node *n, clv_packet *p) {
+  CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
+  const clv_request c = clv_node_request(&p->frame);
+  clv_err err = {.code = p->frame.failure.code};
+  snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
+  memcpy(err.element, p->frame.failure.element, sizeof err.element);
+  clv_node_refuse(n, &err, &c);
+}
+
+/* The one way out of the engine. */
+static void take_results(clv_session_node *n) {
+  clv_result r;
+  while (clv_contexts_result(n->contexts, &r)) {
+    if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
+    if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);
+    if (r.kind == CLV_RESULT_REFUSED) refuse_packet(n, r.packet);
+    if (r.kind == CLV_RESULT_KEPT) clv_node_kept(n, r.ref, r.tensor, r.failed);
+    clv_result_done(n->contexts, &r);
+  }
+}
+
+/* Takes results and runs what is ready until there is none; the first error of the way. */
+static clv_code run_engine(clv_session_node *n, clv_err *err) {
+  clv_code code, first = CLV_OK;
+  clv_err why;
+  take_results(n);
+  while (clv_contexts_run_one(n->contexts, &code, &why) || clv_contexts_next_frame(n->contexts)) {
+    if (first == CLV_OK && code != CLV_OK) *err = why;
+    if (first == CLV_OK) first = code;
+    take_results(n);
+  }
+  return first;
 }
 
 /* ---- handling -------------------------------------------------------------------------------- */
 
 static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_err why;
   if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
   clv_code code = clv_contexts_packet(n->contexts, p, ret_kept, err);
+  clv_code ran = run_engine(n, &why);
   if (n->o.runtime) clv_rpc_busy_leave(n->o.runtime);
-  return code;
-}
-
-static clv_code hold_or_obey(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
-  CLV_TRY(clv_contexts_hold(n->contexts, p, ret_kept, err));
-  return *ret_kept ? CLV_OK : state_frame(n, p, err);
+  if (code == CLV_OK && ran != CLV_OK) *err = why;
+  return code == CLV_OK ? ran : code;
 }
 
 /* What the master says. ABORT from a worker never comes here: it is for the program. */
@@ -229,8 +151,8 @@ static const struct {
     [CLV_REVERT] = {engine, false},
     [CLV_END_CONTEXT] = {engine, false},
     [CLV_ABORT] = {engine, false},
-    [CLV_STATE_GET] = {hold_or_obey, false},
-    [CLV_STATE_PUT] = {hold_or_obey, false},
+    [CLV_STATE_GET] = {engine, false},
+    [CLV_STATE_PUT] = {engine, false},
     [CLV_REF_KEEP] = {clv_node_on_reference, false},
     [CLV_REF_USE] = {clv_node_on_reference, false},
     [CLV_REF_FORK] = {clv_node_on_reference, true},
@@ -254,28 +176,24 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
-  const clv_request c = request_of(&p->frame);
+  const clv_request c = clv_node_request(&p->frame);
   bool kept = false;
   clv_err err;
   clv_code code = check_sender(n, p, &err);
   if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &kept, &err);
-  if (code != CLV_OK) refuse(n, &err, &c);
+  take_results(n); /* references ask the engine for values */
+  if (code != CLV_OK) clv_node_refuse(n, &err, &c);
   if (!kept) clv_packet_free(p);
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static clv_module *module_of(void *user, uint32_t module) { return clv_node_module(user, module); }
-
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,
                           .share = n->o.share,
+                          .clock = n->o.clock,
                           .next_message = &n->next_message,
-                          .user = n,
-                          .module = module_of,
-                          .emit = emit,
-                          .obey = obey,
-                          .kept = clv_node_kept};
+                          .modules = n->modules};
   return clv_contexts_new(&env, &n->contexts, err);
 }
 

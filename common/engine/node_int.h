@@ -20,6 +20,7 @@ struct clv_session_node {
   uint64_t next_message;
   clv_contexts *contexts;
   clv_rrefs *references;
+  bool taking_results;                   /* of references */
   clv_reference_counts reference_counts; /* written by the compute thread alone */
 
   clv_link *master; /* of a worker; under `lock`, as the following */
@@ -29,27 +30,35 @@ struct clv_session_node {
   uint32_t n_peers;
 };
 
-/* What a frame was, for the answer when it cannot be obeyed. */
+/* What a frame was, for the answer when it cannot be acted on. */
 typedef struct clv_request {
   clv_frame_kind kind;
   uint64_t context, message;
   uint32_t module;
 } clv_request;
 
+/* node_links.c. */
+clv_request clv_node_request(const clv_frame *f);
+clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a reference, or NULL */
+void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
+/* Over the link to the worker that frame.to names; without one the master passes it on. A tensor
+ * that may not leave is an error of its context. Takes it. */
+void clv_node_send(clv_session_node *n, clv_packet *p);
+void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
+void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
+
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
-clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a reference, or NULL */
-void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
-void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 
-/* node_references.c. A REF_ frame, or what the program of this process says by one that came from
+/* node_references.c. A REF_ frame, or a request of this process' program by one that came from
  * no link; when it is time for a tick, and that. */
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kept,
                                clv_err *err) CLV_USE_RESULT;
 void clv_node_tick(clv_session_node *n);
-/* For the engine of contexts. */
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed);
+/* A value that the engine was to keep has come, or will not: either of them. */
+void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                   const clv_shared_err *failed);
 
 #endif

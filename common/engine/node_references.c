@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context, at a node: the state machine of rref_int.h between frames,
- * the engine of contexts and, at the master, the program. Nodes have the numbers of their names in
- * the session, 0 is the master; a worker does not know its own name and is the one behind the last.
+ * References that outlive their context, at a node: the state machine of reference.h between frames,
+ * the engine of contexts and, at the master, the program. A frame, a value that was kept or a tick
+ * is an input; then its results are taken, until there are none. Nodes have the numbers of their
+ * names in the session, 0 is the master; a worker does not know its own name and is the one after
+ * the last.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +12,8 @@
 #include "common/engine/node_int.h"
 
 enum { FIRST_RETRY_MS = 100 };
+
+static uint64_t now_of(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 
 static bool is_master(const clv_session_node *n) { return n->o.on_driver != NULL; }
 
@@ -42,8 +46,8 @@ static clv_rref_failure failure_of(const clv_err *why) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* What may not leave, or cannot, is an error for who asked for it. A link that has ended says so
- * itself. */
+/* What may not leave, or cannot, is an error for who asked for it. A link that has ended reports
+ * that itself. */
 static void send_over(clv_session_node *n, clv_link *link, clv_packet *p) {
   clv_err err;
   clv_packet *instead;
@@ -69,12 +73,8 @@ static void send_packet(clv_session_node *n, clv_packet *p) {
     clv_packet_free(p); /* to a worker that is lost */
 }
 
-static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
-  clv_session_node *n = user;
-  clv_packet *p;
-  clv_err ignored; /* without memory it is as if the network had lost it */
-  if (clv_packet_new(n->o.pool, frame_kinds[m->kind], &p, &ignored) != CLV_OK) return;
-  clv_frame *f = &p->frame;
+static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_message *m,
+                          clv_frame *f) {
   memcpy(f->to, n->contexts->names[to], sizeof f->to);
   f->reference.ref = m->ref;
   f->reference.fork = m->fork;
@@ -83,30 +83,37 @@ static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
   f->reference.early = m->early;
   f->context = m->context;
   f->message = m->value;
-  if (m->kind == CLV_RREF_USE) {
-    f->reference.yours = m->owner == to;
-    if (m->owner < MAX_NAMES)
-      memcpy(f->reference.node, n->contexts->names[m->owner], sizeof f->reference.node);
-  }
+  if (m->kind != CLV_RREF_USE) return;
+  f->reference.yours = m->owner == to;
+  if (m->owner < MAX_NAMES)
+    memcpy(f->reference.node, n->contexts->names[m->owner], sizeof f->reference.node);
+}
+
+static void on_send(clv_session_node *n, const clv_rref_result *r) {
+  const clv_rref_message *m = &r->message;
+  clv_packet *p;
+  clv_err ignored; /* without memory it is as if the network had lost it */
+  if (clv_packet_new(n->o.pool, frame_kinds[m->kind], &p, &ignored) != CLV_OK) return;
+  set_reference(n, r->to, m, &p->frame);
   if (m->failure) set_failure(p, m->failure);
   if (m->tensor) clv_packet_add(p, m->tensor);
   send_packet(n, p);
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- other results --------------------------------------------------------------------------- */
 
 /* To the program of this process. */
-static void tell(clv_session_node *n, clv_frame_kind kind, uint64_t ref, uint64_t fork,
-                 clv_tensor *tensor, const clv_rref_failure *why) {
+static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use *u,
+                   clv_tensor *tensor, const clv_rref_failure *why) {
   clv_packet *p;
   clv_err err;
   if (!is_master(n)) return;
   if (clv_packet_new(n->o.pool, kind, &p, &err) != CLV_OK) {
-    clv_notify(n->o.notice, "reference %llx: %s", (unsigned long long)ref, err.text);
+    clv_notify(n->o.notice, "reference %llx: %s", (unsigned long long)u->ref, err.text);
     return;
   }
-  p->frame.reference.ref = ref;
-  p->frame.reference.fork = fork;
+  p->frame.reference.ref = u->ref;
+  p->frame.reference.fork = u->fork;
   if (why) set_failure(p, why);
   if (tensor) clv_packet_add(p, tensor);
   n->o.on_driver(n->o.user, p);
@@ -114,8 +121,8 @@ static void tell(clv_session_node *n, clv_frame_kind kind, uint64_t ref, uint64_
 
 /* A value of a context, which was a reference: for the engine here, or at the node that waits for
  * it. */
-static void give(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
-                 const clv_rref_failure *why) {
+static void deliver(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
+                    const clv_rref_failure *why) {
   clv_packet *p;
   clv_err err;
   if (clv_packet_new(n->o.pool, CLV_VALUE, &p, &err) != CLV_OK) {
@@ -134,16 +141,62 @@ static void give(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
   send_packet(n, p);
 }
 
-static void on_create(void *user, uint64_t ref, uint64_t id, uint64_t made) {
-  clv_session_node *n = user;
+static void on_create(clv_session_node *n, const clv_rref_result *r) {
+  const clv_rref_use *u = &r->handle;
   clv_err err;
-  if (clv_contexts_keep(n->contexts, ref, id, made, &err) == CLV_OK) return;
+  if (clv_contexts_keep(n->contexts, u->ref, u->context, u->value, &err) == CLV_OK) return;
   clv_rref_failure why = failure_of(&err);
-  clv_rrefs_settle(n->references, ref, NULL, &why, clv_now_ns());
+  clv_rrefs_settle(n->references, u->ref, NULL, &why, now_of(n));
 }
 
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed) {
-  clv_session_node *n = user;
+/* Nobody here would pass it on: it is what a call waits for. */
+static void on_used(clv_session_node *n, const clv_rref_result *r) {
+  clv_err err;
+  if (clv_rrefs_fetch(n->references, r->handle.fork, now_of(n), &err) == CLV_OK) return;
+  clv_rref_failure why = failure_of(&err);
+  deliver(n, &r->handle, NULL, &why);
+}
+
+static void on_fetched(clv_session_node *n, const clv_rref_result *r) {
+  const clv_rref_use *u = &r->handle;
+  clv_err ignored;
+  if (!u->context) {
+    report(n, CLV_REF_VALUE, u, r->tensor, r->failure);
+    return;
+  }
+  deliver(n, u, r->tensor, r->failure);
+  (void)!clv_rrefs_release(n->references, u->fork, now_of(n), &ignored);
+}
+
+static void on_joined(clv_session_node *n, const clv_rref_result *r) {
+  report(n, CLV_REF_ACK, &r->handle, NULL, r->failure);
+}
+
+static void on_unused(clv_session_node *n, const clv_rref_result *r) {
+  deliver(n, &r->handle, NULL, r->failure);
+}
+
+static void on_freed(clv_session_node *n, const clv_rref_result *r) {
+  report(n, CLV_REF_DELETE, &r->handle, NULL, NULL);
+}
+
+/* All there are, those too that come of what is done about one. Meanwhile a value may be kept, the
+ * results of which the outer of the two calls takes. */
+static void take_results(clv_session_node *n) {
+  static void (*const on[CLV_RREF_RESULTS])(clv_session_node *, const clv_rref_result *) = {
+      [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
+      [CLV_RREF_RESULT_USED] = on_used,     [CLV_RREF_RESULT_JOINED] = on_joined,
+      [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
+      [CLV_RREF_RESULT_FREED] = on_freed};
+  clv_rref_result r;
+  if (n->taking_results) return;
+  n->taking_results = true;
+  while (clv_rrefs_next(n->references, &r)) on[r.kind](n, &r);
+  n->taking_results = false;
+}
+
+void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                   const clv_shared_err *failed) {
   clv_rref_failure why;
   if (!n->references) return;
   if (failed) {
@@ -151,110 +204,70 @@ void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_share
     memcpy(why.text, failed->text, sizeof why.text);
     memcpy(why.hop, failed->hop, sizeof why.hop);
   }
-  clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, clv_now_ns());
+  clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, now_of(n));
+  take_results(n);
 }
-
-/* Nobody here would pass it on: it is what a call waits for. */
-static void on_used(void *user, const clv_rref_use *u) {
-  clv_session_node *n = user;
-  clv_err err;
-  clv_code code = clv_rrefs_fetch(n->references, u->fork, clv_now_ns(), &err);
-  if (code == CLV_OK) return;
-  clv_rref_failure why = failure_of(&err);
-  give(n, u, NULL, &why);
-}
-
-static void on_value(void *user, const clv_rref_use *u, clv_tensor *tensor,
-                     const clv_rref_failure *why) {
-  clv_session_node *n = user;
-  clv_err ignored;
-  if (!u->context) {
-    tell(n, CLV_REF_VALUE, u->ref, u->fork, tensor, why);
-    return;
-  }
-  give(n, u, tensor, why);
-  (void)!clv_rrefs_release(n->references, u->fork, clv_now_ns(), &ignored);
-}
-
-static void on_joined(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
-  tell(user, CLV_REF_ACK, u->ref, u->fork, NULL, why);
-}
-
-static void on_unused(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
-  give(user, u, NULL, why);
-}
-
-static void on_freed(void *user, uint64_t ref) { tell(user, CLV_REF_DELETE, ref, 0, NULL, NULL); }
 
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
   uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE;
-  clv_rrefs_env env = {.pool = n->o.pool,
-                       .n_nodes = MAX_NAMES + 1,
-                       .self = self_of(n),
-                       .lease_ns = (uint64_t)lease_ms * 1000000u,
-                       .retry_ns = (uint64_t)FIRST_RETRY_MS * 1000000u,
-                       .user = n,
-                       .send = on_send,
-                       .create = on_create,
-                       .used = on_used,
-                       .joined = on_joined,
-                       .value = on_value,
-                       .unused = on_unused,
-                       .freed = on_freed};
-  return clv_rrefs_new(&env, &n->references, err);
+  clv_rrefs_options o = {.pool = n->o.pool,
+                         .n_nodes = MAX_NAMES + 1,
+                         .self = self_of(n),
+                         .lease_ns = (uint64_t)lease_ms * 1000000u,
+                         .retry_ns = (uint64_t)FIRST_RETRY_MS * 1000000u};
+  return clv_rrefs_new(&o, &n->references, err);
 }
 
-/* ---- what the program says ------------------------------------------------------------------- */
+/* ---- requests of the program ------------------------------------------------------------------ */
 
-static clv_code say_keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
+static clv_code keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   uint32_t owner;
   clv_rref_birth b = {f->reference.ref, f->reference.fork, f->reference.key};
-  if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], clv_now_ns(), err);
+  if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], now_of(n), err);
   CLV_TRY(clv_name_index(n->contexts, f->to, &owner, err));
-  return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, clv_now_ns(), err);
+  return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, now_of(n), err);
 }
 
-static clv_code say_use(clv_session_node *n, const clv_packet *p, clv_err *err) {
+static clv_code pass(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_rref_passing what = {.child = f->reply_to, .context = f->context, .value = f->message};
   CLV_TRY(clv_name_index(n->contexts, f->to, &what.to, err));
-  return clv_rrefs_pass(n->references, f->reference.fork, &what, clv_now_ns(), err);
+  return clv_rrefs_pass(n->references, f->reference.fork, &what, now_of(n), err);
 }
 
 static void use_failed(clv_session_node *n, const clv_frame *f, const clv_rref_failure *why) {
   clv_err ignored;
   clv_rref_use u = {.context = f->context, .value = f->message};
-  if (clv_name_index(n->contexts, f->to, &u.node, &ignored) == CLV_OK) give(n, &u, NULL, why);
+  if (clv_name_index(n->contexts, f->to, &u.node, &ignored) == CLV_OK) deliver(n, &u, NULL, why);
 }
 
 /* What cannot be done is the answer. */
-static void say(clv_session_node *n, const clv_packet *p) {
+static void perform(clv_session_node *n, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  uint64_t now = clv_now_ns(), ref = f->reference.ref, fork = f->reference.fork;
+  clv_rref_use u = {.ref = f->reference.ref, .fork = f->reference.fork};
+  uint64_t now = now_of(n);
   clv_code code = CLV_OK;
   clv_err err = {0};
-  if (f->kind == CLV_REF_KEEP) code = say_keep(n, p, &err);
-  if (f->kind == CLV_REF_USE) code = say_use(n, p, &err);
-  if (f->kind == CLV_REF_FETCH) code = clv_rrefs_fetch(n->references, fork, now, &err);
-  if (f->kind == CLV_REF_DELETE) code = clv_rrefs_release(n->references, fork, now, &err);
+  if (f->kind == CLV_REF_KEEP) code = keep(n, p, &err);
+  if (f->kind == CLV_REF_USE) code = pass(n, p, &err);
+  if (f->kind == CLV_REF_FETCH) code = clv_rrefs_fetch(n->references, u.fork, now, &err);
+  if (f->kind == CLV_REF_DELETE) code = clv_rrefs_release(n->references, u.fork, now, &err);
   if (code == CLV_OK) return;
   clv_rref_failure why = failure_of(&err);
-  if (f->kind == CLV_REF_KEEP) tell(n, CLV_REF_ACK, ref, fork, NULL, &why);
-  if (f->kind == CLV_REF_FETCH) tell(n, CLV_REF_VALUE, ref, fork, NULL, &why);
+  if (f->kind == CLV_REF_KEEP) report(n, CLV_REF_ACK, &u, NULL, &why);
+  if (f->kind == CLV_REF_FETCH) report(n, CLV_REF_VALUE, &u, NULL, &why);
   if (f->kind == CLV_REF_USE) use_failed(n, f, &why);
 }
 
-/* ---- what other nodes say -------------------------------------------------------------------- */
+/* ---- messages of other nodes ------------------------------------------------------------------ */
 
-/* The master says who sent what it passes on; other links have one end. */
+/* The master names who sent what it passes on; other links have one end. */
 static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   bool by_master = !is_master(n) && p->from == n->master;
-  bool said_by_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
-  const char *name = said_by_master ? ""
-                     : by_master    ? p->frame.reference.node
-                                    : clv_link_peer(p->from);
+  bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
+  const char *name = of_master ? "" : by_master ? p->frame.reference.node : clv_link_peer(p->from);
   return clv_name_index(n->contexts, name, ret, err);
 }
 
@@ -263,7 +276,7 @@ static clv_code owner_of(clv_session_node *n, const clv_frame *f, uint32_t *ret,
   return f->reference.yours ? CLV_OK : clv_name_index(n->contexts, f->reference.node, ret, err);
 }
 
-static clv_code hear(clv_session_node *n, const clv_packet *p, clv_err *err) {
+static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_rref_failure why;
   uint32_t from;
@@ -284,7 +297,7 @@ static clv_code hear(clv_session_node *n, const clv_packet *p, clv_err *err) {
     memcpy(why.hop, f->failure.hop, sizeof why.hop);
     m.failure = &why;
   }
-  clv_rrefs_receive(n->references, from, &m, clv_now_ns());
+  clv_rrefs_receive(n->references, from, &m, now_of(n));
   return CLV_OK;
 }
 
@@ -307,14 +320,16 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
   clv_code code = CLV_OK;
   (void)ret_kept;
   if (!p->from)
-    say(n, p);
+    perform(n, p);
   else if (!is_master(n) || !starts(kind))
-    code = hear(n, p, err);
+    code = handle(n, p, err);
+  take_results(n);
   count(n);
   return code;
 }
 
 void clv_node_tick(clv_session_node *n) {
-  clv_rrefs_tick(n->references, clv_now_ns());
+  clv_rrefs_tick(n->references, now_of(n));
+  take_results(n);
   count(n);
 }

@@ -50,6 +50,7 @@ void clv_slab_give(clv_slab *s, void *record) {
 }
 
 void clv_slab_done(clv_slab *s) {
+  if (!s) return;
   for (slab_block *b = s->blocks, *next; b; b = next) {
     next = b->next;
     free(b);

@@ -2,8 +2,8 @@
  *
  * References that outlive their context (PROTOCOL.md 12): who owns a value, who may use it, and
  * when it can go. A state machine for one node of one session: no thread, no I/O and no clock of
- * its own. The time is passed in, messages leave through env.send and come in through
- * clv_rrefs_receive.
+ * its own, and it calls nobody. Inputs are functions that take the time; what comes of them stands
+ * in a queue, from which the caller takes all with clv_rrefs_next after each input or a few.
  *
  * The owner of a reference holds an *entry*: the value, or the error that stands for it, and the
  * set of *forks*, one for each handle anywhere. A user holds a *handle*, named by its fork; handles
@@ -13,18 +13,20 @@
  *   - a handle asks the owner to add its fork and is given up only after the owner has answered;
  *   - a handle is not given up before the owner has answered for each of its children;
  *   - a message is numbered by its sender for its receiver, sent until it is acknowledged, and
- *   obeyed
- *     once, however often and in whatever order it comes;
+ *     handled once, however often and in whatever order it comes;
  *   - a node that has not been heard of for a lease is gone: its forks, and what waited for it,
- *   too.
+ *     too.
+ *
+ * The states of each and what every fact does in them are the tables of rref_tables.c.
  *
  * Ids are never given out twice. A node has to show the reference's key, drawn at random with it,
  * to have a fork added, and the fork itself to get the value. What does not exist, is somebody
  * else's or comes too early waits for a lease, all alike, and is then CLV_NOT_FOUND.
  *
- * Memory: records come from slabs charged to the session's quota. Messages are made from records,
- * so none is ever lost for want of memory. Of the functions here callbacks may call: `create`
- * clv_rrefs_settle, `used` clv_rrefs_fetch of that handle, `value` clv_rrefs_release of that one.
+ * Memory: records come from slabs charged to the session's quota. Results are made from records
+ * when they are taken, so none is ever lost for want of memory, and none takes any: what is cancelled
+ * before it is taken does not come, and of a message that is due twice there is one. One thread
+ * at a time.
  */
 #ifndef CLEAVE_REFERENCE_H
 #define CLEAVE_REFERENCE_H
@@ -72,44 +74,62 @@ typedef struct clv_rref_use {
   uint64_t context, value;
 } clv_rref_use;
 
-typedef struct clv_rrefs_env {
-  clv_pool *pool;
+typedef struct clv_rrefs_options {
+  clv_pool *pool;         /* borrowed, longer than the table */
   uint32_t n_nodes, self; /* nodes are 0..n_nodes - 1 */
   uint64_t lease_ns, retry_ns;
-  void *user;
-  void (*send)(void *user, uint32_t to, const clv_rref_message *m); /* borrowed */
-  /* An entry is wanted for a value of a context here: clv_rrefs_settle gives it, now or later. */
-  void (*create)(void *user, uint64_t ref, uint64_t context, uint64_t value);
-  void (*used)(void *user, const clv_rref_use *handle); /* was passed to this node */
-  /* The owner's answer for a handle that was made here; why NULL: it is kept. */
-  void (*joined)(void *user, const clv_rref_use *handle, const clv_rref_failure *why);
-  /* What was fetched. Either of them. */
-  void (*value)(void *user, const clv_rref_use *handle, clv_tensor *tensor,
-                const clv_rref_failure *failure);
-  /* A handle that was passed on has not arrived. */
-  void (*unused)(void *user, const clv_rref_use *handle, const clv_rref_failure *why);
-  void (*freed)(void *user, uint64_t ref); /* an entry; nobody uses it any more */
-} clv_rrefs_env;
-
-/* ---- what the node says (rref.c, rref_user.c, rref_owner.c, rref_post.c) --------------------- */
+} clv_rrefs_options;
 
 typedef struct clv_rrefs clv_rrefs;
 
-clv_code clv_rrefs_new(const clv_rrefs_env *env, clv_rrefs **ret, clv_err *err) CLV_USE_RESULT;
-void clv_rrefs_free(clv_rrefs *t);
+clv_code clv_rrefs_new(const clv_rrefs_options *options, clv_rrefs **ret,
+                       clv_err *err) CLV_USE_RESULT;
+void clv_rrefs_free(clv_rrefs *t); /* with results that nobody took; NULL is allowed */
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+typedef enum clv_rref_result_kind {
+  CLV_RREF_RESULT_SEND,    /* `message` to node `to`, which is another one */
+  CLV_RREF_RESULT_CREATE,  /* the value is wanted: clv_rrefs_settle gives it, now or later */
+  CLV_RREF_RESULT_USED,    /* `handle` was passed to this node */
+  CLV_RREF_RESULT_JOINED,  /* the owner's answer for a handle made here; no failure: it is kept */
+  CLV_RREF_RESULT_FETCHED, /* by `handle`: the tensor or the failure */
+  CLV_RREF_RESULT_UNUSED,  /* `handle` was passed on and has not arrived: the failure */
+  CLV_RREF_RESULT_FREED,   /* the entry of handle.ref; nobody uses it any more */
+  CLV_RREF_RESULTS
+} clv_rref_result_kind;
+
+typedef struct clv_rref_result {
+  clv_rref_result_kind kind;
+  uint32_t to;              /* SEND */
+  clv_rref_message message; /* SEND */
+  clv_rref_use handle;      /* the others; CREATE: ref, context and value; FREED: ref */
+  clv_tensor *tensor;       /* FETCHED */
+  const clv_rref_failure *failure;
+} clv_rref_result;
+
+/* Takes the oldest result; false: there is none. Inputs may be called between two of these calls:
+ * what comes of them is taken by the next ones. A message's tensor and failure are borrowed until
+ * an input or the next call; those of the others until the next call. */
+bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret);
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* A reference with its first handle. The ids are new ones. */
 typedef struct clv_rref_birth {
   uint64_t ref, fork, key;
 } clv_rref_birth;
 
-/* Of this value, here. joined is told. */
+/* Of this value, here. CLV_EXISTS: an id is 0 or taken; CLV_EXHAUSTED: too many, or no memory. The
+ * result is JOINED. */
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) CLV_USE_RESULT;
-/* Of a value of a context at its owner, which may be this node. joined is told. */
+/* Of a value of a context at its owner, which may be this node. JOINED comes of it. Errors as
+ * above. */
 clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
-/* The value of an entry is there, or never will be. What is settled or gone stays as it is. */
+/* The value of an entry is there, or (tensor NULL) never will be, and why; a reference is taken, or a
+ * copy. What is settled or gone stays as it is. */
 void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
                       uint64_t now_ns);
 /* A handle of its own for a node, which may be any; child: its fork. */
@@ -123,11 +143,12 @@ typedef struct clv_rref_passing {
  * fail. So it is with the next two. */
 clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_passing *what, uint64_t now_ns,
                         clv_err *err) CLV_USE_RESULT;
-/* env.value is told, once, unless the handle is released before. */
+/* FETCHED comes of it, once, unless the handle is released before. */
 clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
                            clv_err *err) CLV_USE_RESULT;
 
+/* Whatever it says: what is out of place or not `from`'s to say is ignored or refused. */
 void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns);
 
 /* When clv_rrefs_tick wants to be called; UINT64_MAX: not before something else happens. */

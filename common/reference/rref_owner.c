@@ -2,21 +2,28 @@
  *
  * The owner's side: entries, who uses them, and what waits for either.
  */
-#include <stdlib.h>
-
 #include "common/reference/rref_int.h"
 
-static const clv_rref_failure no_memory = {
-    CLV_EXHAUSTED, "no memory left in the session for the text of an error", ""};
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_fact fact,
+                           clv_rref_given *given);
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_fact fact,
+                          clv_rref_given *given);
+
+/* ---- records --------------------------------------------------------------------------------- */
 
 void clv_rref_entry_forget(clv_rref_entry *e) {
   clv_tensor_unref(e->tensor);
-  if (e->failed != &no_memory) free(e->failed);
+  clv_rref_failure_free(e->failed);
+  e->tensor = NULL;
+  e->failed = NULL;
 }
 
-static void entry_free(clv_rrefs *t, clv_rref_entry *e) {
+static clv_code free_entry(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_entry *e = record;
+  (void)given;
   clv_rref_entry_forget(e);
   clv_rref_drop(&t->entry_slab, &t->entries, e);
+  return CLV_OK;
 }
 
 static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_entry **ret,
@@ -27,8 +34,9 @@ static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_ent
   return CLV_OK;
 }
 
-clv_code clv_rref_fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
-                           clv_rref_fork **ret, clv_err *err) {
+/* Its first fact is the caller's to state. */
+static clv_code fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
+                         clv_rref_fork **ret, clv_err *err) {
   CLV_TRY(clv_rref_make(t, &t->fork_slab, &t->forks, id, ret, err));
   clv_rref_fork *f = *ret;
   f->entry = e;
@@ -42,69 +50,26 @@ clv_code clv_rref_fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_
 
 static void drop_fork(clv_rrefs *t, clv_rref_fork *f) {
   clv_rref_post_cancel(t, &f->use);
+  clv_rref_ring_remove(&f->answer.at);
   clv_rref_ring_remove(&f->of_entry);
   clv_rref_ring_remove(&f->of_peer);
   clv_rref_drop(&t->fork_slab, &t->forks, f);
 }
 
-void clv_rref_fork_free(clv_rrefs *t, clv_rref_fork *f) {
+static clv_code free_fork(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_fork *f = record;
   clv_rref_entry *e = f->entry;
   drop_fork(t, f);
-  if (!clv_rref_ring_empty(&e->forks)) return;
-  uint64_t ref = e->record.id;
-  entry_free(t, e);
-  t->env.freed(t->env.user, ref);
+  return clv_rref_ring_empty(&e->forks) ? step_entry(t, e, RREF_ENTRY_LEFT, given) : CLV_OK;
 }
 
 /* The fork that a node shows, if it is its own. */
-static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, const clv_rref_message *m) {
-  clv_rref_fork *f = clv_rref_find(&t->forks, m->fork);
-  return f && f->node == node && f->entry->record.id == m->ref ? f : NULL;
+static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, uint64_t ref, uint64_t id) {
+  clv_rref_fork *f = clv_rref_find(&t->forks, id);
+  return f && f->node == node && f->entry->record.id == ref ? f : NULL;
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
-
-static void send_value(clv_rrefs *t, uint32_t to, uint64_t ref, uint64_t fork, clv_tensor *tensor,
-                       const clv_rref_failure *why) {
-  clv_rref_message m = {
-      .kind = CLV_RREF_VALUE, .ref = ref, .fork = fork, .tensor = tensor, .failure = why};
-  clv_rref_send(t, to, &m);
-}
-
-static void serve(clv_rrefs *t, clv_rref_fork *f) {
-  const clv_rref_entry *e = f->entry;
-  f->wants = !e->tensor && !e->failed;
-  if (!f->wants) send_value(t, f->node, e->record.id, f->record.id, e->tensor, e->failed);
-}
-
-static clv_rref_failure *copy_of(const clv_rref_failure *why) {
-  clv_rref_failure *copy;
-  clv_err ignored;
-  if (clv_alloc(1, sizeof *copy, &copy, &ignored) != CLV_OK) return (clv_rref_failure *)&no_memory;
-  *copy = *why;
-  return copy;
-}
-
-static void settle(clv_rrefs *t, clv_rref_entry *e, clv_tensor *tensor,
-                   const clv_rref_failure *why) {
-  if (e->tensor || e->failed) return;
-  if (tensor)
-    e->tensor = clv_tensor_ref(tensor);
-  else
-    e->failed = copy_of(why);
-  for (clv_rref_ring *r = e->forks.next; r != &e->forks; r = r->next) {
-    clv_rref_fork *f = RREF_OF(clv_rref_fork, of_entry, r);
-    if (f->wants) serve(t, f);
-  }
-}
-
-void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
-                      uint64_t now_ns) {
-  clv_rref_enter(t, now_ns);
-  clv_rref_entry *e = clv_rref_find(&t->entries, ref);
-  if (e) settle(t, e, tensor, why);
-  clv_rref_leave(t);
-}
+static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failed; }
 
 /* ---- what comes too early -------------------------------------------------------------------- */
 
@@ -117,112 +82,282 @@ static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message 
 }
 
 /* What finds no place is sent again. */
-static int park(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
+static clv_code park(clv_rrefs *t, void *record, clv_rref_given *given) {
+  const clv_rref_message *m = given->message;
   clv_rref_parked *k;
   clv_err ignored;
-  if (is_parked(t, from, m)) return RREF_PARKED;
-  if (clv_slab_take_from(t->env.pool, &t->parked_slab, &k, &ignored) != CLV_OK) return RREF_PARKED;
+  (void)record;
+  given->parked = true;
+  if (is_parked(t, given->from, m)) return CLV_OK;
+  if (clv_slab_take_from(t->o.pool, &t->parked_slab, &k, &ignored) != CLV_OK) return CLV_OK;
   *k = (clv_rref_parked){.kind = m->kind,
-                         .from = from,
+                         .from = given->from,
                          .number = m->number,
                          .ref = m->ref,
                          .fork = m->fork,
                          .key = m->key,
-                         .until_ns = t->now + t->env.lease_ns};
+                         .until_ns = t->now + t->o.lease_ns};
   clv_rref_ring_add(&t->parked, &k->at);
   clv_rref_wake_by(t, k->until_ns);
-  return RREF_PARKED;
-}
-
-static void unpark(clv_rrefs *t, clv_rref_parked *k) {
-  clv_rref_ring_remove(&k->at);
-  clv_slab_give(&t->parked_slab, k);
-}
-
-/* FETCHes of a fork that is known now. */
-static void unpark_fetches(clv_rrefs *t, clv_rref_fork *f) {
-  for (clv_rref_ring *r = t->parked.next, *next; r != &t->parked; r = next) {
-    next = r->next;
-    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
-    bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
-    if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
-    uint64_t number = k->number;
-    unpark(t, k);
-    clv_rref_answer(t, f->node, number, CLV_OK);
-    serve(t, f);
-    return;
-  }
-}
-
-static int add_fork(clv_rrefs *t, clv_rref_entry *e, uint32_t from, uint64_t id) {
-  clv_rref_fork *f;
-  clv_err why;
-  if (clv_rref_fork_new(t, e, id, from, &f, &why) != CLV_OK)
-    return why.code == CLV_EXISTS ? CLV_NOT_FOUND : why.code;
-  unpark_fetches(t, f);
   return CLV_OK;
 }
 
-static void unpark_forks(clv_rrefs *t, clv_rref_entry *e) {
-  for (clv_rref_ring *r = t->parked.next; r != &t->parked;) {
-    clv_rref_parked k = *RREF_OF(clv_rref_parked, at, r);
-    clv_rref_ring *next = r->next;
-    if (k.kind == CLV_RREF_FORK && k.ref == e->record.id && k.key == e->key) {
-      unpark(t, RREF_OF(clv_rref_parked, at, r));
-      clv_rref_answer(t, k.from, k.number, (clv_code)add_fork(t, e, k.from, k.fork));
-      next = t->parked.next; /* its FETCH may have gone, too */
-    }
-    r = next;
-  }
+static clv_rref_parked unpark(clv_rrefs *t, clv_rref_parked *k) {
+  clv_rref_parked copy = *k;
+  clv_rref_ring_remove(&k->at);
+  clv_slab_give(&t->parked_slab, k);
+  return copy;
 }
 
-void clv_rref_unpark_late(clv_rrefs *t) {
+static void fetch_by(clv_rrefs *t, clv_rref_fork *f) {
+  clv_rref_given none = {0};
+  (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_ASK, &none);
+}
+
+/* A FETCH of a fork that is known now. */
+static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_fork *f = record;
+  (void)given;
+  for (clv_rref_ring *r = t->parked.next; r != &t->parked; r = r->next) {
+    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
+    bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
+    if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
+    clv_rref_answer(t, f->node, unpark(t, k).number, CLV_OK);
+    fetch_by(t, f);
+    break;
+  }
+  return CLV_OK;
+}
+
+static clv_code fork_answer(clv_rrefs *t, clv_rref_entry *e, uint32_t from, uint64_t id) {
+  clv_rref_given given = {.from = from};
+  clv_rref_message m = {.fork = id};
+  given.message = &m;
+  return step_entry(t, e, RREF_ENTRY_FORKED, &given);
+}
+
+static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_entry *e = record;
+  (void)given;
+  for (clv_rref_ring *r = t->parked.next; r != &t->parked;) {
+    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
+    r = r->next;
+    if (k->kind != CLV_RREF_FORK || k->ref != e->record.id || k->key != e->key) continue;
+    clv_rref_parked was = unpark(t, k);
+    clv_rref_answer(t, was.from, was.number, fork_answer(t, e, was.from, was.fork));
+    r = t->parked.next; /* its FETCH may have gone, too */
+  }
+  return CLV_OK;
+}
+
+void clv_rref_parked_expire(clv_rrefs *t) {
   while (!clv_rref_ring_empty(&t->parked)) {
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, t->parked.next);
     if (k->until_ns > t->now) {
       clv_rref_wake_by(t, k->until_ns);
       return;
     }
-    uint32_t from = k->from;
-    uint64_t number = k->number;
-    unpark(t, k);
-    clv_rref_answer(t, from, number, CLV_NOT_FOUND);
+    clv_rref_parked was = unpark(t, k);
+    clv_rref_answer(t, was.from, was.number, CLV_NOT_FOUND);
   }
 }
 
-void clv_rref_unpark_of(clv_rrefs *t, uint32_t node) {
+void clv_rref_parked_drop(clv_rrefs *t, uint32_t node) {
   for (clv_rref_ring *r = t->parked.next, *next; r != &t->parked; r = next) {
     next = r->next;
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
-    if (k->from == node) unpark(t, k);
+    if (k->from == node) (void)unpark(t, k);
   }
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+/* An id that is taken is not the sender's: as if there were none. */
+static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_fork *f = clv_rref_find(&t->forks, given->message->fork);
+  clv_err why;
+  if (f && step_fork(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
+  clv_code code = fork_new(t, record, given->message->fork, given->from, &f, &why);
+  if (code != CLV_OK) return code == CLV_EXISTS ? CLV_NOT_FOUND : code;
+  return step_fork(t, f, RREF_FORK_ADDED, given);
+}
+
+static clv_code store_value(clv_rrefs *t, void *record, clv_rref_given *given) {
+  (void)t;
+  ((clv_rref_entry *)record)->tensor = clv_tensor_ref(given->tensor);
+  return CLV_OK;
+}
+
+static clv_code store_failure(clv_rrefs *t, void *record, clv_rref_given *given) {
+  (void)t;
+  ((clv_rref_entry *)record)->failed = clv_rref_failure_copy(given->failure);
+  return CLV_OK;
+}
+
+static clv_code serve_forks(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_entry *e = record;
+  for (clv_rref_ring *r = e->forks.next; r != &e->forks; r = r->next)
+    (void)step_fork(t, RREF_OF(clv_rref_fork, of_entry, r), RREF_FORK_SETTLED, given);
+  return CLV_OK;
+}
+
+static clv_code report_create(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_entry *e = record;
+  (void)given;
+  clv_rref_queue_report(t, &e->create, RREF_CREATE, &e->record);
+  return CLV_OK;
+}
+
+static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_entry *e = record;
+  (void)given;
+  clv_rref_unqueue_report(&e->create, &e->record); /* nobody wants it any more */
+  clv_rref_queue_report(t, &e->freed, RREF_FREED, &e->record);
+  return CLV_OK;
+}
+
+static clv_rref_doer *const entry_doers[RREF_ACTIONS] = {
+    [RREF_PARK] = park,
+    [RREF_ADD_FORK] = add_fork,
+    [RREF_STORE_VALUE] = store_value,
+    [RREF_STORE_FAILURE] = store_failure,
+    [RREF_SERVE_FORKS] = serve_forks,
+    [RREF_UNPARK_FORKS] = unpark_forks,
+    [RREF_REPORT_CREATE] = report_create,
+    [RREF_REPORT_FREED] = report_freed,
+    [RREF_FREE] = free_entry,
+};
+
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_fact fact,
+                           clv_rref_given *given) {
+  uint8_t none = RREF_ENTRY_NONE;
+  return clv_rref_step(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, fact, given);
+}
+
+void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
+                           const clv_rref_failure *why) {
+  clv_rref_given given = {.tensor = tensor, .failure = why};
+  (void)step_entry(t, clv_rref_find(&t->entries, ref),
+                   tensor ? RREF_ENTRY_SETTLED : RREF_ENTRY_FAILED, &given);
+}
+
+/* An entry and its first fork, by KEEP or by this node itself. */
+static clv_code begin_entry(clv_rrefs *t, const clv_rref_birth *b, uint32_t node,
+                            clv_rref_entry_fact fact, clv_rref_given *given, clv_rref_fork **ret,
+                            clv_err *err) {
+  clv_rref_entry *e = clv_rref_find(&t->entries, b->ref);
+  if (e && step_entry(t, e, fact, given) != CLV_OK)
+    return clv_fail(err, CLV_EXISTS, "id %llx is taken", (unsigned long long)b->ref);
+  CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
+  clv_code code = fork_new(t, e, b->fork, node, ret, err);
+  if (code != CLV_OK) {
+    (void)free_entry(t, e, given);
+    return code;
+  }
+  (void)step_fork(t, *ret, RREF_FORK_ADDED, given);
+  return step_entry(t, e, fact, given);
+}
+
+clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor,
+                            clv_rref_fork **ret, clv_err *err) {
+  clv_rref_given given = {.tensor = tensor};
+  return begin_entry(t, b, t->o.self, RREF_ENTRY_OWNED, &given, ret, err);
+}
+
+void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f) {
+  clv_rref_given none = {0};
+  clv_rref_entry *e = f->entry;
+  drop_fork(t, f);
+  (void)free_entry(t, e, &none);
+}
+
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+static clv_code send_value(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_fork *f = record;
+  (void)given;
+  clv_rref_queue_message(t, &f->answer, RREF_FROM_FORK, f->node);
+  return CLV_OK;
+}
+
+static clv_code send_use(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_fork *f = record;
+  (void)given;
+  clv_rref_post_new(t, &f->use, CLV_RREF_USE, f->node);
+  return CLV_OK;
+}
+
+static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_fork *f = record;
+  f->unused.code = given->code;
+  clv_rref_queue_report(t, &f->unused, RREF_FORK_UNUSED, &f->record);
+  return CLV_OK;
+}
+
+static clv_rref_doer *const fork_doers[RREF_ACTIONS] = {
+    [RREF_PARK] = park,
+    [RREF_UNPARK_FETCH] = unpark_fetch,
+    [RREF_SEND_VALUE] = send_value,
+    [RREF_SEND_USE] = send_use,
+    [RREF_REPORT_UNUSED] = report_unused,
+    [RREF_FREE] = free_fork,
+};
+
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_fact fact,
+                          clv_rref_given *given) {
+  uint8_t none = RREF_FORK_NONE;
+  return clv_rref_step(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, fact, given);
+}
+
+void clv_rref_fork_step(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_fact fact, clv_code code) {
+  clv_rref_given given = {.code = code};
+  (void)step_fork(t, f, fact, &given);
+}
+
+clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_passing *what,
+                            clv_err *err) {
+  clv_rref_given given = {0};
+  clv_rref_fork *f = clv_rref_find(&t->forks, what->child);
+  clv_rref_entry *e = clv_rref_find(&t->entries, ref);
+  if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llx is gone", (unsigned long long)ref);
+  if (f && step_fork(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
+    return clv_fail(err, CLV_EXISTS, "id %llx is taken", (unsigned long long)what->child);
+  CLV_TRY(fork_new(t, e, what->child, what->to, &f, err));
+  f->context = what->context;
+  f->value = what->value;
+  return step_fork(t, f, RREF_FORK_PASSED, &given);
+}
+
+void clv_rref_forks_lose(clv_rrefs *t, clv_rref_peer *p) {
+  while (!clv_rref_ring_empty(&p->forks))
+    clv_rref_fork_step(t, RREF_OF(clv_rref_fork, of_peer, p->forks.next), RREF_FORK_LOST,
+                       CLV_UNAVAILABLE);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
 int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_entry *e;
+  clv_rref_given given = {.from = from, .message = m};
+  clv_rref_birth b = {m->ref, m->fork, m->key};
   clv_rref_fork *f;
   clv_err why;
-  if (entry_new(t, m->ref, m->key, &e, &why) != CLV_OK) return why.code;
-  if (clv_rref_fork_new(t, e, m->fork, from, &f, &why) != CLV_OK) {
-    entry_free(t, e);
-    return why.code;
-  }
-  unpark_forks(t, e);
-  unpark_fetches(t, f);
-  t->env.create(t->env.user, m->ref, m->context, m->value);
+  clv_code code = begin_entry(t, &b, from, RREF_ENTRY_KEPT, &given, &f, &why);
+  if (code != CLV_OK) return code;
+  f->entry->context = m->context;
+  f->entry->value = m->value;
   return CLV_OK;
 }
 
 int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
+  clv_rref_given given = {.from = from, .message = m};
   clv_rref_entry *e = clv_rref_find(&t->entries, m->ref);
-  return e && e->key == m->key ? add_fork(t, e, from, m->fork) : park(t, from, m);
+  bool wrong = e && e->key != m->key;
+  clv_code code = step_entry(t, e, wrong ? RREF_ENTRY_KEYLESS : RREF_ENTRY_FORKED, &given);
+  return given.parked ? RREF_PARKED : (int)code;
 }
 
 int clv_rref_on_delete(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_fork *f = fork_of(t, from, m);
-  if (f) clv_rref_fork_free(t, f);
+  clv_rref_fork_step(t, fork_of(t, from, m->ref, m->fork), RREF_FORK_DELETED, CLV_OK);
   return CLV_OK;
 }
 
@@ -233,34 +368,11 @@ int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 }
 
 int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_fork *f = fork_of(t, from, m);
-  if (!f) return m->early ? park(t, from, m) : CLV_NOT_FOUND;
-  serve(t, f);
-  return CLV_OK;
-}
-
-/* ---- what the node says ---------------------------------------------------------------------- */
-
-/* All at once instead of by a KEEP to this node itself, which may be late: the value has its
- * place. */
-static clv_code own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, clv_err *err) {
-  clv_rref_entry *e;
-  clv_rref_fork *f;
-  CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
-  e->tensor = clv_tensor_ref(tensor);
-  clv_code code = clv_rref_fork_new(t, e, b->fork, t->env.self, &f, err);
-  if (code == CLV_OK) {
-    code = clv_rref_handle_own(t, b, err);
-    if (code != CLV_OK) drop_fork(t, f);
-  }
-  if (code != CLV_OK) entry_free(t, e);
-  return code;
-}
-
-clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
-                       clv_err *err) {
-  clv_rref_enter(t, now_ns);
-  clv_code code = own(t, b, tensor, err);
-  clv_rref_leave(t);
-  return code;
+  clv_rref_given given = {.from = from, .message = m};
+  clv_rref_fork *f = fork_of(t, from, m->ref, m->fork);
+  clv_rref_fork_fact fact = f && !is_settled(f->entry) ? RREF_FORK_ASK
+                            : !f && m->early           ? RREF_FORK_EARLY
+                                                       : RREF_FORK_FETCH;
+  clv_code code = step_fork(t, f, fact, &given);
+  return given.parked ? RREF_PARKED : (int)code;
 }

@@ -12,6 +12,7 @@
  *   in time        where nothing is lost a fetch takes a few trips, not until something is said
  *   again no oracle      who has no handle gets "not found" and never a value
  *   no leak        when all handles are released, every table is empty within the lease
+ *   the tables     no fact comes in a state for which they have no row
  * Of a handle that came by way of a node that died or was silent for a lease (`lost`) the first two
  * are not asked, but what it gets is never wrong.
  */
@@ -89,6 +90,7 @@ static struct {
   uint32_t n_objects, n_handles;
   event *events[MAX_EVENTS];
   uint32_t n_events;
+  clv_rref_visits visits; /* of the cells of the state machines, by all runs */
   uint64_t lies, messages, dropped, doubled, fetched, errors, deaths, operations;
 } w;
 
@@ -198,8 +200,9 @@ static void check_value(uint32_t to, const clv_rref_message *m) {
     complain("node %u was sent the value of %" PRIx64 " without a handle", to, m->ref);
 }
 
-static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
-  uint32_t from = (uint32_t)(uintptr_t)user;
+static void on_send(uint32_t from, const clv_rref_result *r) {
+  uint32_t to = r->to;
+  const clv_rref_message *m = &r->message;
   w.messages++;
   if (m->kind == CLV_RREF_VALUE) check_value(to, m);
   bool lose = chance(w.drop);
@@ -213,7 +216,7 @@ static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
   send_once(from, to, m);
 }
 
-/* ---- what nodes tell ------------------------------------------------------------------------- */
+/* ---- what comes of it ------------------------------------------------------------------------- */
 
 static void settle(object *o) {
   o->settled = true;
@@ -233,9 +236,9 @@ static void settle(object *o) {
 }
 
 /* A value is there at once, or while the program runs, or after it. */
-static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
-  object *o = object_of(ref);
-  (void)user, (void)context, (void)value;
+static void on_create(uint32_t node, const clv_rref_result *r) {
+  object *o = object_of(r->handle.ref);
+  (void)node;
   o->made = true;
   if (chance(30))
     settle(o);
@@ -252,27 +255,30 @@ static void release(handle *h) {
     complain("release of %" PRIx64 " at %u: %s", h->fork, h->node, err.text);
 }
 
-static void on_used(void *user, const clv_rref_use *u) {
+static void on_used(uint32_t node, const clv_rref_result *r) {
+  const clv_rref_use *u = &r->handle;
   handle *h = handle_of(u->fork);
-  uint32_t node = (uint32_t)(uintptr_t)user;
   if (!h || h->node != node || w.objects[h->object].ref != u->ref) {
     complain("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
-  if (h->state != PROMISED) complain("handle %" PRIx64 " came twice", u->fork);
+  /* The last USE may come after who sent it has given up on a node that was silent. */
+  bool after_all = h->state == NEVER_CAME && h->lost;
+  if (h->state != PROMISED && !after_all) complain("handle %" PRIx64 " came twice", u->fork);
   h->state = HERE;
 }
 
-static void on_joined(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
-  handle *h = handle_of(u->fork);
-  (void)user;
-  if (why && !h->lost) complain("handle %" PRIx64 " was refused: %s", u->fork, why->text);
+static void on_joined(uint32_t node, const clv_rref_result *r) {
+  const clv_rref_failure *why = r->failure;
+  handle *h = handle_of(r->handle.fork);
+  (void)node;
+  if (why && !h->lost) complain("handle %" PRIx64 " was refused: %s", h->fork, why->text);
 }
 
-static void on_unused(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
-  handle *h = handle_of(u->fork);
-  bool excused = h->lost || (uint32_t)(uintptr_t)user == w.bad; /* who has heard of nobody */
-  if (!excused) complain("handle %" PRIx64 " did not arrive: %s", u->fork, why->text);
+static void on_unused(uint32_t node, const clv_rref_result *r) {
+  handle *h = handle_of(r->handle.fork);
+  bool excused = h->lost || node == w.bad; /* who has heard of nobody */
+  if (!excused) complain("handle %" PRIx64 " did not arrive: %s", h->fork, r->failure->text);
   if (h->state == PROMISED) h->state = NEVER_CAME;
 }
 
@@ -293,25 +299,26 @@ static void check_time(const handle *h, const object *o) {
     complain("fetch by handle %" PRIx64 " took %.3f s", h->fork, (double)(w.now - begin) / 1e9);
 }
 
-static void on_value(void *user, const clv_rref_use *u, clv_tensor *tensor,
-                     const clv_rref_failure *why) {
+static void on_fetched(uint32_t node, const clv_rref_result *r) {
+  const clv_rref_use *u = &r->handle;
   handle *h = handle_of(u->fork);
   const object *o = &w.objects[h->object];
-  (void)user;
+  (void)node;
   if (!h->fetching) complain("handle %" PRIx64 " got what it had not asked for", u->fork);
   h->fetching = false;
   w.fetched++;
   check_time(h, o);
-  if (why) {
-    check_failure(h, why);
-  } else if (o->fails || !o->settled || *(int64_t *)tensor->data != o->number) {
+  if (r->failure) {
+    check_failure(h, r->failure);
+  } else if (o->fails || !o->settled || *(int64_t *)r->tensor->data != o->number) {
     complain("fetch by handle %" PRIx64 " gave another value", u->fork);
   }
 }
 
-static void on_freed(void *user, uint64_t ref) {
+static void on_freed(uint32_t node, const clv_rref_result *r) {
+  uint64_t ref = r->handle.ref;
   const object *o = object_of(ref);
-  (void)user;
+  (void)node;
   trace("%u frees %" PRIx64, o->owner, ref);
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
@@ -319,6 +326,17 @@ static void on_freed(void *user, uint64_t ref) {
     if (open && !h->lost && w.objects[h->object].ref == ref)
       complain("%" PRIx64 " was freed although node %u has handle %" PRIx64, ref, h->node, h->fork);
   }
+}
+
+/* After each input all that came of it, and of what is done about that. */
+static void take_results(uint32_t node) {
+  static void (*const on[CLV_RREF_RESULTS])(uint32_t, const clv_rref_result *) = {
+      [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
+      [CLV_RREF_RESULT_USED] = on_used,     [CLV_RREF_RESULT_JOINED] = on_joined,
+      [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
+      [CLV_RREF_RESULT_FREED] = on_freed};
+  clv_rref_result r;
+  while (w.nodes[node] && clv_rrefs_next(w.nodes[node], &r)) on[r.kind](node, &r);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -528,21 +546,14 @@ static void plan_accident(void) {
 
 static void new_node(uint32_t i) {
   clv_err err;
-  clv_rrefs_env env = {.n_nodes = w.n_nodes + 1, /* and the one that lies */
-                       .self = i,
-                       .lease_ns = lease,
-                       .retry_ns = retry,
-                       .user = (void *)(uintptr_t)i,
-                       .send = on_send,
-                       .create = on_create,
-                       .used = on_used,
-                       .joined = on_joined,
-                       .value = on_value,
-                       .unused = on_unused,
-                       .freed = on_freed};
+  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, /* and the one that lies */
+                         .self = i,
+                         .lease_ns = lease,
+                         .retry_ns = retry};
   if (clv_pool_new((size_t)1 << 30, 1 << 20, &w.pools[i], &err) != CLV_OK) exit(2);
-  env.pool = w.pools[i];
-  if (clv_rrefs_new(&env, &w.nodes[i], &err) != CLV_OK) exit(2);
+  o.pool = w.pools[i];
+  if (clv_rrefs_new(&o, &w.nodes[i], &err) != CLV_OK) exit(2);
+  w.nodes[i]->visits = &w.visits;
   w.tick_at[i] = UINT64_MAX;
 }
 
@@ -570,6 +581,11 @@ static void tick_later(uint32_t node) {
   push(w.tick_at[node], TICK, node);
 }
 
+static void settle_down(void) {
+  for (uint32_t i = 0; i < w.n_nodes; i++) take_results(i);
+  for (uint32_t i = 0; i < w.n_nodes; i++) tick_later(i);
+}
+
 static void happen(event *e) {
   uint32_t node = e->node;
   bool away = e->kind == MESSAGE && (node == w.n_nodes || w.dead[node] || w.silent[node]);
@@ -589,7 +605,7 @@ static void happen(event *e) {
     w.silent[node] = false;
   }
   clv_tensor_unref(e->m.tensor);
-  for (uint32_t i = 0; i < w.n_nodes; i++) tick_later(i);
+  settle_down();
 }
 
 static void check_end(void) {
@@ -610,6 +626,20 @@ static void check_end(void) {
       complain("handle %" PRIx64 " of node %u never came, or never got its value", h->fork,
                h->node);
   }
+}
+
+/* How many cells of the tables were reached, and how many there are. No fact came that cannot. */
+static uint32_t check_cells(uint32_t *ret_all) {
+  uint32_t reached = 0;
+  for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
+    for (uint8_t s = 0; s < clv_rref_states(m); s++)
+      for (uint8_t f = 0; f < clv_rref_facts(m); f++) {
+        bool never = clv_rref_cell_of(m, s, f)->rule == RREF_NEVER, seen = w.visits.n[m][s][f];
+        if (never && seen) complain("machine %d: fact %u came in state %u", (int)m, f, s);
+        *ret_all += !never;
+        reached += seen;
+      }
+  return reached;
 }
 
 static void clean_up(void) {
@@ -643,8 +673,11 @@ static bool run(uint64_t seed) {
     happen(e);
     free(e);
     if (w.now >= w.end) drain();
+    settle_down();
   }
+  uint32_t ignored = 0;
   check_end();
+  (void)check_cells(&ignored);
   clean_up();
   return !w.failed;
 }
@@ -676,6 +709,8 @@ int main(int argc, char **argv) {
          " of them errors, %" PRIu64 " nodes lost\n",
          seed - first, (double)(seed - first) / seconds, failures, w.operations, w.messages,
          w.dropped, w.doubled, w.fetched, w.errors, w.deaths);
+  uint32_t all = 0, reached = check_cells(&all);
+  printf("%u of %u rows of the tables were used\n", reached, all);
   printf("%s references\n", failures ? "not ok" : "ok");
   return failures != 0;
 }

@@ -24,32 +24,47 @@ typedef struct node {
   clv_tensor *tensor;
 } node;
 
-static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
-  (void)user;
-  NEVER(to >= NODES || m->kind >= CLV_RREF_KINDS || (m->tensor && m->kind != CLV_RREF_VALUE));
+static void on_send(node *n, const clv_rref_result *r) {
+  const clv_rref_message *m = &r->message;
+  (void)n;
+  NEVER(r->to >= NODES || r->to == SELF || m->kind >= CLV_RREF_KINDS);
+  NEVER(m->tensor && m->kind != CLV_RREF_VALUE);
 }
 /* Some values are there at once; others are settled by the input. */
-static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
-  node *n = user;
-  (void)context;
-  if (value % 2) clv_rrefs_settle(n->t, ref, n->tensor, NULL, 0);
+static void on_create(node *n, const clv_rref_result *r) {
+  if (r->handle.value % 2) clv_rrefs_settle(n->t, r->handle.ref, n->tensor, NULL, 0);
 }
-static void on_used(void *user, const clv_rref_use *u) {
-  node *n = user;
+static void on_used(node *n, const clv_rref_result *r) {
   clv_err ignored;
-  if (u->value % 2) (void)!clv_rrefs_fetch(n->t, u->fork, 0, &ignored);
+  if (r->handle.value % 2) (void)!clv_rrefs_fetch(n->t, r->handle.fork, 0, &ignored);
 }
-static void on_joined(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
-  (void)user, (void)u, (void)why;
-}
-static void on_value(void *user, const clv_rref_use *u, clv_tensor *t,
-                     const clv_rref_failure *why) {
-  node *n = user;
+static void on_fetched(node *n, const clv_rref_result *r) {
   clv_err ignored;
-  NEVER(!t == !why);
-  if (u->value % 2) (void)!clv_rrefs_release(n->t, u->fork, 0, &ignored);
+  NEVER(!r->tensor == !r->failure);
+  if (r->handle.value % 2) (void)!clv_rrefs_release(n->t, r->handle.fork, 0, &ignored);
 }
-static void on_freed(void *user, uint64_t ref) { (void)user, (void)ref; }
+static void on_other(node *n, const clv_rref_result *r) {
+  (void)n;
+  NEVER(r->kind == CLV_RREF_RESULT_UNUSED && !r->failure);
+}
+
+static void take_results(node *n) {
+  static void (*const on[CLV_RREF_RESULTS])(node *, const clv_rref_result *) = {
+      [CLV_RREF_RESULT_SEND] = on_send,       [CLV_RREF_RESULT_CREATE] = on_create,
+      [CLV_RREF_RESULT_USED] = on_used,       [CLV_RREF_RESULT_JOINED] = on_other,
+      [CLV_RREF_RESULT_FETCHED] = on_fetched, [CLV_RREF_RESULT_UNUSED] = on_other,
+      [CLV_RREF_RESULT_FREED] = on_other};
+  clv_rref_result r;
+  while (clv_rrefs_next(n->t, &r)) on[r.kind](n, &r);
+}
+
+/* Nothing happened that the tables say cannot. */
+static void check_visits(const clv_rref_visits *v) {
+  for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
+    for (uint8_t s = 0; s < clv_rref_states(m); s++)
+      for (uint8_t f = 0; f < clv_rref_facts(m); f++)
+        NEVER(v->n[m][s][f] && clv_rref_cell_of(m, s, f)->rule == RREF_NEVER);
+}
 
 static void hear(node *n, input *in, uint64_t now) {
   static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", ""};
@@ -103,22 +118,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_shape scalar = {0};
   input in = {data, data + size};
   uint64_t now = SECOND;
-  clv_rrefs_env env = {.n_nodes = NODES,
-                       .self = SELF,
-                       .lease_ns = 20 * SECOND,
-                       .retry_ns = SECOND / 20,
-                       .user = &n,
-                       .send = on_send,
-                       .create = on_create,
-                       .used = on_used,
-                       .joined = on_joined,
-                       .value = on_value,
-                       .unused = on_joined,
-                       .freed = on_freed};
+  clv_rref_visits visits = {0};
+  clv_rrefs_options o = {
+      .n_nodes = NODES, .self = SELF, .lease_ns = 20 * SECOND, .retry_ns = SECOND / 20};
   if (clv_pool_new(1 << 24, 64, &pool, &err) != CLV_OK) return 0;
-  env.pool = pool;
+  o.pool = pool;
   NEVER(clv_tensor_new(CLV_I64, &scalar, &n.tensor, &err) != CLV_OK);
-  NEVER(clv_rrefs_new(&env, &n.t, &err) != CLV_OK);
+  NEVER(clv_rrefs_new(&o, &n.t, &err) != CLV_OK);
+  n.t->visits = &visits;
   while (in.at < in.end) {
     uint8_t kind = next(&in);
     if (kind < 160)
@@ -127,7 +134,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       act(&n, &in, now);
     else
       clv_rrefs_tick(n.t, now += (uint64_t)next(&in) * SECOND / 10);
+    if (kind % 8) take_results(&n); /* now and then after a few */
   }
+  check_visits(&visits);
   clv_rrefs_free(n.t);
   clv_tensor_unref(n.tensor);
   clv_pool_unref(pool);

@@ -154,7 +154,7 @@ BY_IDENTITY(forwards, n->work[i].forwards)
 BY_IDENTITY(backwards, n->work[i].backwards)
 BY_IDENTITY(compute, (double)n->work[i].compute_ns * 1e-9)
 BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
-BY_IDENTITY(turn, (double)n->work[i].turn_ns * 1e-9)
+BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 BY_IDENTITY(wakes, n->work[i].wakes)
 
 /* Two samples for the master's links and for those with each peer. */
@@ -310,7 +310,7 @@ static const clv_metric table[] = {
      .write = put_idle},
     {.name = "cleave_worker_turn_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions had something to compute and others went first.",
-     .write = put_turn},
+     .write = put_share},
     {.name = "cleave_worker_wakes_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Times that a compute thread fell asleep and was woken.", .write = put_wakes},
 

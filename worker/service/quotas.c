@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What identities may use: an account for each entry of `allow`, below one for the whole worker,
- * and above one for each session; and turns to compute by the weights of the entries.
+ * and above one for each session; and shares of the cores by the weights of the entries.
  */
 #include <stdlib.h>
 #include <unistd.h>

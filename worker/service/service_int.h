@@ -29,7 +29,7 @@ typedef struct clv_peer_link {
 
 /* What sessions have done; numbers that only grow. */
 typedef struct clv_work_counts {
-  uint64_t forwards, backwards, steps, compute_ns, idle_ns, turn_ns, wakes;
+  uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
 } clv_work_counts;
 
 typedef struct clv_edge_bytes {

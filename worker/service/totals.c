@@ -49,7 +49,7 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
     clv_node_times t;
     clv_node_time(s->node, &t);
     w->idle_ns += t.idle_ns;
-    w->turn_ns += t.share_ns;
+    w->share_ns += t.share_ns;
     w->wakes += t.wakes;
   }
   pthread_mutex_unlock(&s->lock);
@@ -78,7 +78,7 @@ void clv_session_count_totals(clv_session *s) {
   move(&total->steps, w.steps, &s->counted.steps);
   move(&total->compute_ns, w.compute_ns, &s->counted.compute_ns);
   move(&total->idle_ns, w.idle_ns, &s->counted.idle_ns);
-  move(&total->turn_ns, w.turn_ns, &s->counted.turn_ns);
+  move(&total->share_ns, w.share_ns, &s->counted.share_ns);
   move(&total->wakes, w.wakes, &s->counted.wakes);
 }
 

@@ -15,7 +15,7 @@
 
 enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
 
-/* A node that is alone in its session, and what its table has told it. */
+/* A node that is alone in its session, and what came of its table. */
 typedef struct node {
   clv_pool *pool;
   clv_rrefs *table;
@@ -23,52 +23,36 @@ typedef struct node {
   unsigned joined, values, freed;
 } node;
 
-static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
-  (void)user, (void)m;
-  fail_msg("a message for node %u, which is not there", to);
+static void on_result(node *n, const clv_rref_result *r) {
+  switch (r->kind) {
+    case CLV_RREF_RESULT_JOINED:
+      if (r->failure) fail_msg("refused: %s", r->failure->text);
+      n->joined++;
+      return;
+    case CLV_RREF_RESULT_FETCHED:
+      assert_null(r->failure);
+      n->got = r->tensor;
+      n->values++;
+      return;
+    case CLV_RREF_RESULT_FREED:
+      n->freed++;
+      return;
+    default:
+      fail_msg("result %d, of a node that is alone", (int)r->kind);
+  }
 }
 
-static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
-  (void)user, (void)context, (void)value;
-  fail_msg("a value is asked for, of reference %llu", (unsigned long long)ref);
-}
-
-static void on_joined(void *user, const clv_rref_use *handle, const clv_rref_failure *why) {
-  node *n = user;
-  (void)handle;
-  if (why) fail_msg("refused: %s", why->text);
-  n->joined++;
-}
-
-static void on_value(void *user, const clv_rref_use *handle, clv_tensor *tensor,
-                     const clv_rref_failure *why) {
-  node *n = user;
-  (void)handle;
-  assert_null(why);
-  n->got = tensor;
-  n->values++;
-}
-
-static void on_freed(void *user, uint64_t ref) {
-  (void)ref;
-  ((node *)user)->freed++;
+static void take_results(node *n) {
+  clv_rref_result r;
+  while (clv_rrefs_next(n->table, &r)) on_result(n, &r);
 }
 
 static void node_init(node *n) {
   clv_err err;
   *n = (node){0};
   assert_int_equal(clv_pool_new(QUOTA, 16, &n->pool, &err), CLV_OK);
-  clv_rrefs_env env = {.pool = n->pool,
-                       .n_nodes = 1,
-                       .lease_ns = LEASE_NS,
-                       .retry_ns = RETRY_NS,
-                       .user = n,
-                       .send = on_send,
-                       .create = on_create,
-                       .joined = on_joined,
-                       .value = on_value,
-                       .freed = on_freed};
-  assert_int_equal(clv_rrefs_new(&env, &n->table, &err), CLV_OK);
+  clv_rrefs_options o = {.pool = n->pool, .n_nodes = 1, .lease_ns = LEASE_NS, .retry_ns = RETRY_NS};
+  assert_int_equal(clv_rrefs_new(&o, &n->table, &err), CLV_OK);
 }
 
 static void node_done(node *n) {
@@ -108,12 +92,14 @@ static void what_is_kept_has_its_value(void **state) {
       kept++;
       assert_int_equal(clv_rrefs_fetch(n.table, b.fork, 2, &err), CLV_OK);
       for (uint64_t now = 3; now < LEASE_NS; now += RETRY_NS) clv_rrefs_tick(n.table, now);
+      take_results(&n);
       assert_int_equal(n.values, 1);
       assert_ptr_equal(n.got, v);
       assert_int_equal(clv_rrefs_release(n.table, b.fork, LEASE_NS, &err), CLV_OK);
     } else {
       refused++;
     }
+    take_results(&n);
     assert_int_equal(n.joined, n.values);
     assert_int_equal(n.freed, n.values);
     assert_empty(&n);

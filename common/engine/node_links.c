@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where packets of a node go: to itself, to its program or its master, to other workers over their
+ * links. Links post from rpc's queue threads.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/engine/node_int.h"
+#include "common/engine/wake_int.h"
+
+clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
+  return module < CLV_MODULE_ALL ? n->modules[module] : NULL;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/* Under the lock: the place's link becomes `link`; returns the one it was. */
+static clv_link *exchange(clv_link **place, clv_link *link) {
+  clv_link *old = *place;
+  *place = link ? clv_link_ref(link) : NULL;
+  return old;
+}
+
+void clv_node_set_master(clv_session_node *n, clv_link *link) {
+  pthread_mutex_lock(&n->lock);
+  clv_link *old = exchange(&n->master, link);
+  pthread_mutex_unlock(&n->lock);
+  clv_link_unref(old);
+}
+
+clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link, clv_err *err) {
+  clv_code code = CLV_OK;
+  clv_link *old = NULL;
+  pthread_mutex_lock(&n->lock);
+  uint32_t i = 0;
+  while (i < n->n_peers && strcmp(n->peer_names[i], name) != 0) i++;
+  if (i == MAX_NAMES || strlen(name) > CLV_WIRE_NAME) {
+    code = clv_fail(err, CLV_EXHAUSTED, "no place for a link to '%s': at most %d in a session",
+                    name, MAX_NAMES);
+  } else {
+    if (i == n->n_peers) snprintf(n->peer_names[n->n_peers++], sizeof *n->peer_names, "%s", name);
+    old = exchange(&n->peers[i], link);
+  }
+  pthread_mutex_unlock(&n->lock);
+  clv_link_unref(old);
+  return code;
+}
+
+void clv_node_forget_peers(clv_session_node *n) {
+  for (uint32_t i = 0; i < n->n_peers; i++) {
+    pthread_mutex_lock(&n->lock);
+    clv_link *old = exchange(&n->peers[i], NULL);
+    pthread_mutex_unlock(&n->lock);
+    clv_link_unref(old);
+  }
+}
+
+/* ---- to itself ------------------------------------------------------------------------------- */
+
+/* Whatever it brings is looked at where it comes in: its thread need not wake to find that nothing
+ * runs for it. */
+void clv_node_post(clv_session_node *n, clv_packet *p) {
+  bool waits =
+      clv_inbox_begin_post(&n->inbox) && clv_contexts_can_wait(n->contexts, n->inbox.kinds, p);
+  clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(clv_clock_now(&n->o.clock), 1) : 0);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* A reference to *place's link as it is now. */
+static clv_link *hold(clv_session_node *n, clv_link *const *place) {
+  pthread_mutex_lock(&n->lock);
+  clv_link *link = *place ? clv_link_ref(*place) : NULL;
+  pthread_mutex_unlock(&n->lock);
+  return link;
+}
+
+/* With a reference; NULL for nobody known. */
+clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
+  clv_link *found = NULL;
+  pthread_mutex_lock(&n->lock);
+  for (uint32_t i = 0; i < n->n_peers; i++)
+    if (n->peers[i] && strcmp(n->peer_names[i], name) == 0) found = clv_link_ref(n->peers[i]);
+  pthread_mutex_unlock(&n->lock);
+  return found;
+}
+
+/* For whoever asks how this session does. A value's failure is told at every place it reaches; only
+ * where it goes to the master it is one more. */
+static void note_failure(clv_session_node *n, const clv_frame *f) {
+  if (!clv_frame_fails(f)) return;
+  pthread_mutex_lock(&n->lock);
+  n->failure.count++;
+  n->failure.at_ns = clv_clock_now(&n->o.clock);
+  n->failure.code = f->failure.code;
+  memcpy(n->failure.text, f->failure.text, sizeof n->failure.text);
+  pthread_mutex_unlock(&n->lock);
+}
+
+/* A link that has ended says so itself, and without one the session is at its end. */
+void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
+  clv_err ignored;
+  if (n->o.on_driver) {
+    n->o.on_driver(n->o.user, p);
+    return;
+  }
+  note_failure(n, &p->frame);
+  CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
+  if (!master)
+    clv_packet_free(p);
+  else
+    (void)!clv_link_send(master, p, &ignored);
+}
+
+clv_request clv_node_request(const clv_frame *f) {
+  return (clv_request){
+      .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
+}
+
+/* `kind`: ERROR refuses one message, ABORT ends its context. */
+static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
+                   const clv_request *c, const char *hop) {
+  clv_packet *p;
+  clv_err ignored;
+  if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
+  p->frame.context = c->context;
+  p->frame.message = ++n->next_message;
+  p->frame.module = c->module;
+  p->frame.reply_to = c->message;
+  clv_frame_set_failure(&p->frame, why->code, why->text, hop);
+  memcpy(p->frame.failure.element, why->element, sizeof why->element);
+  clv_node_to_driver(n, p);
+}
+
+void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
+  const clv_request c = {.kind = CLV_ABORT, .context = id};
+  report(n, CLV_ABORT, why, &c, hop);
+}
+
+void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
+  char hop[32] = "";
+  bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
+                   c->kind == CLV_STATE_PUT;
+  if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
+  report(n, CLV_ERROR, why, c, hop);
+}
+
+/* Over the link to the worker that is named; without one the master passes it on. A tensor that may
+ * not leave is an error of its context. */
+void clv_node_send(clv_session_node *n, clv_packet *p) {
+  clv_err err;
+  const clv_request c = clv_node_request(&p->frame);
+  CLV_AUTO(clv_link_unrefp)
+  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
+  if (link) {
+    if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
+      report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+  } else if (!p->frame.to[0] || !n->o.on_driver) {
+    clv_node_to_driver(n, p);
+  } else {
+    (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
+    clv_node_refuse(n, &err, &c);
+    clv_packet_free(p);
+  }
+}
+
+clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {
+  if (!name[0]) {
+    clv_node_post(n, p);
+    return CLV_OK;
+  }
+  CLV_AUTO(clv_link_unrefp) clv_link *link = clv_node_link_to(n, name);
+  if (link) return clv_link_send(link, p, err);
+  clv_packet_free(p);
+  return clv_fail(err, CLV_NOT_FOUND, "no link to a worker '%s'", name);
+}
