@@ -110,19 +110,18 @@ static void do_loss(program *p, scope *s) {
 }
 
 static void fetch(program *p, scope *s, value *v, const char *what) {
-  v->moves = false;
+  bool waited = v->awaited;
+  v->moves = v->awaited = false;
   if (!v->ref.id) {
     skip(p, "fetch");
     return;
   }
-  bool waited = v->awaited;
   cleave_status status;
   begin(p);
   if (waited)
     status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
   else
     status = cleave_to_here(p->rt, v->ref, 0, &p->tensor, &p->error);
-  v->awaited = false;
   if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
     note_tensor(p, &p->tensor);
