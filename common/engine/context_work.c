@@ -78,6 +78,9 @@ clv_change *clv_work_change(clv_work *w) { return (clv_change *)(void *)w; }
 
 /* Of all modules that it means, or of none. */
 static bool are_idle(clv_contexts *e, clv_work *w) {
+#ifdef CLV_MUTATE_ONE_AT_A_TIME
+  return true;
+#endif
   if (w->kind != WORK_CHANGE) return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->running;
   const clv_queue_entry *t = clv_work_change(w)->entries;
   while (t && !list_of(e, t->module)->running) t = t->next_of_change;
