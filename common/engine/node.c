@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The modules, and the one thread at a time that handles packets: everything that
- * computes happens there.
+ * The modules, and the one thread at a time that handles packets: everything that computes happens
+ * there.
  */
 #include "common/engine/node_int.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A round trip over loopback is 70 us when both ends poll and 180 us when both sleep; over a real
@@ -68,9 +65,9 @@ clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *e
     return code;
   }
   clv_module_bind(module, n->o.pool);
-  pthread_mutex_lock(&n->lock); /* the compute thread takes it for every packet, so it sees this */
+  pthread_mutex_lock(&n->inbox.lock); /* the compute thread takes it for every packet: it sees it */
   n->modules[index] = module;
-  pthread_mutex_unlock(&n->lock);
+  pthread_mutex_unlock(&n->inbox.lock);
   return CLV_OK;
 }
 
@@ -143,27 +140,6 @@ bool clv_node_poll(clv_session_node *n) {
 
 uint64_t clv_node_due(clv_session_node *n) {
   return CLV_MIN(clv_inbox_due(&n->inbox), clv_rrefs_due(n->references));
-}
-
-/* A wait that ends while this looks counts once, or for a moment not at all. */
-uint64_t clv_node_idle_ns(const clv_session_node *n) {
-  uint64_t since, before, now = now_ns(n);
-  do {
-    since = __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE);
-    before = __atomic_load_n(&n->idle_ns, __ATOMIC_ACQUIRE);
-  } while (since != __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE));
-  return before + (since ? now - CLV_MIN(since, now) : 0);
-}
-
-void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
-  uint64_t began = __atomic_load_n(&n->began_ns, __ATOMIC_RELAXED), now = now_ns(n);
-  uint64_t age = began ? now - CLV_MIN(began, now) : 0, idle = clv_node_idle_ns(n);
-  clv_share_counts c = {0};
-  if (n->o.share) clv_share_count(n->o.share, &c);
-  *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
-  ret->share_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
-  ret->busy_ns = age - ret->idle_ns - ret->share_ns;
-  ret->wakes = __atomic_load_n(&n->inbox.wakes, __ATOMIC_RELAXED);
 }
 
 void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
