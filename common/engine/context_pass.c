@@ -234,8 +234,7 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "a gradient of phase %u for call %llx %s", f->phase,
                     (unsigned long long)f->message, cell->text);
-  return clv_pass_contribute(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL,
-                             err);
+  return clv_pass_contribute(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL, err);
 }
 
 clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
