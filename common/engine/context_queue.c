@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Turns: what keeps results from depending on timing. Each module has a line of the work that has
- * come and has not been done: calls that wait for inputs, and changes (APPLY, REVERT, STATE_PUT;
- * reads of state) that wait for the calls before them.
+ * The queues of modules: what keeps results from depending on timing. Each module has a queue of the
+ * calls and changes that have come and have not been done: calls wait for inputs, and changes
+ * (APPLY, REVERT, STATE_PUT; reads of state) for the calls before them.
  *
- * A change has its turn when it is the first of the line of every module that it means; a call when
- * no change stands before it. In a module with running statistics a call must be the first: these
+ * A change is ready when it is the first of the queue of every module that it means; a call may run
+ * when no change stands before it. In a module with running statistics a call must be the first: these
  * calls run in ascending id. Calls depend on smaller ids alone, and changes on what came before
- * them, so nothing waits for itself; the end of a context takes its calls out of the line.
+ * them, so nothing waits for itself; the end of a context takes its calls out of the queue.
  */
 #include <string.h>
 
 #include "common/engine/context_int.h"
-
-clv_code clv_context_core(clv_contexts *e, const clv_module *m, clv_err *err) {
-  if (clv_share_take(e->env.share, (unsigned)m->o.threads)) return CLV_OK;
-  return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", m->o.index);
-}
 
 static clv_module_queue *queue_of(clv_contexts *e, uint32_t module) { return &e->queues[module]; }
 
@@ -47,12 +42,23 @@ static void leave(clv_contexts *e, clv_queue_entry *t) {
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
+void clv_call_one_less(clv_contexts *e, clv_context_call *c) {
+  if (--c->n_missing) return;
+  __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
+  clv_call_step(e, c, CALL_IS_READY);
+  clv_work_ready(e, &c->work, WORK_FORWARD, c->out->ctx, c->mod ? c->module : CLV_MODULE_ALL);
+}
+
+/* In a module with running statistics; what is ready has run, as far as others are concerned. */
+static bool may_overtake(const clv_context_call *c, const clv_context_call *other) {
+  return other && other->out->id > c->out->id && other->phase <= CALL_WAITING;
+}
+
 void clv_queue_join(clv_contexts *e, clv_context_call *c) {
   clv_module_queue *l = queue_of(e, c->module);
   clv_queue_entry *after = l->last;
   l->ordered = clv_module_buffer_bytes(c->mod) > 0;
-  while (l->ordered && after && after->call && after->call->out->id > c->out->id)
-    after = after->prev;
+  while (l->ordered && after && may_overtake(c, after->call)) after = after->prev;
   c->queue_entry.call = c;
   c->n_missing++;
   link_entry(l, &c->queue_entry, after);
@@ -75,10 +81,8 @@ void clv_queue_leave(clv_contexts *e, clv_context_call *c) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-static void push_due(clv_contexts *e, clv_change *k) {
-  k->next_due = NULL;
-  *(e->due_last ? &e->due_last->next_due : &e->due_first) = k;
-  e->due_last = k;
+static void change_is_ready(clv_contexts *e, clv_change *k) {
+  clv_work_ready(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);
 }
 
 clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_change **ret,
@@ -123,7 +127,7 @@ void clv_change_wait(clv_contexts *e, clv_change *k) {
     k->n_missing++;
     mark(e, l);
   }
-  if (!k->n_missing) push_due(e, k);
+  if (!k->n_missing) change_is_ready(e, k);
 }
 
 void clv_change_free(clv_contexts *e, clv_change *k) {
@@ -148,9 +152,9 @@ bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t n
   return false;
 }
 
-clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
-  const clv_module *m = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
+  const clv_module *m = clv_contexts_module(e, f->module);
   clv_change *k;
   *ret_kept = false;
   if (!m || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
@@ -169,7 +173,7 @@ clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_e
   return CLV_OK;
 }
 
-/* ---- whose turn it is ------------------------------------------------------------------------ */
+/* ---- who is next ------------------------------------------------------------------------------- */
 
 static void grant_call(clv_contexts *e, clv_queue_entry *t) {
   if (t->granted) return;
@@ -180,7 +184,7 @@ static void grant_call(clv_contexts *e, clv_queue_entry *t) {
 static void grant(clv_contexts *e, clv_module_queue *l) {
   clv_queue_entry *t = l->first;
   if (t && t->change) {
-    if (!t->granted && --t->change->n_missing == 0) push_due(e, t->change);
+    if (!t->granted && --t->change->n_missing == 0) change_is_ready(e, t->change);
     t->granted = true;
     return;
   }
@@ -188,44 +192,11 @@ static void grant(clv_contexts *e, clv_module_queue *l) {
   for (; t && t->call; t = l->ordered ? NULL : t->next) grant_call(e, t);
 }
 
-static void perform(clv_contexts *e, clv_change *k) {
-  clv_packet *p = k->packet;
-  k->packet = NULL;
-  if (p)
-    e->env.obey(e->env.user, p);
-  else
-    clv_context_perform(e, k);
-  clv_change_free(e, k);
-  for (clv_context *c = e->open; c; c = c->next)
-    if (c->active) clv_context_run_backward(e, c);
-}
-
-clv_code clv_contexts_run(clv_contexts *e, clv_err *err) {
-  clv_code first = CLV_OK;
-  for (;;) {
-    clv_err why;
-    if (e->ready_first) {
-      clv_code code = clv_call_run_next(e, &why);
-      if (code == CLV_OK || first != CLV_OK) continue;
-      first = code;
-      if (err) *err = why;
-    } else if (e->marked) {
-      clv_module_queue *l = e->marked;
-      e->marked = l->next_marked;
-      l->marked = false;
-      grant(e, l);
-    } else if (e->order_ready) {
-      clv_context *c = e->order_ready;
-      e->order_ready = c->next_order_ready;
-      c->order_ready = false;
-      clv_order_run(e, c);
-    } else if (e->due_first) {
-      clv_change *k = e->due_first;
-      e->due_first = k->next_due;
-      if (!e->due_first) e->due_last = NULL;
-      perform(e, k);
-    } else {
-      return first;
-    }
+void clv_queues_look(clv_contexts *e) {
+  while (e->marked) {
+    clv_module_queue *l = e->marked;
+    e->marked = l->next_marked;
+    l->marked = false;
+    grant(e, l);
   }
 }

@@ -43,17 +43,22 @@ static void note(clv_contexts *e, clv_context *ctx, const int64_t *row) {
 void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                       const clv_context_call *c, uint64_t begin_ns) {
   if (!ctx->trace) return;
-  const int64_t row[CLV_TRACE_COLUMNS] = {
-      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, (int64_t)clv_now_ns(),
-      0,    (int64_t)c->version, (int64_t)c->out->id};
+  const int64_t row[CLV_TRACE_COLUMNS] = {kind,
+                                          c->module,
+                                          c->micro_batch,
+                                          (int64_t)begin_ns,
+                                          (int64_t)clv_contexts_now(e),
+                                          0,
+                                          (int64_t)c->version,
+                                          (int64_t)c->out->id};
   note(e, ctx, row);
 }
 
 void clv_context_note_step(clv_contexts *e, clv_context *ctx, uint32_t module, uint64_t begin_ns) {
   if (!ctx->trace) return;
-  const int64_t version = (int64_t)e->env.module(e->env.user, module)->version;
-  const int64_t row[CLV_TRACE_COLUMNS] = {CLV_TRACE_STEP,        module, 0,       (int64_t)begin_ns,
-                                          (int64_t)clv_now_ns(), 0,      version, 0};
+  const int64_t version = (int64_t)clv_contexts_module(e, module)->version;
+  const int64_t row[CLV_TRACE_COLUMNS] = {
+      CLV_TRACE_STEP, module, 0, (int64_t)begin_ns, (int64_t)clv_contexts_now(e), 0, version, 0};
   note(e, ctx, row);
 }
 

@@ -38,7 +38,7 @@ static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *
 
 static bool deliver_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_value(e, c, p->frame.message) : NULL;
-  return !v || !clv_value_is_settled(v);
+  return !v || !(v->tensor || v->failed);
 }
 
 static bool value_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
@@ -57,7 +57,7 @@ static bool prepare_waits(clv_contexts *e, const clv_context *c, const clv_packe
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
     const clv_value *v = c ? clv_context_value(e, c, n->call) : NULL;
-    bool begun = v && v->maker && v->maker->phase != WAITING;
+    bool begun = v && v->maker && v->maker->phase > CALL_READY;
     if (v && (v->got || v->failed)) return false;
     if (begun && !n->contributions) return false;
   }
@@ -70,19 +70,33 @@ static bool gradient_waits(clv_contexts *e, const clv_context *c, const clv_pack
   return !v || !v->maker || !v->maker->needed;
 }
 
-/* Who waits for an end says it without the step, or has the context traced. */
-static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* The steps that the decision means are final, so nobody waits for them, and soon taken. */
+static bool steps_wait(const clv_context *c, const clv_frame *f, uint32_t module) {
   size_t bytes = 0;
-  (void)e;
-  if (!p->frame.has_commit || !c || c->trace) return false;
-  for (const clv_module_gradient *g = c->gradients; g; g = g->next) bytes += g->block->bytes;
+  if (f->commit.position) return false;
+  for (const clv_module_gradient *g = c->gradients; g; g = g->next) {
+    if (module != CLV_MODULE_ALL && module != g->module) continue;
+    if (!g->mod->o.final) return false;
+    bytes += g->block->bytes;
+  }
   return bytes <= SMALL_STEP_BYTES;
 }
 
+static bool apply_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+  (void)e;
+  return c && steps_wait(c, &p->frame, p->frame.module);
+}
+
+/* Who waits for an end says it without the step, or has the context traced. */
+static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+  (void)e;
+  return c && p->frame.has_commit && !c->trace && steps_wait(c, &p->frame, CLV_MODULE_ALL);
+}
+
 static waits *const waiting[CLV_FRAME_KINDS] = {
-    [CLV_CALL] = call_waits,       [CLV_DELIVER] = deliver_waits, [CLV_VALUE] = value_waits,
-    [CLV_DROP] = drop_waits,       [CLV_PREPARE] = prepare_waits, [CLV_GRADIENT] = gradient_waits,
-    [CLV_END_CONTEXT] = end_waits,
+    [CLV_CALL] = call_waits,   [CLV_DELIVER] = deliver_waits, [CLV_VALUE] = value_waits,
+    [CLV_DROP] = drop_waits,   [CLV_PREPARE] = prepare_waits, [CLV_GRADIENT] = gradient_waits,
+    [CLV_APPLY] = apply_waits, [CLV_END_CONTEXT] = end_waits,
 };
 
 static size_t bytes_of(const clv_packet *p) {

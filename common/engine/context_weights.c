@@ -5,6 +5,7 @@
  * versions are copies alive as calls of different versions are between forward and backward, and
  * one more where the program asks for the version before the last (pipedream-2bw).
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "common/engine/context_int.h"
@@ -13,6 +14,10 @@ clv_module_gradient *clv_context_gradient(const clv_context *ctx, uint32_t modul
   clv_module_gradient *g = ctx->gradients;
   while (g && g->module != module) g = g->next;
   return g;
+}
+
+clv_context_call *clv_order_call(clv_order_place *p, clv_order_kind kind) {
+  return (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
 }
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
@@ -55,16 +60,16 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, c
 /* Whether its backward still reads the weights its forward has read, which are the module's own
  * now. */
 static bool needs_them(const clv_context_call *c, const clv_module *m) {
-  bool ran = c->phase == FORWARD || c->phase == RETAINED;
+  bool ran = c->phase >= CALL_RAN && c->phase <= CALL_SUMMING;
   if (c->mod != m || !ran || c->weights) return false;
-  return c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
+  return c->phase == CALL_RETAINED || c->again ||
+         clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 
 static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind kind, clv_module *m,
                         clv_old_weights **kept, clv_err *err) {
   for (clv_order_place *p = ctx->order[kind].first; p; p = p->next) {
-    clv_context_call *c =
-        (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
+    clv_context_call *c = clv_order_call(p, kind);
     if (!needs_them(c, m)) continue;
     if (!*kept) CLV_TRY(copy_of(e, m, kept, err));
     c->weights = ref(*kept);

@@ -62,8 +62,8 @@ static clv_request request_of(const clv_frame *f) {
 }
 
 /* `kind`: ERROR refuses one message, ABORT ends its context. */
-static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const clv_request *c,
-                 const char *hop) {
+static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
+                   const clv_request *c, const char *hop) {
   clv_packet *p;
   clv_err ignored;
   if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
@@ -78,7 +78,7 @@ static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, c
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
   const clv_request c = {.kind = CLV_ABORT, .context = id};
-  tell(n, CLV_ABORT, why, &c, hop);
+  report(n, CLV_ABORT, why, &c, hop);
 }
 
 static void refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
@@ -86,20 +86,19 @@ static void refuse(clv_session_node *n, const clv_err *why, const clv_request *c
   bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
                    c->kind == CLV_STATE_PUT;
   if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
-  tell(n, CLV_ERROR, why, c, hop);
+  report(n, CLV_ERROR, why, c, hop);
 }
 
 /* Over the link to the worker that is named; without one the master passes it on. A tensor that may
  * not leave is an error of its context. */
-static void emit(void *user, clv_packet *p) {
-  clv_session_node *n = user;
+static void send_result(clv_session_node *n, clv_packet *p) {
   clv_err err;
   const clv_request c = request_of(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
     if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
-      tell(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+      report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
   } else if (!p->frame.to[0] || !n->o.on_driver) {
     clv_node_to_driver(n, p);
   } else {
@@ -191,27 +190,60 @@ static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
 
-/* A frame of state whose turn has come. */
-static void obey(void *user, clv_packet *p) {
-  clv_session_node *n = user;
+/* ---- results of the engine ------------------------------------------------------------------- */
+
+static void run_state(clv_session_node *n, clv_packet *p) {
+  CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
   const clv_request c = request_of(&p->frame);
   clv_err err;
   if (state_frame(n, p, &err) != CLV_OK) refuse(n, &err, &c);
-  clv_packet_free(p);
+}
+
+/* A frame that had waited in the engine. */
+static void refuse_packet(clv_session_node *n, clv_packet *p) {
+  CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
+  const clv_request c = request_of(&p->frame);
+  clv_err err = {.code = p->frame.failure.code};
+  snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
+  memcpy(err.element, p->frame.failure.element, sizeof err.element);
+  refuse(n, &err, &c);
+}
+
+/* The one way out of the engine. */
+static void take_results(clv_session_node *n) {
+  clv_result r;
+  while (clv_contexts_result(n->contexts, &r)) {
+    if (r.kind == CLV_RESULT_SEND) send_result(n, r.packet);
+    if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);
+    if (r.kind == CLV_RESULT_REFUSED) refuse_packet(n, r.packet);
+    if (r.kind == CLV_RESULT_KEPT) clv_node_kept(n, r.ref, r.tensor, r.failed);
+    clv_result_done(n->contexts, &r);
+  }
+}
+
+/* Takes results and runs what is ready until there is none; the first error of the way. */
+static clv_code run_engine(clv_session_node *n, clv_err *err) {
+  clv_code code, first = CLV_OK;
+  clv_err why;
+  take_results(n);
+  while (clv_contexts_run_one(n->contexts, &code, &why) || clv_contexts_next_frame(n->contexts)) {
+    if (first == CLV_OK && code != CLV_OK) *err = why;
+    if (first == CLV_OK) first = code;
+    take_results(n);
+  }
+  return first;
 }
 
 /* ---- handling -------------------------------------------------------------------------------- */
 
 static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_err why;
   if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
   clv_code code = clv_contexts_packet(n->contexts, p, ret_kept, err);
+  clv_code ran = run_engine(n, &why);
   if (n->o.runtime) clv_rpc_busy_leave(n->o.runtime);
-  return code;
-}
-
-static clv_code hold_or_obey(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
-  CLV_TRY(clv_contexts_hold(n->contexts, p, ret_kept, err));
-  return *ret_kept ? CLV_OK : state_frame(n, p, err);
+  if (code == CLV_OK && ran != CLV_OK) *err = why;
+  return code == CLV_OK ? ran : code;
 }
 
 /* What the master says. ABORT from a worker never comes here: it is for the program. */
@@ -229,8 +261,8 @@ static const struct {
     [CLV_REVERT] = {engine, false},
     [CLV_END_CONTEXT] = {engine, false},
     [CLV_ABORT] = {engine, false},
-    [CLV_STATE_GET] = {hold_or_obey, false},
-    [CLV_STATE_PUT] = {hold_or_obey, false},
+    [CLV_STATE_GET] = {engine, false},
+    [CLV_STATE_PUT] = {engine, false},
     [CLV_REF_KEEP] = {clv_node_on_reference, false},
     [CLV_REF_USE] = {clv_node_on_reference, false},
     [CLV_REF_FORK] = {clv_node_on_reference, true},
@@ -259,23 +291,18 @@ void clv_node_handle(clv_session_node *n, clv_packet *p) {
   clv_err err;
   clv_code code = check_sender(n, p, &err);
   if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &kept, &err);
+  take_results(n); /* references ask the engine for values */
   if (code != CLV_OK) refuse(n, &err, &c);
   if (!kept) clv_packet_free(p);
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static clv_module *module_of(void *user, uint32_t module) { return clv_node_module(user, module); }
-
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,
                           .share = n->o.share,
                           .next_message = &n->next_message,
-                          .user = n,
-                          .module = module_of,
-                          .emit = emit,
-                          .obey = obey,
-                          .kept = clv_node_kept};
+                          .modules = n->modules};
   return clv_contexts_new(&env, &n->contexts, err);
 }
 

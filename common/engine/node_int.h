@@ -51,6 +51,7 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
                                clv_err *err) CLV_USE_RESULT;
 void clv_node_tick(clv_session_node *n);
 /* For the engine of contexts. */
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed);
+void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                   const clv_shared_err *failed);
 
 #endif

@@ -195,8 +195,8 @@ static void take_results(clv_session_node *n) {
   n->taking_results = false;
 }
 
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed) {
-  clv_session_node *n = user;
+void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                   const clv_shared_err *failed) {
   clv_rref_failure why;
   if (!n->references) return;
   if (failed) {

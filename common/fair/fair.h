@@ -2,7 +2,9 @@
  *
  * fair: who may use how much. *Accounts* hold the quotas of sessions, identities and a whole
  * worker; *pools* and *slabs* are memory that is charged to them; the *scheduler* shares the cores
- * among the nodes of a process. No network, and no clock of its own.
+ * among the nodes of a process. No network, and no clock of its own. What cannot be had is
+ * CLV_EXHAUSTED, with a text for the peer that asked. All may be used by any thread, unless it
+ * says otherwise; slabs by one at a time.
  */
 #ifndef CLEAVE_FAIR_H
 #define CLEAVE_FAIR_H
@@ -38,7 +40,7 @@ clv_code clv_account_new(const clv_account_options *options, clv_account **ret,
 clv_account *clv_account_ref(clv_account *a);
 /* What is still charged to it goes from those above, with the last reference. NULL is allowed. */
 void clv_account_unref(clv_account *a);
-void clv_account_unrefp(clv_account **a);
+void clv_account_unrefp(clv_account **a); /* and sets it to NULL */
 
 /* All or nothing. CLV_EXHAUSTED names the quota that is over, what is in use of it, and the key. */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
@@ -99,19 +101,22 @@ typedef struct clv_slab {
   void *idle, *blocks;
 } clv_slab;
 
+/* size: bytes; what: a plural, kept. */
 clv_slab clv_slab_of(size_t size, uint32_t most, const char *what);
 /* A record of zeros. CLV_EXHAUSTED over `most`, over the quota, or without memory. */
 clv_code clv_slab_take_from(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
-void clv_slab_give(clv_slab *s, void *record);
+void clv_slab_give(clv_slab *s, void *record); /* that was taken from it */
+/* Its memory, records that are in use too; what is charged goes with the session. NULL is allowed. */
 void clv_slab_done(clv_slab *s);
 
-/* ---- turns to compute ---------------------------------------------------------------------------
+/* ---- shares of the cores ------------------------------------------------------------------------
  *
- * The nodes of a process that share its cores compute in turn: as many threads at once as there are
- * cores. Who waits is served by least virtual time, the time computed divided by the weight;
- * tenants first, then the shares of a tenant, one for each node. Time that a tenant or a share has
- * been idle is not made up for. A turn lasts until its share has nothing to do, or somebody else is
- * due. */
+ * The nodes of a process share its cores by weighted fair queueing: as many threads compute at once
+ * as there are cores. Of the shares that wait, the one with the least virtual time is scheduled,
+ * the time computed divided by the weight; tenants first, then the shares of a tenant, one for each
+ * node. Time that a tenant or a share has been idle is not made up for. What a share is scheduled
+ * for is a time slice: it ends when the share has nothing to do, or after slice_ns when another
+ * share has had less. */
 
 typedef struct clv_fair_scheduler clv_fair_scheduler;
 typedef struct clv_share clv_share;
@@ -119,39 +124,40 @@ typedef struct clv_share clv_share;
 typedef struct clv_fair_scheduler_options {
   unsigned cores;
   size_t n_tenants;
-  const uint64_t *weights;        /* [n_tenants], copied */
-  uint64_t slice_ns;              /* a turn is not cut shorter for others */
-  uint64_t (*now_ns)(void *user); /* NULL: clv_now_ns */
-  void *user;
+  const uint64_t *weights; /* [n_tenants], copied */
+  uint64_t slice_ns;       /* a time slice is not cut shorter for others */
+  clv_clock clock;         /* of all slices; zeroed: the machine's */
 } clv_fair_scheduler_options;
 
+/* CLV_INVALID: no cores. */
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_fair_scheduler **ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* One more tenant, and another weight for one: what it computes from then on counts by that. Any
- * thread. */
+/* One more tenant, whose number is the next; and another weight for one: what it computes from then
+ * on counts by that. */
 clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_fair_scheduler_weigh(clv_fair_scheduler *t, size_t tenant, uint64_t weight);
 void clv_fair_scheduler_free(clv_fair_scheduler *t); /* after its shares; NULL is allowed */
 
+/* CLV_INVALID: there is no such tenant. */
 clv_code clv_share_new(clv_fair_scheduler *t, size_t tenant, clv_share **ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_share_free(clv_share *s); /* its thread must be done with it; NULL is allowed */
 
 /* By one thread, with nothing of its own locked; without a share (NULL) nobody waits. BLOCKS until
- * it is this one's turn, with so many threads (those of all cores at most), or it is stopped:
- * false. To be called before each piece of work; costs next to nothing while nobody else waits. */
+ * it is scheduled, with so many threads (those of all cores at most), or it is stopped: false. To
+ * be called before each piece of work; costs next to nothing while nobody else waits. */
 bool clv_share_take(clv_share *s, unsigned threads);
-void clv_share_yield(clv_share *s); /* gives the turn away if somebody else is due; never waits */
+void clv_share_yield(clv_share *s); /* ends its slice if another share is due; never waits */
 /* nothing to do: to be called before waiting for anything else */
 void clv_share_release(clv_share *s);
 
-/* From any thread. It gets no turn any more, and does not wait for one. */
+/* From any thread. It is not scheduled any more, and does not wait for it. NULL is allowed. */
 void clv_share_stop(clv_share *s);
 
 typedef struct clv_share_counts {
   uint64_t waited_ns, computed_ns, slices; /* wall time, what is in progress included */
 } clv_share_counts;
-void clv_share_count(clv_share *s, clv_share_counts *ret); /* any thread */
+void clv_share_count(clv_share *s, clv_share_counts *ret);
 
 #endif

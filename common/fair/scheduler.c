@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Turns to compute. Weighted fair queueing in two levels: each tenant has a virtual time, the time
+ * Shares of the cores. Weighted fair queueing in two levels: each tenant has a virtual time, the time
  * its shares have computed (threads together) divided by its weight, and each share has one among
  * the shares of its tenant. A free core goes to the tenant with the least, and there to the share
  * with the least.
  *
  * A share is active from the moment it asks until it has nothing to do. One that becomes active
- * starts at the least time of those that are, so that nobody saves up turns by being idle; a tenant
+ * starts at the least time of those that are, so that nobody saves up time by being idle; a tenant
  * keeps its time when its shares go, so that nobody sheds it by coming back.
  *
- * A turn is kept from one piece of work to the next and given up where somebody else is due:
- * between pieces, after a slice, so that pieces of microseconds do not pay for a wake-up each. What
- * has been computed is charged before anybody is compared.
+ * A time slice lasts from one piece of work to the next and ends where another share is due: between
+ * pieces, and not before slice_ns, so that pieces of microseconds do not pay for a wake-up each.
+ * What has been computed is charged before anybody is compared.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@
 
 typedef struct tenant {
   uint64_t weight;
-  uint64_t time;  /* virtual, ns */
-  uint64_t clock; /* of its shares: where one starts when no other is active */
+  uint64_t time;       /* virtual, ns */
+  uint64_t idle_start; /* of its shares, virtual: where one starts when no other is active */
   uint32_t n_active;
   clv_share *shares;
 } tenant;
@@ -29,29 +29,27 @@ typedef struct tenant {
 struct clv_fair_scheduler {
   pthread_mutex_t lock;
   clv_fair_scheduler_options o;
-  unsigned free;      /* threads that may start */
-  uint32_t n_waiting; /* shares; read without the lock */
-  uint64_t clock, asked;
-  tenant **tenants; /* [o.n_tenants] */
+  unsigned free;              /* threads that may start */
+  uint32_t n_waiting;         /* shares; read without the lock */
+  uint64_t idle_start, asked; /* as a tenant's; how many have asked */
+  tenant **tenants;           /* [o.n_tenants] */
 };
 
 struct clv_share {
   clv_fair_scheduler *at;
   tenant *of;
   clv_share *next, **place;
-  pthread_cond_t granted;
+  pthread_cond_t scheduled;
   unsigned held, wanted; /* threads; held is read by its own thread without the lock */
   bool active, waiting, stopped;
   uint64_t time;  /* virtual, among the shares of its tenant */
   uint64_t asked; /* order of those whose times are equal */
-  uint64_t began; /* its turn, ns */
+  uint64_t began; /* its slice, ns */
   uint64_t since; /* asked or charged, ns */
   clv_share_counts counts;
 };
 
-static uint64_t now_of(const clv_fair_scheduler *t) {
-  return t->o.now_ns ? t->o.now_ns(t->o.user) : clv_now_ns();
-}
+static uint64_t now_of(const clv_fair_scheduler *t) { return clv_clock_now(&t->o.clock); }
 
 /* ---- virtual time ---------------------------------------------------------------------------- */
 
@@ -59,14 +57,14 @@ static uint64_t least_tenant(const clv_fair_scheduler *t) {
   uint64_t least = UINT64_MAX;
   for (size_t i = 0; i < t->o.n_tenants; i++)
     if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->time);
-  return least == UINT64_MAX ? t->clock : least;
+  return least == UINT64_MAX ? t->idle_start : least;
 }
 
 static uint64_t least_share(const tenant *of) {
   uint64_t least = UINT64_MAX;
   for (const clv_share *s = of->shares; s; s = s->next)
     if (s->active) least = CLV_MIN(least, s->time);
-  return least == UINT64_MAX ? of->clock : least;
+  return least == UINT64_MAX ? of->idle_start : least;
 }
 
 static void arrive(clv_share *s) {
@@ -83,8 +81,8 @@ static void depart(clv_share *s) {
   if (!s->active) return;
   s->active = false;
   of->n_active--;
-  of->clock = CLV_MAX(of->clock, s->time);
-  s->at->clock = CLV_MAX(s->at->clock, of->time);
+  of->idle_start = CLV_MAX(of->idle_start, s->time);
+  s->at->idle_start = CLV_MAX(s->at->idle_start, of->time);
 }
 
 static void charge(clv_share *s, uint64_t now) {
@@ -102,7 +100,7 @@ static void settle(clv_fair_scheduler *t, uint64_t now) {
       if (s->held) charge(s, now);
 }
 
-/* ---- whose turn it is ------------------------------------------------------------------------ */
+/* ---- who is scheduled ------------------------------------------------------------------------ */
 
 static clv_share *first_of(const tenant *of) {
   clv_share *first = NULL;
@@ -126,7 +124,7 @@ static clv_share *first_waiting(const clv_fair_scheduler *t) {
   return first;
 }
 
-static void grant_threads(clv_share *s, uint64_t now) {
+static void start_slice(clv_share *s, uint64_t now) {
   s->waiting = false;
   __atomic_fetch_sub(&s->at->n_waiting, 1, __ATOMIC_RELAXED);
   s->held = s->wanted;
@@ -137,21 +135,21 @@ static void grant_threads(clv_share *s, uint64_t now) {
 }
 
 /* Nobody overtakes the first, however many threads it waits for. */
-static void let_in(clv_fair_scheduler *t, uint64_t now) {
+static void schedule(clv_fair_scheduler *t, uint64_t now) {
   for (clv_share *s; (s = first_waiting(t)) != NULL && s->wanted <= t->free;) {
-    grant_threads(s, now);
-    pthread_cond_signal(&s->granted);
+    start_slice(s, now);
+    pthread_cond_signal(&s->scheduled);
   }
 }
 
-static void give_up(clv_share *s, uint64_t now) {
+static void end_slice(clv_share *s, uint64_t now) {
   s->at->free += s->held;
   s->held = 0;
-  let_in(s->at, now);
+  schedule(s->at, now);
 }
 
-/* Somebody else has had less, and this one its slice. */
-static bool over(const clv_share *s, uint64_t now) {
+/* This one has had its slice, and another that waits has computed less. */
+static bool slice_over(const clv_share *s, uint64_t now) {
   const clv_share *first = first_waiting(s->at);
   if (!first || now - s->began < s->at->o.slice_ns) return false;
   return first->of == s->of ? first->time < s->time : first->of->time < s->of->time;
@@ -173,14 +171,14 @@ static void wait(clv_share *s, unsigned threads, uint64_t now) {
   s->since = now;
   s->waiting = true;
   __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
-  let_in(t, now);
-  while (s->waiting && !s->stopped) pthread_cond_wait(&s->granted, &t->lock);
+  schedule(t, now);
+  while (s->waiting && !s->stopped) pthread_cond_wait(&s->scheduled, &t->lock);
   if (!s->waiting) return;
   s->waiting = false;
   __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
   s->counts.waited_ns += now_of(t) - s->since;
   depart(s);
-  let_in(t, now_of(t)); /* who stood behind it may fit */
+  schedule(t, now_of(t)); /* the next one may fit */
 }
 
 bool clv_share_take(clv_share *s, unsigned threads) {
@@ -194,8 +192,8 @@ bool clv_share_take(clv_share *s, unsigned threads) {
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_of(t);
   settle(t, now);
-  bool keep = s->held == threads && !s->stopped && !over(s, now);
-  if (!keep && s->held) give_up(s, now);
+  bool keep = s->held == threads && !s->stopped && !slice_over(s, now);
+  if (!keep && s->held) end_slice(s, now);
   if (!keep && !s->stopped) wait(s, threads, now);
   bool mine = s->held;
   if (!mine) depart(s);
@@ -208,9 +206,9 @@ static void leave(clv_share *s, bool if_over) {
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_of(t);
   settle(t, now);
-  if (!if_over || over(s, now)) {
+  if (!if_over || slice_over(s, now)) {
     depart(s);
-    give_up(s, now);
+    end_slice(s, now);
   }
   pthread_mutex_unlock(&t->lock);
 }
@@ -229,7 +227,7 @@ void clv_share_stop(clv_share *s) {
   if (!s) return;
   pthread_mutex_lock(&s->at->lock);
   __atomic_store_n(&s->stopped, true, __ATOMIC_RELAXED);
-  pthread_cond_signal(&s->granted);
+  pthread_cond_signal(&s->scheduled);
   pthread_mutex_unlock(&s->at->lock);
 }
 
@@ -308,7 +306,7 @@ clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_er
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->at = t;
   s->of = at;
-  pthread_cond_init(&s->granted, NULL);
+  pthread_cond_init(&s->scheduled, NULL);
   pthread_mutex_lock(&t->lock);
   s->next = s->of->shares;
   s->place = &s->of->shares;
@@ -326,6 +324,6 @@ void clv_share_free(clv_share *s) {
   *s->place = s->next;
   if (s->next) s->next->place = s->place;
   pthread_mutex_unlock(&s->at->lock);
-  pthread_cond_destroy(&s->granted);
+  pthread_cond_destroy(&s->scheduled);
   free(s);
 }

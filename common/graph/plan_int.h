@@ -115,12 +115,17 @@ struct clv_plan {
   clv_call *idle;
 };
 
-typedef enum clv_call_state { CALL_EMPTY, CALL_FORWARD, CALL_BACKWARD, CALL_DONE } clv_call_state;
+typedef enum clv_plan_call_state {
+  PLAN_CALL_EMPTY,
+  PLAN_CALL_FORWARD,
+  PLAN_CALL_BACKWARD,
+  PLAN_CALL_DONE
+} clv_plan_call_state;
 
 struct clv_call {
   clv_call *next, *next_idle;
   char *block;
-  clv_call_state state;
+  clv_plan_call_state state;
   const void *in[CLV_MAX_INPUTS];
   clv_rng_key key;
 };

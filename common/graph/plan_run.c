@@ -174,7 +174,7 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   clv_call *c = p->idle;
   if (c) {
     p->idle = c->next_idle;
-    c->state = CALL_EMPTY;
+    c->state = PLAN_CALL_EMPTY;
     *ret = c;
     return CLV_OK;
   }
@@ -193,7 +193,7 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
 
 void clv_plan_call_put(clv_plan *p, clv_call *c) {
   if (!c) return;
-  c->state = CALL_EMPTY;
+  c->state = PLAN_CALL_EMPTY;
   c->next_idle = p->idle;
   p->idle = c;
 }
@@ -246,7 +246,7 @@ static clv_code take_inputs(clv_plan *p, clv_call *c, const void *const *in, boo
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) {
-  c->state = CALL_EMPTY;
+  c->state = PLAN_CALL_EMPTY;
   c->key = key ? *key : (clv_rng_key){0};
   CLV_TRY(take_inputs(p, c, in, keep_inputs, err));
   clv_plan_frame f = frame_of(p, c, param_block);
@@ -254,7 +254,7 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh(p, &f, param_version, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
-  c->state = CALL_FORWARD;
+  c->state = PLAN_CALL_FORWARD;
   return CLV_OK;
 }
 
@@ -265,18 +265,18 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   return refresh(p, &f, param_version, err);
 }
 
-static clv_code check_state(const clv_plan *p, const clv_call *c, clv_call_state want,
+static clv_code check_state(const clv_plan *p, const clv_call *c, clv_plan_call_state want,
                             clv_err *err) {
-  static const char *const words[] = {[CALL_EMPTY] = "has no forward",
-                                      [CALL_FORWARD] = "is after forward",
-                                      [CALL_BACKWARD] = "is after backward_input",
-                                      [CALL_DONE] = "is done"};
+  static const char *const words[] = {[PLAN_CALL_EMPTY] = "has no forward",
+                                      [PLAN_CALL_FORWARD] = "is after forward",
+                                      [PLAN_CALL_BACKWARD] = "is after backward_input",
+                                      [PLAN_CALL_DONE] = "is done"};
   if (!p->options.training)
     return clv_fail(err, CLV_PRECONDITION, "a plan for evaluation has no backward");
   if (c->state != want)
     return clv_fail(err, CLV_PRECONDITION, "the call %s; %s was to come", words[c->state],
-                    want == CALL_FORWARD ? "backward_input after forward"
-                                         : "backward_weight after backward_input");
+                    want == PLAN_CALL_FORWARD ? "backward_input after forward"
+                                              : "backward_weight after backward_input");
   return CLV_OK;
 }
 
@@ -288,7 +288,7 @@ static void zero_unwritten(const clv_plan *p, char *grads) {
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) {
-  CLV_TRY(check_state(p, c, CALL_FORWARD, err));
+  CLV_TRY(check_state(p, c, PLAN_CALL_FORWARD, err));
   clv_plan_frame f = frame_of(p, c, param_block);
   f.base[SPACE_DOUT] = lent(dout);
   f.grads = grad_block;
@@ -301,18 +301,18 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
   }
   if (!accumulate && grad_block) zero_unwritten(p, grad_block);
   CLV_TRY(run_phase(p, &f, PHASE_BACKWARD_INPUT, err));
-  c->state = CALL_BACKWARD;
+  c->state = PLAN_CALL_BACKWARD;
   return CLV_OK;
 }
 
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) {
-  CLV_TRY(check_state(p, c, CALL_BACKWARD, err));
+  CLV_TRY(check_state(p, c, PLAN_CALL_BACKWARD, err));
   clv_plan_frame f = frame_of(p, c, param_block);
   f.grads = grad_block;
   f.accumulate = accumulate;
   if (!accumulate && grad_block) zero_unwritten(p, grad_block);
   CLV_TRY(run_phase(p, &f, PHASE_BACKWARD_WEIGHT, err));
-  c->state = CALL_DONE;
+  c->state = PLAN_CALL_DONE;
   return CLV_OK;
 }

@@ -178,13 +178,14 @@ static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_passi
 static clv_code add_child(clv_rrefs *t, void *record, clv_rref_given *given) {
   const clv_rref_passing *what = given->passing;
   const clv_rref_handle *h = record;
+  clv_rref_given none = {0};
   clv_rref_child *c = clv_rref_find(&t->children, what->child);
   if (h->owner == t->o.self && h->record.state == RREF_JOINED)
     return clv_rref_fork_pass(t, h->ref, what, given->err);
-  if (c && step_child(t, c, RREF_CHILD_PASSED, given) != CLV_OK)
+  if (c && step_child(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
     return clv_fail(given->err, CLV_EXISTS, "id %llx is taken", (unsigned long long)what->child);
   CLV_TRY(child_new(t, record, what, &c, given->err));
-  return step_child(t, c, RREF_CHILD_PASSED, given);
+  return step_child(t, c, RREF_CHILD_PASSED, &none);
 }
 
 static clv_code send_use(clv_rrefs *t, void *record, clv_rref_given *given) {

@@ -174,7 +174,8 @@ static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!c) return false;
   if (c->events && !(c->ended & NODE_BIT(from->index))) api_take_trace(rt, from, p);
   c->ended |= NODE_BIT(from->index);
-  rt->wake |= !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
+  bool awaited = !c->ending || rt->n_awaiting;
+  rt->wake |= awaited && !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
   api_context_ended(rt, c);
   return false;
 }

@@ -400,6 +400,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
 /* An open context's id, 0: none is left. Those that are ending are waited for here. */
 static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   LOCKED(rt);
+  rt->n_awaiting++; /* for good */
   for (bool ending = true; ending;) {
     size_t at = 0;
     ending = false;

@@ -181,7 +181,7 @@ def deliver_and_users_may_come_before_the_call():
         w.send(deliver(16, 330))
         w.send(pb.Frame(kind=pb.PING, message=3))
         assert w.recv(pb.PONG).reply_to == 3
-        assert w.status().calls_waiting == 1 and w.status().contexts == 1
+        settled(w, calls_waiting=1, contexts=1)
         w.send(call(16, 330, 0, [(1, True, raw(x), [N, D])]))
         h = m.forward(x)
         got = {f.message: numbers(f) for f in (w.recv(pb.VALUE), w.recv(pb.VALUE))}

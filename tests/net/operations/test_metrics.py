@@ -161,6 +161,40 @@ def counters_agree_with_the_run():
     assert sent > 100000 and sent <= came < 1.05 * sent + 1500 * steps, (sent, came)
 
 
+def wakes_of_windows(port, windows):
+    """(steps, wakes, seconds) of a worker, one after another."""
+    def look():
+        n = numbers(port)
+        return n[f"cleave_worker_steps_total{{{ME}}}"], n[f"cleave_worker_wakes_total{{{ME}}}"], time.monotonic()
+    seen = [look()]
+    for _ in range(windows):
+        time.sleep(0.08)
+        seen.append(look())
+    return [tuple(b - a for a, b in zip(*pair)) for pair in zip(seen, seen[1:])]
+
+
+@suite.test
+def a_step_of_a_small_network_wakes_its_worker_twice():
+    """Once for the input, with which its CALL and the end of the step before ride, and once for the
+    gradient, with PREPARE. What rides waits for 10 ms at most, and up to five steps a second are
+    traced, with an end that is waited for."""
+    if SANITIZED:
+        return "a sanitized program is slow, and what rides is split"
+    write_npy(os.path.join(cluster.dir, "data", "mlp_x.npy"), (320, 16), "<f4", struct.pack("<5120f", *(i % 97 / 97 for i in range(5120))))
+    write_npy(os.path.join(cluster.dir, "data", "mlp_y.npy"), (320, 1), "<f4", struct.pack("<320f", *[0, 1] * 160))
+    session = cluster.session("wakes", "data: {format: npy, root: data, train: [mlp_x.npy, mlp_y.npy]}\n"
+                              "stages:\n  - {name: a, at: master, layers: [{op: linear, out: 8}, {op: relu}]}\n"
+                              "  - {name: b, at: w1, layers: [{op: linear, out: 1}, {op: sigmoid}]}\n"
+                              "loss: {kind: bce}\ntrain: {batch: 32, max_steps: 10000000, optimizer: {kind: sgd, lr: 0.5}}\n")
+    key = f"cleave_worker_steps_total{{{ME}}}"
+    before = numbers(cluster.pages[0])[key]
+    with Running([MASTER, "train", session], cwd=cluster.dir):
+        until(lambda: numbers(cluster.pages[0])[key] > before + 50)
+        windows = [w for w in wakes_of_windows(cluster.pages[0], 16) if w[0] > 4]
+    extra = sorted((wakes - 100 * s - 2 * (1 + 5 * s)) / steps for steps, wakes, s in windows)
+    assert windows and extra[len(extra) // 2] <= 2.1, windows
+
+
 @suite.test
 def counters_stay_when_a_session_is_cut_off():
     with Training("cut", 1000000, set=[waiting(150)]) as run:

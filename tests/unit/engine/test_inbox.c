@@ -1,18 +1,409 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node without threads and sleep: polled, or with a world of its own that runs while it waits.
+ * When a node wants its thread: at once for what lets something run, with the next packet or after
+ * a rest for the other facts. Nodes without a thread, on a clock of the test's, and one with.
  */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "common/engine/inbox_int.h"
 #include "tests/unit/engine/engine_test.h"
 
+enum { ROWS = 4, COLUMNS = 3, LEAF = 10, CALLED = 11, KINDS = 64 };
+
 typedef struct world {
+  clv_pool *pool;
   clv_session_node *node;
-  uint64_t now;
-  unsigned waits, answers;
-  bool kicks, over;
-  clv_packet *arrives; /* at the end of the first wait */
+  uint64_t now, context;
+  uint32_t module;         /* that is called */
+  uint32_t answers[KINDS]; /* by kind */
+  unsigned waits;
+  bool kicks, over, alone;
+  clv_packet *arrives; /* in the first wait */
 } world;
 
 static uint64_t now_of(void *user) { return ((world *)user)->now; }
+
+static void on_driver(void *user, clv_packet *p) {
+  ((world *)user)->answers[p->frame.kind]++;
+  clv_packet_free(p);
+}
+
+static void add_module(world *w, uint32_t index, bool final) {
+  clv_err err = {0};
+  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), index);
+  clv_module *module;
+  so.final = final;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(w->node, module, &err));
+}
+
+/* A node and linear layers: module 0, whose steps are final, and 1. */
+static void make(world *w, clv_node_options o) {
+  clv_err err = {0};
+  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
+  o.pool = w->pool;
+  o.user = w;
+  o.on_driver = on_driver;
+  assert_ok(clv_node_new(&o, &w->node, &err));
+  add_module(w, 0, true);
+  add_module(w, 1, false);
+}
+
+/* A node that is polled and has been idle for long. */
+static int set_up(void **state) {
+  world *w = calloc(1, sizeof *w);
+  assert_non_null(w);
+  w->now = 1000;
+  w->context = 7;
+  make(w, (clv_node_options){.clock = {now_of, w}});
+  assert_false(clv_node_poll(w->node));
+  *state = w;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  world *w = *state;
+  clv_node_free(w->node);
+  clv_pool_unref(w->pool);
+  free(w);
+  return 0;
+}
+
+/* ---- packets --------------------------------------------------------------------------------- */
+
+static clv_tensor *ones(world *w, int64_t rows) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
+  return t;
+}
+
+static void post_call(world *w, bool here) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  assert_ok(clv_packet_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
+  assert_ok(clv_packet_arg(p, LEAF, true, here ? t : NULL, &err));
+  assert_ok(clv_packet_call_deliver(p, "", &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_value(world *w, int64_t rows) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, rows);
+  assert_ok(clv_packet_value(w->pool, w->context, LEAF, "", t, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_deliver(world *w, uint64_t value) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_deliver(w->pool, w->context, value, "", &p, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_prepare(world *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_need(p, CALLED, 1, 0, &err));
+  assert_ok(clv_packet_target(p, 0, LEAF, "", 0, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_gradient(world *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  assert_ok(clv_packet_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_drop(world *w, uint64_t value) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_drop(w->pool, w->context, 0, &value, 1, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_end(world *w, bool steps) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(w->pool, w->context, 1, &p, &err));
+  if (steps) clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_node_post(w->node, p);
+}
+
+/* ---- on a clock of the test's ---------------------------------------------------------------- */
+
+static void assert_waits(world *w) { assert_true(clv_node_due(w->node) == w->now + CLV_REST_NS); }
+
+static void assert_wakes(world *w) {
+  assert_true(clv_node_due(w->node) == 0);
+  assert_true(clv_node_poll(w->node));
+  assert_true(clv_node_due(w->node) == UINT64_MAX);
+}
+
+static uint64_t values_of(const world *w) {
+  clv_context_counts c;
+  clv_node_context_count(w->node, &c);
+  return c.values;
+}
+
+static void a_node_is_polled(void **state) {
+  world *w = *state;
+  assert_false(clv_node_poll(w->node));
+  assert_true(clv_node_due(w->node) == UINT64_MAX);
+  post_end(w, false);
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_ENDED], 1);
+  post_end(w, false);
+  clv_node_stop(w->node);
+  assert_false(clv_node_poll(w->node));
+  assert_int_equal(w->answers[CLV_ENDED], 1);
+}
+
+/* What a step of a stage in the middle is: two wake-ups, however far apart its frames come. */
+static void a_step_wakes_twice(void **state) {
+  world *w = *state;
+  for (uint32_t i = 1; i <= 3; i++, w->context++) {
+    post_call(w, false);
+    assert_waits(w);
+    post_value(w, ROWS);
+    assert_wakes(w);
+    assert_int_equal(w->answers[CLV_VALUE], i);
+    assert_int_equal(w->answers[CLV_ENDED], i - 1);
+    post_prepare(w);
+    assert_waits(w);
+    post_gradient(w);
+    assert_wakes(w);
+    assert_int_equal(w->answers[CLV_FINISHED], i);
+    post_end(w, true);
+    assert_waits(w);
+  }
+  w->now += CLV_REST_NS;
+  assert_true(clv_node_due(w->node) <= w->now);
+  assert_true(clv_node_poll(w->node));
+  assert_int_equal(w->answers[CLV_ENDED], 3);
+}
+
+static void facts_in_the_other_order_wake_as_well(void **state) {
+  world *w = *state;
+  post_value(w, ROWS);
+  assert_waits(w);
+  post_call(w, false); /* with the value that is queued */
+  assert_wakes(w);
+  post_gradient(w);
+  assert_waits(w);
+  post_prepare(w);
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_FINISHED], 1);
+}
+
+static void facts_that_have_been_handled_count(void **state) {
+  world *w = *state;
+  post_deliver(w, LEAF);
+  post_drop(w, 99);
+  post_gradient(w);
+  assert_waits(w);
+  w->now += CLV_REST_NS;
+  assert_true(clv_node_poll(w->node));
+  post_value(w, ROWS); /* a DELIVER is there for it */
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_VALUE], 1);
+  post_deliver(w, LEAF);
+  assert_wakes(w);
+  post_call(w, false); /* its value is there */
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_VALUE], 3);
+  post_prepare(w); /* its gradient is there */
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_FINISHED], 1);
+}
+
+/* Forward and backward of a root are one wake-up when its pass is known first. */
+static void a_root_is_one_wake(void **state) {
+  world *w = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  post_call(w, false);
+  assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_need(p, CALLED, 0, 1, &err));
+  clv_node_post(w->node, p);
+  assert_waits(w);
+  post_value(w, ROWS);
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_VALUE], 1);
+  assert_int_equal(w->answers[CLV_ABORT], 1); /* it is no scalar: its backward has been tried */
+}
+
+static void a_prepare_wakes_for_a_root_that_has_run(void **state) {
+  world *w = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  post_call(w, true);
+  assert_wakes(w);
+  assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_need(p, CALLED, 0, 1, &err));
+  clv_node_post(w->node, p);
+  assert_wakes(w);
+}
+
+static void much_and_many_wake(void **state) {
+  world *w = *state;
+  post_value(w, 100000);
+  assert_wakes(w);
+  for (int i = 1; i < CLV_REST_PACKETS; i++) {
+    post_drop(w, LEAF);
+    assert_waits(w);
+  }
+  post_drop(w, LEAF);
+  assert_wakes(w);
+}
+
+/* Memory of what the program has dropped does not wait for its next packet. */
+static void what_waits_is_handled_after_a_rest(void **state) {
+  world *w = *state;
+  post_value(w, ROWS);
+  assert_waits(w);
+  w->now += CLV_REST_NS;
+  assert_true(clv_node_poll(w->node));
+  assert_int_equal(values_of(w), 1);
+  post_drop(w, LEAF);
+  assert_waits(w);
+  w->now += CLV_REST_NS;
+  assert_true(clv_node_due(w->node) <= w->now);
+  assert_true(clv_node_poll(w->node));
+  assert_int_equal(values_of(w), 0);
+}
+
+static void post_apply(world *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_apply(w->pool, w->context, 5, w->module, 1, 0.1f, true, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+/* A program that closes the context of a final step waits for one thing, and so does the node. */
+static void a_final_step_rides_with_the_end_behind_it(void **state) {
+  world *w = *state;
+  for (uint32_t i = 0; i < 2; i++, w->context++) {
+    w->module = i;
+    post_call(w, true);
+    assert_wakes(w);
+    post_prepare(w);
+    post_gradient(w);
+    assert_wakes(w);
+    post_apply(w);
+    if (i == 0)
+      assert_waits(w);
+    else
+      assert_wakes(w);
+    post_end(w, false);
+    assert_wakes(w);
+    assert_int_equal(w->answers[CLV_APPLIED], i + 1);
+    assert_int_equal(w->answers[CLV_ENDED], i + 1);
+  }
+}
+
+static void an_end_that_is_waited_for_wakes(void **state) {
+  world *w = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  post_call(w, true);
+  assert_wakes(w);
+  post_end(w, false);
+  assert_wakes(w);
+  assert_ok(clv_packet_call(w->pool, w->context + 1, CALLED, 0, true, &p, &err));
+  p->frame.context = w->context + 1;
+  p->frame.flags |= CLV_FLAG_TRACE;
+  assert_ok(clv_packet_arg(p, LEAF, true, NULL, &err));
+  clv_node_post(w->node, p);
+  w->now += CLV_REST_NS;
+  assert_true(clv_node_poll(w->node));
+  assert_ok(clv_packet_end_context(w->pool, w->context + 1, 1, &p, &err));
+  clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_node_post(w->node, p);
+  assert_wakes(w);
+  assert_int_equal(w->answers[CLV_ENDED], 2);
+}
+
+/* ---- frames by chance ------------------------------------------------------------------------ */
+
+static uint64_t draw(uint64_t *seed, uint64_t n) {
+  *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+  return (*seed >> 33) % n;
+}
+
+/* Of the calls 11 to 13, each on the one before, and of the leaf 10. */
+static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  uint64_t call = CALLED + draw(seed, 3);
+  switch (draw(seed, 7)) {
+    case 0:
+      assert_ok(clv_packet_value(w->pool, context, LEAF, "", t, &p, &err));
+      return p;
+    case 1:
+      assert_ok(clv_packet_gradient(w->pool, context, 1, call, 0, "", t, &p, &err));
+      return p;
+    case 2:
+      assert_ok(clv_packet_deliver(w->pool, context, LEAF + draw(seed, 4), "", &p, &err));
+      return p;
+    case 3:
+      assert_ok(clv_packet_prepare(w->pool, context, 1, 0, draw(seed, 2), draw(seed, 2), false, &p,
+                                   &err));
+      assert_ok(clv_packet_need(p, call, (uint32_t)draw(seed, 2), 0, &err));
+      assert_ok(clv_packet_target(p, 0, call - 1, "", 0, &err));
+      return p;
+    case 4:
+      assert_ok(clv_packet_drop(w->pool, context, 0, &call, 1, &p, &err));
+      return p;
+    default:
+      assert_ok(clv_packet_call(w->pool, context, call, 0, true, &p, &err));
+      assert_ok(clv_packet_arg(p, call - 1, true, draw(seed, 4) ? NULL : t, &err));
+      if (draw(seed, 2)) assert_ok(clv_packet_call_deliver(p, "", &err));
+      return p;
+  }
+}
+
+static uint64_t runs(const world *w) {
+  clv_module_counts c;
+  clv_module_count(clv_node_module(w->node, 0), &c);
+  return c.forwards + c.backwards + w->answers[CLV_VALUE] + w->answers[CLV_FINISHED] +
+         w->answers[CLV_GRADIENT];
+}
+
+/* Whatever is left waiting, alone or beside others, lets nothing run when it is handled. */
+static void nothing_runs_for_what_may_wait(void **state) {
+  world *w = *state;
+  uint64_t seed = 11;
+  uint32_t waited = 0, woke = 0;
+  for (uint64_t i = 0; i < 20000; i++) {
+    uint64_t before = runs(w);
+    do {
+      clv_node_post(w->node, by_chance(w, 100 + i / 20, &seed));
+    } while (clv_node_due(w->node) != 0 && draw(&seed, 3));
+    bool waits = clv_node_due(w->node) != 0;
+    assert_true(clv_node_poll(w->node));
+    assert_true(!waits || runs(w) == before);
+    waited += waits;
+    woke += runs(w) != before;
+    if (i % 20 != 19) continue;
+    clv_packet *p;
+    clv_err err = {0};
+    assert_ok(clv_packet_end_context(w->pool, 100 + i / 20, 1, &p, &err));
+    clv_node_post(w->node, p);
+    assert_wakes(w);
+  }
+  assert_true(waited > 1000 && woke > 1000);
+}
+
+/* ---- a world of its own ---------------------------------------------------------------------- */
 
 static bool pass_time(void *user, uint64_t until_ns) {
   world *w = user;
@@ -26,56 +417,14 @@ static bool pass_time(void *user, uint64_t until_ns) {
   return !w->over;
 }
 
-static void on_driver(void *user, clv_packet *p) {
-  ((world *)user)->answers++;
-  clv_packet_free(p);
-}
-
-static clv_packet *an_end(clv_pool *pool) {
-  clv_packet *p;
-  clv_err err;
-  assert_ok(clv_packet_end_context(pool, 7, 1, &p, &err));
-  return p;
-}
-
-static void test_a_node_is_polled(void **state) {
+static void a_world_runs_while_a_node_waits(void **state) {
   world w = {.now = 1000};
-  clv_err err;
-  clv_pool *pool;
+  clv_err err = {0};
   (void)state;
-  assert_ok(clv_pool_new((size_t)1 << 30, 1024, &pool, &err));
-  clv_node_options o = {.pool = pool, .clock = {now_of, &w}, .user = &w, .on_driver = on_driver};
-  assert_ok(clv_node_new(&o, &w.node, &err));
-  assert_false(clv_node_poll(w.node));
-  assert_true(clv_node_due(w.node) == UINT64_MAX);
-  clv_node_post(w.node, an_end(pool));
-  assert_true(clv_node_due(w.node) == 0);
-  assert_true(clv_node_poll(w.node));
-  assert_int_equal(w.answers, 1);
-  clv_node_post(w.node, an_end(pool));
-  clv_node_stop(w.node);
-  assert_false(clv_node_poll(w.node));
-  assert_int_equal(w.answers, 1);
-  clv_node_free(w.node);
-  clv_pool_unref(pool);
-}
-
-static void test_a_world_runs_while_it_waits(void **state) {
-  world w = {.now = 1000};
-  clv_err err;
-  clv_pool *pool;
-  (void)state;
-  assert_ok(clv_pool_new((size_t)1 << 30, 1024, &pool, &err));
-  clv_node_options o = {.pool = pool,
-                        .clock = {now_of, &w},
-                        .user = &w,
-                        .on_driver = on_driver,
-                        .wait = pass_time,
-                        .wait_user = &w};
-  assert_ok(clv_node_new(&o, &w.node, &err));
-  w.arrives = an_end(pool);
+  make(&w, (clv_node_options){.clock = {now_of, &w}, .wait = pass_time, .wait_user = &w});
+  assert_ok(clv_packet_end_context(w.pool, 7, 1, &w.arrives, &err));
   assert_false(clv_node_help(w.node, 5000)); /* its time has come */
-  assert_int_equal(w.answers, 1);
+  assert_int_equal(w.answers[CLV_ENDED], 1);
   assert_int_equal(w.waits, 2);
   assert_true(w.now == 5000);
   w.kicks = true;
@@ -88,13 +437,61 @@ static void test_a_world_runs_while_it_waits(void **state) {
   assert_false(clv_node_help(w.node, 9000));
   assert_int_equal(w.waits, 4);
   clv_node_free(w.node);
-  clv_pool_unref(pool);
+  clv_pool_unref(w.pool);
+}
+
+/* ---- with a thread --------------------------------------------------------------------------- */
+
+static void *run(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+static bool gets_to(const world *w, uint64_t values) {
+  for (int i = 0; i < 30000 && values_of(w) != values; i++) usleep(1000);
+  return values_of(w) == values;
+}
+
+/* Nothing else comes, at a thread that rests and at one that has slept for long. */
+static void a_thread_handles_what_waits_by_itself(void **state) {
+  world w = {0};
+  pthread_t thread;
+  (void)state;
+  make(&w, (clv_node_options){0});
+  assert_int_equal(pthread_create(&thread, NULL, run, w.node), 0);
+  for (int i = 0; i < 8; i++) {
+    post_value(&w, ROWS);
+    if (i % 2) usleep(CLV_REST_NS / 1000 / 4);
+    assert_true(gets_to(&w, 1));
+    post_drop(&w, LEAF);
+    assert_true(gets_to(&w, 0));
+    if (i > 4) usleep(3 * CLV_REST_NS / 1000);
+  }
+  clv_node_stop(w.node);
+  pthread_join(thread, NULL);
+  clv_node_times t;
+  clv_node_time(w.node, &t);
+  assert_true(t.wakes > 0);
+  clv_node_free(w.node);
+  clv_pool_unref(w.pool);
 }
 
 int main(void) {
+#define POLLED(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_node_is_polled),
-      cmocka_unit_test(test_a_world_runs_while_it_waits),
+      POLLED(a_node_is_polled),
+      POLLED(a_step_wakes_twice),
+      POLLED(facts_in_the_other_order_wake_as_well),
+      POLLED(facts_that_have_been_handled_count),
+      POLLED(a_root_is_one_wake),
+      POLLED(a_prepare_wakes_for_a_root_that_has_run),
+      POLLED(much_and_many_wake),
+      POLLED(what_waits_is_handled_after_a_rest),
+      POLLED(a_final_step_rides_with_the_end_behind_it),
+      POLLED(an_end_that_is_waited_for_wakes),
+      POLLED(nothing_runs_for_what_may_wait),
+      cmocka_unit_test(a_world_runs_while_a_node_waits),
+      cmocka_unit_test(a_thread_handles_what_waits_by_itself),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who computes when, on a clock that stands still until somebody computes: the order of turns is a
+ * Who computes when, on a clock that stands still until somebody computes: the order of slices is a
  * function of weights, times and the order of asking. Then many threads on the real clock.
  */
 #include <pthread.h>
@@ -22,37 +22,36 @@
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
-enum { MOST_SEATS = 8, MOST_TURNS = 4096 };
+enum { MOST_SHARES = 8, MOST_PIECES = 4096 };
 
-typedef struct hall {
+typedef struct room {
   uint64_t clock; /* ns; atomic */
   clv_fair_scheduler *t;
-  char order[MOST_TURNS]; /* letters of those who computed a piece */
+  char order[MOST_PIECES]; /* letters of those who computed a piece */
   uint32_t n;
-} hall;
+} room;
 
-static uint64_t hall_clock(void *user) {
-  return __atomic_load_n(&((hall *)user)->clock, __ATOMIC_SEQ_CST);
+static uint64_t room_clock(void *user) {
+  return __atomic_load_n(&((room *)user)->clock, __ATOMIC_SEQ_CST);
 }
 
-static void pass(hall *h, uint64_t ns) { __atomic_fetch_add(&h->clock, ns, __ATOMIC_SEQ_CST); }
+static void pass(room *h, uint64_t ns) { __atomic_fetch_add(&h->clock, ns, __ATOMIC_SEQ_CST); }
 
-static void open_hall(hall *h, unsigned cores, uint64_t slice_ns, const uint64_t *weights,
+static void room_init(room *h, unsigned cores, uint64_t slice_ns, const uint64_t *weights,
                       size_t n) {
   clv_err err = {0};
-  *h = (hall){.clock = 1000};
+  *h = (room){.clock = 1000};
   clv_fair_scheduler_options o = {.cores = cores,
                                   .n_tenants = n,
                                   .weights = weights,
                                   .slice_ns = slice_ns,
-                                  .now_ns = hall_clock,
-                                  .user = h};
+                                  .clock = {.now_ns = room_clock, .user = h}};
   assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
 }
 
 /* Somebody who computes so many pieces of a length, one after the other. */
 typedef struct guest {
-  hall *h;
+  room *h;
   clv_share *share;
   pthread_t thread;
   char letter;
@@ -62,7 +61,7 @@ typedef struct guest {
   bool refused;
 } guest;
 
-static clv_share *seat_of(hall *h, size_t tenant) {
+static clv_share *share_of(room *h, size_t tenant) {
   clv_err err = {0};
   clv_share *s;
   assert_ok(clv_share_new(h->t, tenant, &s, &err));
@@ -75,7 +74,7 @@ static void *compute(void *user) {
     g->refused = !clv_share_take(g->share, g->threads);
     if (g->refused) break;
     uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
-    if (place < MOST_TURNS) g->h->order[place] = g->letter;
+    if (place < MOST_PIECES) g->h->order[place] = g->letter;
     pass(g->h, g->length);
   }
   clv_share_release(g->share);
@@ -89,13 +88,13 @@ static uint64_t waited(const guest *g) {
 }
 
 /* Starts it and sees that it waits. */
-static void enter(guest *g, hall *h, size_t tenant, char letter, uint32_t pieces) {
+static void enter(guest *g, room *h, size_t tenant, char letter, uint32_t pieces) {
   g->h = h;
   g->letter = letter;
   g->pieces = pieces;
   if (!g->length) g->length = 10;
   if (!g->threads) g->threads = 1;
-  g->share = seat_of(h, tenant);
+  g->share = share_of(h, tenant);
   assert_int_equal(pthread_create(&g->thread, NULL, compute, g), 0);
   for (uint64_t begin = clv_now_ns(); !waited(g);) {
     if (clv_now_ns() - begin > 5000000000u) fail_msg("'%c' does not wait", letter);
@@ -109,7 +108,7 @@ static void gone(guest *g) {
   clv_share_free(g->share);
 }
 
-static uint32_t count(const hall *h, char letter, uint32_t first) {
+static uint32_t count(const room *h, char letter, uint32_t first) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < first; i++) n += h->order[i] == letter;
   return n;
@@ -121,10 +120,10 @@ static const uint64_t equal[] = {1, 1, 1};
 
 static void least_virtual_time_first(void **state) {
   (void)state;
-  hall h;
+  room h;
   const uint64_t weights[] = {1, 3, 1};
-  open_hall(&h, 1, 0, weights, 3);
-  clv_share *door = seat_of(&h, 2);
+  room_init(&h, 1, 0, weights, 3);
+  clv_share *door = share_of(&h, 2);
   guest a = {.length = 300}, b = {.length = 300};
   assert_true(clv_share_take(door, 1));
   enter(&a, &h, 0, 'a', 200);
@@ -138,11 +137,11 @@ static void least_virtual_time_first(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void tenants_before_their_seats(void **state) {
+static void tenants_before_their_shares(void **state) {
   (void)state;
-  hall h;
-  open_hall(&h, 1, 0, equal, 3);
-  clv_share *door = seat_of(&h, 2);
+  room h;
+  room_init(&h, 1, 0, equal, 3);
+  clv_share *door = share_of(&h, 2);
   guest many[4] = {0}, one = {0};
   assert_true(clv_share_take(door, 1));
   for (int i = 0; i < 4; i++) enter(&many[i], &h, 0, (char)('a' + i), 100);
@@ -159,10 +158,10 @@ static void tenants_before_their_seats(void **state) {
 /* Long alone, never asked twice: what it has had until now is charged when another comes. */
 static void idle_time_is_not_saved_up(void **state) {
   (void)state;
-  hall h;
-  open_hall(&h, 1, 0, equal, 3);
+  room h;
+  room_init(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  a.share = seat_of(&h, 0);
+  a.share = share_of(&h, 0);
   assert_true(clv_share_take(a.share, 1));
   pass(&h, 1000000);
   enter(&b, &h, 1, 'b', 100);
@@ -185,18 +184,18 @@ static void idle_time_is_not_saved_up(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void a_new_seat_does_not_shed_what_its_tenant_has_had(void **state) {
+static void a_new_share_does_not_shed_what_its_tenant_has_had(void **state) {
   (void)state;
-  hall h;
-  open_hall(&h, 1, 0, equal, 3);
+  room h;
+  room_init(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  clv_share *door = seat_of(&h, 0);
+  clv_share *door = share_of(&h, 0);
   assert_true(clv_share_take(door, 1));
   enter(&b, &h, 1, 'b', 100);
   pass(&h, 500); /* tenant 0 is ahead by fifty pieces when it comes back with another share */
   clv_share_release(door);
   clv_share_free(door);
-  a.share = seat_of(&h, 0);
+  a.share = share_of(&h, 0);
   a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
   assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
   gone(&b);
@@ -205,11 +204,11 @@ static void a_new_seat_does_not_shed_what_its_tenant_has_had(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void a_turn_lasts_a_slice(void **state) {
+static void a_slice_lasts_as_long_as_it_says(void **state) {
   (void)state;
-  hall h;
-  open_hall(&h, 1, 40, equal, 3);
-  clv_share *door = seat_of(&h, 2);
+  room h;
+  room_init(&h, 1, 40, equal, 3);
+  clv_share *door = share_of(&h, 2);
   guest a = {0}, b = {0};
   assert_true(clv_share_take(door, 1));
   enter(&a, &h, 0, 'a', 40);
@@ -226,12 +225,12 @@ static void a_turn_lasts_a_slice(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void between_packets_a_turn_is_given_away(void **state) {
+static void between_packets_a_slice_is_ended_for_another(void **state) {
   (void)state;
-  hall h;
+  room h;
   clv_share_counts c;
-  open_hall(&h, 1, 0, equal, 3);
-  clv_share *mine = seat_of(&h, 0);
+  room_init(&h, 1, 0, equal, 3);
+  clv_share *mine = share_of(&h, 0);
   guest b = {0};
   assert_true(clv_share_take(mine, 1));
   clv_share_yield(mine); /* nobody is there */
@@ -253,9 +252,9 @@ static void between_packets_a_turn_is_given_away(void **state) {
 
 static void who_is_stopped_does_not_wait(void **state) {
   (void)state;
-  hall h;
-  open_hall(&h, 1, 0, equal, 3);
-  clv_share *door = seat_of(&h, 2);
+  room h;
+  room_init(&h, 1, 0, equal, 3);
+  clv_share *door = share_of(&h, 2);
   guest a = {0}, b = {0};
   assert_true(clv_share_take(door, 1));
   enter(&a, &h, 0, 'a', 10);
@@ -265,7 +264,7 @@ static void who_is_stopped_does_not_wait(void **state) {
   assert_true(a.refused);
   assert_false(clv_share_take(a.share, 1)); /* nor later */
   clv_share_free(a.share);
-  clv_share_stop(door); /* who computes is not interrupted, but gets no other turn */
+  clv_share_stop(door); /* who computes is not interrupted, but is not scheduled again */
   assert_false(clv_share_take(door, 1));
   gone(&b);
   assert_int_equal(count(&h, 'b', 10), 10);
@@ -277,9 +276,9 @@ static void who_is_stopped_does_not_wait(void **state) {
 
 static void nobody_overtakes_who_needs_more_cores(void **state) {
   (void)state;
-  hall h;
-  open_hall(&h, 4, 0, equal, 3);
-  clv_share *x = seat_of(&h, 0), *y = seat_of(&h, 0);
+  room h;
+  room_init(&h, 4, 0, equal, 3);
+  clv_share *x = share_of(&h, 0), *y = share_of(&h, 0);
   guest wide = {.threads = 64}, narrow = {0};
   assert_true(clv_share_take(x, 2));
   assert_true(clv_share_take(y, 2));
@@ -332,37 +331,53 @@ static void a_crowd_never_has_more_than_the_cores(void **state) {
   (void)state;
   clv_err err = {0};
   crowd c = {0};
-  pthread_t threads[MOST_SEATS];
+  pthread_t threads[MOST_SHARES];
   clv_fair_scheduler_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
   assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
-  for (int i = 0; i < MOST_SEATS; i++)
+  for (int i = 0; i < MOST_SHARES; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, jostle, &c), 0);
-  for (int i = 0; i < MOST_SEATS; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < MOST_SHARES; i++) pthread_join(threads[i], NULL);
   assert_in_range(c.most, 2, 3);
   clv_fair_scheduler_free(c.t);
 }
 
 static void what_makes_no_sense_is_refused(void **state) {
   (void)state;
-  hall h;
+  room h;
   clv_err err = {0};
   clv_share *s;
   clv_fair_scheduler *t;
-  open_hall(&h, 1, 0, equal, 3);
+  room_init(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
   assert_true(clv_share_take(NULL, 1)); /* without a share nobody waits */
   clv_fair_scheduler_free(h.t);
 }
 
+/* What is closed may not have been made. */
+static void closing_nothing_is_fine(void **state) {
+  clv_account *none = NULL;
+  (void)state;
+  clv_account_unref(NULL);
+  clv_account_unrefp(&none);
+  clv_pool_unref(NULL);
+  clv_slab_done(NULL);
+  clv_share_release(NULL);
+  clv_share_yield(NULL);
+  clv_share_stop(NULL);
+  clv_share_free(NULL);
+  clv_fair_scheduler_free(NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(closing_nothing_is_fine),
       cmocka_unit_test(least_virtual_time_first),
-      cmocka_unit_test(tenants_before_their_seats),
+      cmocka_unit_test(tenants_before_their_shares),
       cmocka_unit_test(idle_time_is_not_saved_up),
-      cmocka_unit_test(a_new_seat_does_not_shed_what_its_tenant_has_had),
-      cmocka_unit_test(a_turn_lasts_a_slice),
-      cmocka_unit_test(between_packets_a_turn_is_given_away),
+      cmocka_unit_test(a_new_share_does_not_shed_what_its_tenant_has_had),
+      cmocka_unit_test(a_slice_lasts_as_long_as_it_says),
+      cmocka_unit_test(between_packets_a_slice_is_ended_for_another),
       cmocka_unit_test(who_is_stopped_does_not_wait),
       cmocka_unit_test(nobody_overtakes_who_needs_more_cores),
       cmocka_unit_test(a_crowd_never_has_more_than_the_cores),

@@ -1,36 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The gradients of a context become a step of each module's optimiser, which REVERT can take back
- * as long as no other context has done anything.
+ * as long as no other context has done anything. Both are changes, which wait in the queues of
+ * their modules.
  */
 #include "common/engine/context_int.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static bool meant(const clv_module_gradient *g, uint32_t module) {
   return module == CLV_MODULE_ALL || module == g->module;
-}
-
-static void forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t module) {
-  for (clv_module_gradient **at = &ctx->gradients; *at;) {
-    clv_module_gradient *g = *at;
-    if (!meant(g, module)) {
-      at = &g->next;
-      continue;
-    }
-    *at = g->next;
-    clv_tensor_unref(g->block);
-    clv_old_weights_unref(e, g->previous);
-    clv_slab_give(&e->gradients, g);
-  }
 }
 
 void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_queue *l = &e->queues[i];
     if (l->shadow_of != id || (module != CLV_MODULE_ALL && module != i)) continue;
-    clv_module_restore_buffers(e->env.module(e->env.user, i));
+    clv_module_restore_buffers(clv_contexts_module(e, i));
     l->shadow_of = 0;
     clv_context *c = clv_context_find(e, id);
     if (c) c->kept[i / 8] &= (uint8_t) ~(1u << (i % 8)); /* the next call keeps them again */
@@ -58,77 +44,15 @@ void clv_context_finalise(clv_contexts *e, uint64_t working) {
   for (clv_change *k = e->waiting_changes; k; k = k->next)
     k->final |= k->kind == CLV_APPLY && k->context != working && !revert_waits(e, k->context);
   for (uint32_t i = 0; e->n_snapshots && i < CLV_MODULE_ALL; i++) {
-    clv_module_queue *l = &e->queues[i];
-    if (!l->snapshot_of || l->snapshot_of == working || revert_waits(e, l->snapshot_of)) continue;
-    l->snapshot_of = 0;
-    e->n_snapshots--;
+    uint64_t of = e->queues[i].snapshot_of;
+    if (of && of != working && !revert_waits(e, of)) clv_step_fact_of(e, i, 0, STEP_OTHER_WORK);
   }
 }
 
-_Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
-               "a change has a rate for each group");
-
-static void step_module(clv_contexts *e, const clv_change *k, uint32_t module,
-                        clv_tensor *gradients) {
-  clv_module *m = e->env.module(e->env.user, module);
-  clv_module_queue *l = &e->queues[module];
-  double rates[CLV_OPTIM_MAX_GROUPS];
-  (void)clv_share_take(e->env.share, 1); /* a step that has begun is taken, whether or not */
-  if (!k->final && !m->o.final) {
-    clv_module_snapshot(m);
-    e->n_snapshots += !l->snapshot_of;
-    l->snapshot_of = k->context;
-  }
-  for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
-  clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
-  m->version++;
-  clv_counter_add(&m->steps, 1);
-  clv_counter_add(&m->counts.stepped, 1);
-}
-
-static bool revert_module(clv_contexts *e, const clv_change *k, uint32_t module) {
-  clv_module *m = e->env.module(e->env.user, module);
-  clv_module_queue *l = &e->queues[module];
-  if (l->snapshot_of != k->context) return false;
-  clv_module_revert(m);
-  clv_counter_add(&m->steps, -(uint64_t)1);
-  l->snapshot_of = 0;
-  e->n_snapshots--;
-  return true;
-}
-
-static void answer(clv_contexts *e, const clv_change *k, bool done) {
-  clv_packet *p;
-  clv_err why;
-  if (clv_packet_new(e->env.pool, done ? CLV_APPLIED : CLV_ERROR, &p, &why) != CLV_OK) return;
-  p->frame.context = k->context;
-  p->frame.message = ++*e->env.next_message;
-  p->frame.reply_to = k->message;
-  p->frame.module = k->module;
-  if (!done)
-    clv_frame_set_failure(&p->frame, CLV_PRECONDITION,
-                          "nothing of this context can be taken back: no APPLY, or work of another "
-                          "context since",
-                          "");
-  e->env.emit(e->env.user, p);
-}
-
-void clv_context_perform(clv_contexts *e, const clv_change *k) {
-  bool done = k->kind == CLV_APPLY;
-  for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
-    if (k->kind == CLV_APPLY)
-      step_module(e, k, t->module, t->gradients);
-    else
-      done |= revert_module(e, k, t->module);
-  }
-  if (!k->silent) answer(e, k, done);
-}
-
-static clv_code check_apply(const clv_context *ctx, clv_err *err) {
-  if (ctx->failed)
-    return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
-  if (ctx->active)
-    return clv_fail(err, CLV_PRECONDITION, "backward pass %u is in progress", ctx->phase);
+static clv_code check_apply(clv_contexts *e, clv_context *ctx, clv_err *err) {
+  const clv_cell *cell = clv_pass_step(e, ctx, PASS_STEP);
+  if (cell->action == CELL_REFUSE)
+    return clv_fail(err, cell->code, "backward pass %u %s", ctx->phase, cell->text);
   return CLV_OK;
 }
 
@@ -141,7 +65,7 @@ static clv_code check_rates(const clv_module_gradient *g, const clv_change *k, c
 }
 
 /* The modules that APPLY means; all memory first: after that nothing can fail, and no module steps
- * alone. The gradients are held, so that the context may end before their turn comes. */
+ * alone. The gradients are held, so that the context may end before. */
 static clv_code modules_to_step(clv_contexts *e, const clv_context *ctx, clv_change *k,
                                 uint32_t module, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next) {
@@ -166,14 +90,14 @@ static clv_code modules_to_revert(clv_contexts *e, const clv_context *ctx, clv_c
 }
 
 static void give_up_step(clv_contexts *e, clv_context *ctx, uint32_t module) {
-  forget_gradients(e, ctx, module);
+  clv_context_forget_gradients(e, ctx, module);
   clv_context_restore_buffers(e, ctx->id, module);
 }
 
 static clv_code apply(clv_contexts *e, clv_context *ctx, uint32_t module, const clv_frame *f,
                       clv_err *err) {
   clv_change *k;
-  CLV_TRY(check_apply(ctx, err));
+  CLV_TRY(check_apply(e, ctx, err));
   CLV_TRY(clv_change_new(e, f, ctx->id, &k, err));
   clv_code code = CLV_OK;
   if (f->commit.apply)
@@ -189,20 +113,19 @@ static clv_code apply(clv_contexts *e, clv_context *ctx, uint32_t module, const 
   return CLV_OK;
 }
 
-void clv_context_last_step(clv_contexts *e, const clv_frame *f) {
-  clv_context *c;
+void clv_context_last_step(clv_contexts *e, clv_context *ctx, const clv_frame *f) {
   clv_err why;
-  if (clv_context_open(e, f->context, &c, &why) != CLV_OK || !c) return;
-  if (apply(e, c, CLV_MODULE_ALL, f, &why) != CLV_OK)
-    clv_context_fail_at(e, c, &why, CLV_MODULE_ALL);
+  if (apply(e, ctx, CLV_MODULE_ALL, f, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
 }
 
 clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
+  (void)err;
   clv_code code = p->frame.commit.position ? clv_order_add_step(e, ctx, &p->frame, &why)
                                            : apply(e, ctx, p->frame.module, &p->frame, &why);
   if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.module);
-  return clv_contexts_run(e, err);
+  return CLV_OK;
 }
 
 clv_code clv_on_revert(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
@@ -214,7 +137,7 @@ clv_code clv_on_revert(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err
     return code;
   }
   clv_change_wait(e, k);
-  return clv_contexts_run(e, err);
+  return CLV_OK;
 }
 
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, uint32_t index,

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work: the forward of a call. What is wrong with the call becomes its value's failure.
+ */
+#include "common/engine/context_int.h"
+
+#include <string.h>
+
+static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_node *node,
+                            clv_err *err) {
+  const clv_tensor *t = c->in[slot];
+  clv_shape want = node->shape;
+  bool batched = want.rank && t->shape.rank;
+  if (batched && t->shape.dim[0] > 0) want.dim[0] = t->shape.dim[0];
+  if (t->dtype != node->dtype || !clv_shape_equal(&want, &t->shape)) {
+    char w[160], g[160];
+    return clv_fail(err, CLV_INVALID, "module %u expects input %u as %s %s, got %s %s", c->module,
+                    slot, clv_dtype_name(node->dtype), clv_shape_format(&want, w, sizeof w),
+                    clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
+  }
+  if (batched && c->in[0]->shape.rank && t->shape.dim[0] != c->in[0]->shape.dim[0])
+    return clv_fail(err, CLV_INVALID, "module %u: input 0 is a batch of %lld, input %u one of %lld",
+                    c->module, (long long)c->in[0]->shape.dim[0], slot, (long long)t->shape.dim[0]);
+  return CLV_OK;
+}
+
+static int64_t batch_of(const clv_context_call *c) {
+  return c->in[0]->shape.rank ? c->in[0]->shape.dim[0] : 1;
+}
+
+static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
+  const clv_node *node = &c->mod->graph->nodes[c->mod->graph->output];
+  c->out_shape = node->shape;
+  if (c->out_shape.rank > 0) c->out_shape.dim[0] = batch_of(c);
+  return clv_pool_tensor(e->env.pool, node->dtype, &c->out_shape, &c->result, err);
+}
+
+clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
+  clv_module *m = c->mod;
+  CLV_TRY(take_output(e, c, err));
+  CLV_TRY(clv_module_plan_for(m, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads,
+                              &c->plan, err));
+  CLV_TRY(clv_module_call_get(m, c->plan, &c->state, err));
+  c->version = c->weights ? c->weights->version : m->version;
+  return CLV_OK;
+}
+
+static void *buffers_in(const clv_module *m, void *block) {
+  return (char *)block + m->params->trainable_bytes;
+}
+
+/* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each
+ * way. */
+static void lend_buffers(const clv_context_call *c) {
+  const clv_module *m = c->mod;
+  if (c->weights)
+    memcpy(buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
+           clv_module_buffer_bytes(m));
+}
+
+static void return_buffers(const clv_context_call *c) {
+  const clv_module *m = c->mod;
+  if (c->weights)
+    memcpy(buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
+           clv_module_buffer_bytes(m));
+}
+
+clv_code clv_call_forward(clv_context_call *c, clv_err *err) {
+  const void *in[CLV_MAX_INPUTS] = {0};
+  for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
+  clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
+  lend_buffers(c);
+  CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
+                           c->result->data, &key, err));
+  return_buffers(c);
+  return CLV_OK;
+}
+
+/* A step that is not taken, or a context that fails, leaves running statistics as they were. */
+static void keep_buffers(clv_contexts *e, const clv_context_call *c) {
+  clv_context *ctx = c->out->ctx;
+  uint8_t *kept = &ctx->kept[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
+  if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
+  clv_module_keep_buffers(c->mod);
+  e->queues[c->module].shadow_of = ctx->id;
+  *kept |= bit;
+}
+
+static clv_code check_inputs(const clv_context_call *c, clv_err *err) {
+  const clv_graph *g = c->mod->graph;
+  uint32_t slot = 0;
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT) CLV_TRY(check_input(c, slot++, &g->nodes[i], err));
+  return CLV_OK;
+}
+
+static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  clv_context_call *c = clv_work_call(w);
+  if (c->failed) return CLV_OK;
+  CLV_TRY(check_inputs(c, err));
+  keep_buffers(e, c);
+  clv_call_take_weights(c->out->ctx, c);
+  CLV_TRY(clv_call_ready_forward(e, c, err));
+  *ret_computes = true;
+  return CLV_OK;
+}
+
+static clv_code compute(clv_work *w, clv_err *err) {
+  return clv_call_forward(clv_work_call(w), err);
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
+static void has_run(clv_contexts *e, clv_context_call *c) {
+  bool training = c->flags & CLV_FLAG_TRAINING;
+  bool differentiable = training && (c->input_grads || c->mod->n_learning);
+  clv_module_counts *counts = &c->mod->counts;
+  clv_counter_add(&counts->compute_ns, clv_contexts_now(e) - c->work.begin_ns);
+  clv_context_note(e, c->out->ctx, CLV_TRACE_FORWARD, c, c->work.begin_ns);
+  clv_counter_add(training ? &counts->forwards : &counts->evals, 1);
+  if (!differentiable) {
+    clv_call_release(e, c);
+    clv_call_step(e, c, CALL_HAS_RUN_ALONE);
+  } else if (c->flags & CLV_FLAG_RECOMPUTE) {
+    clv_call_drop_state(c);
+    clv_call_step(e, c, CALL_HAS_RUN_BARE);
+  } else {
+    clv_call_step(e, c, CALL_HAS_RUN);
+  }
+}
+
+static void has_failed(clv_contexts *e, clv_context_call *c) {
+  clv_call_release(e, c);
+  c->result = clv_tensor_unref(c->result);
+  clv_call_step(e, c, CALL_HAS_FAILED);
+}
+
+static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = clv_steal(&c->result);
+  clv_value *v = c->out;
+  if (c->phase == CALL_ALONE) clv_call_let_followers_run(e, c);
+  clv_call_has_run(e, c);
+  clv_queue_leave(e, c);
+  if (c->in_order) clv_order_done(e, v->ctx);
+  if (c->needed || c->places[ORDER_WEIGHT].position) clv_context_mark(e, v->ctx);
+  clv_code code = clv_value_settle(e, v, VALUE_RAN, out, failed, err);
+  clv_value_free_if_dropped(e, v);
+  return code;
+}
+
+static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                       clv_err *err) {
+  clv_context_call *c = clv_work_call(w);
+  clv_shared_err *failed = c->failed;
+  c->failed = NULL;
+  if (code != CLV_OK) failed = clv_shared_err_at(e, why, c->module);
+  if (failed)
+    has_failed(e, c);
+  else
+    has_run(e, c);
+  return settle(e, c, failed, err);
+}
+
+const clv_work_type clv_work_forward = {
+    .ready = ready, .compute = compute, .finish = finish, .of_call = true};

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frames come in. A frame meets its context's state (context_table.c); its handler records facts.
+ * DROP and PREPARE wait for the CALLs that were sent before them. A frame that steps, takes back,
+ * ends or reads waits until no work is ready or runs, and all frames behind it do: what it finds
+ * does not depend on when work ends.
+ */
+#include "common/engine/context_int.h"
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_err *err) {
+  clv_contexts *e = NULL;
+  clv_code code = clv_contexts_make(env, &e, err);
+  if (code == CLV_OK)
+    *ret = e;
+  else
+    clv_contexts_free(e);
+  return code;
+}
+
+void clv_contexts_free(clv_contexts *e) {
+  if (!e) return;
+  while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
+  for (clv_context *c = e->open; c; c = c->next) clv_context_empty(e, c);
+  for (clv_packet *p; (p = clv_packet_list_take(&e->inbox)) != NULL;) clv_packet_free(p);
+  clv_exit_free(e);
+  clv_contexts_unmake(e);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+static void end_context(clv_contexts *e, clv_context *c) {
+  clv_context_forget_buffers(e, c->id, CLV_MODULE_ALL);
+  clv_context_empty(e, c);
+  c->state = CONTEXT_ENDED;
+  clv_context_bury(e, c);
+}
+
+static clv_code say_ended(clv_contexts *e, const clv_frame *end, clv_tensor *trace, clv_err *err) {
+  clv_packet *reply;
+  CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
+  if (trace) clv_packet_add(reply, trace);
+  reply->frame.context = end->context;
+  reply->frame.message = ++*e->env.next_message;
+  reply->frame.reply_to = end->message;
+  clv_exit_send(e, reply);
+  return CLV_OK;
+}
+
+/* The decision on its step comes first; a failed context says its failure again. */
+static void last_step(clv_contexts *e, clv_context *c, const clv_frame *end) {
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_APPLY);
+  if (cell->action == CELL_REPEAT)
+    clv_context_fail_again(e, c);
+  else
+    clv_context_last_step(e, c, end);
+}
+
+/* One that never came here leaves a tombstone as well: its frames may still be on their way. */
+static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = NULL;
+  clv_context *c;
+  clv_err ignored;
+  if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK)
+    return say_ended(e, &p->frame, NULL, err);
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_END);
+  if (cell->action == CELL_END) {
+    if (p->frame.has_commit) last_step(e, c, &p->frame);
+    trace = clv_context_trace(c);
+    end_context(e, c);
+  }
+  return say_ended(e, &p->frame, trace, err);
+}
+
+static void abort_one(clv_contexts *e, uint64_t id) {
+  clv_context *c;
+  clv_err ignored;
+  if (clv_context_open(e, id, &c, &ignored) != CLV_OK) return;
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_ABORT);
+  if (cell->action != CELL_END) return;
+  clv_context_restore_buffers(e, id, CLV_MODULE_ALL);
+  end_context(e, c);
+}
+
+static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
+  (void)err;
+  if (p->frame.context) abort_one(e, p->frame.context);
+  while (!p->frame.context && e->open) abort_one(e, e->open->id);
+  return CLV_OK;
+}
+
+/* ---- frames that wait for CALLs -------------------------------------------------------------- */
+
+/* DROP and PREPARE wait for the CALLs that were sent before them. */
+static clv_code wait_for_calls(clv_context *c, clv_packet *p, bool *ret_kept, clv_err *err) {
+  if (c->n_waiting == MAX_WAITING_FRAMES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d frames of one context wait for CALLs",
+                    MAX_WAITING_FRAMES);
+  p->next = NULL;
+  if (c->waiting_last)
+    c->waiting_last->next = p;
+  else
+    c->waiting = p;
+  c->waiting_last = p;
+  c->n_waiting++;
+  *ret_kept = true;
+  return CLV_OK;
+}
+
+static const struct {
+  clv_context_handler *handle;
+  clv_context_fact fact;
+} handlers[CLV_FRAME_KINDS] = {
+    [CLV_CALL] = {clv_on_call, CONTEXT_CALL},
+    [CLV_DELIVER] = {clv_on_deliver, CONTEXT_DELIVER},
+    [CLV_VALUE] = {clv_on_value, CONTEXT_VALUE},
+    [CLV_DROP] = {clv_on_drop, CONTEXT_DROP},
+    [CLV_PREPARE] = {clv_on_prepare, CONTEXT_PREPARE},
+    [CLV_GRADIENT] = {clv_on_gradient, CONTEXT_GRADIENT},
+    [CLV_APPLY] = {clv_on_apply, CONTEXT_APPLY},
+    [CLV_REVERT] = {clv_on_revert, CONTEXT_REVERT},
+};
+
+/* A fact meets its context. */
+static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  const clv_cell *cell =
+      clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, handlers[kind].fact);
+  if (cell->action == CELL_REPEAT) clv_context_fail_again(e, c);
+  return cell->action == CELL_RECORD ? handlers[kind].handle(e, c, p, err) : CLV_OK;
+}
+
+/* Are the first `n` CALLs of the context here, tensors and all? */
+static bool have_calls(const clv_context *c, uint64_t n) {
+  return c->calls_seen >= n && (!c->coming || c->coming->number > n);
+}
+
+/* In the order in which they came: a PREPARE behind a DROP stays behind it. */
+static clv_code release_waiting(clv_contexts *e, clv_context *c, clv_err *err) {
+  while (c->waiting && have_calls(c, c->waiting->frame.step)) {
+    clv_packet *p = c->waiting;
+    c->waiting = p->next;
+    if (!c->waiting) c->waiting_last = NULL;
+    c->n_waiting--;
+    clv_code code = record(e, c, p, err);
+    clv_packet_free(p);
+    CLV_TRY(code);
+  }
+  return CLV_OK;
+}
+
+/* What is wrong with a CALL is said once, when it is whole. */
+static void on_head(clv_contexts *e, clv_packet *p) {
+  clv_context *c;
+  clv_err ignored;
+  if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK) return;
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_HEAD);
+  if (cell->action == CELL_RECORD) (void)!clv_on_call_head(e, c, p, &ignored);
+}
+
+static void count_late(clv_contexts *e, const clv_context *c, clv_frame_kind kind) {
+  (void)clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, handlers[kind].fact);
+  __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
+}
+
+static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  clv_context *c;
+  CLV_TRY(clv_context_open(e, p->frame.context, &c, err));
+  if (c->state == CONTEXT_ENDED) {
+    count_late(e, c, kind);
+    return CLV_OK;
+  }
+  if ((kind == CLV_DROP || kind == CLV_PREPARE) && (c->waiting || !have_calls(c, p->frame.step)))
+    return wait_for_calls(c, p, ret_kept, err);
+  CLV_TRY(record(e, c, p, err));
+  return kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
+}
+
+/* ---- STATE_ frames --------------------------------------------------------------------------- */
+
+/* A result at once, or behind what the module's queue has. */
+static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+  CLV_TRY(clv_change_hold(e, p, ret_kept, err));
+  if (!*ret_kept) clv_exit_state(e, p);
+  *ret_kept = true;
+  return CLV_OK;
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+static clv_code take(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  if (kind == CLV_END_CONTEXT) return on_end(e, p, err);
+  if (kind == CLV_ABORT) return on_abort(e, p, err);
+  if (kind == CLV_STATE_GET || kind == CLV_STATE_PUT) return on_state(e, p, ret_kept, err);
+  if (!handlers[kind].handle)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
+  if (!p->head) return on_frame(e, p, ret_kept, err);
+  on_head(e, p);
+  return CLV_OK;
+}
+
+/* Whether it has to find everything done that came before it. */
+static bool waits_for_work(const clv_frame *f) {
+  switch (f->kind) {
+    case CLV_APPLY:
+      return !f->commit.position;
+    case CLV_REVERT:
+    case CLV_END_CONTEXT:
+    case CLV_ABORT:
+    case CLV_STATE_GET:
+    case CLV_STATE_PUT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+  *ret_kept = e->inbox.first || (e->n_work && waits_for_work(&p->frame));
+  if (!*ret_kept) return take(e, p, ret_kept, err);
+  clv_packet_list_add(&e->inbox, p);
+  return CLV_OK;
+}
+
+bool clv_contexts_next_frame(clv_contexts *e) {
+  clv_packet *p = e->inbox.first;
+  clv_err err;
+  bool kept = false;
+  if (!p || (e->n_work && waits_for_work(&p->frame))) return false;
+  clv_packet_list_take(&e->inbox);
+  if (take(e, p, &kept, &err) != CLV_OK)
+    clv_exit_refuse(e, p, &err);
+  else if (!kept)
+    clv_packet_free(p);
+  return true;
+}

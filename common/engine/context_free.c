@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records given back, and how a context fails. Nothing that is ready or runs is given back: frames
+ * that would do so wait (context_frames.c), and a dropped value stays until its call's work ends.
+ */
+#include "common/engine/context_int.h"
+
+/* ---- calls ------------------------------------------------------------------------------------ */
+
+void clv_call_drop_state(clv_context_call *c) {
+  if (c->plan) clv_module_call_put(c->plan, c->state);
+  c->state = NULL;
+}
+
+void clv_call_release(clv_contexts *e, clv_context_call *c) {
+  if (!c) return;
+  for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
+  clv_call_drop_state(c);
+  clv_old_weights_unref(e, c->weights);
+  c->weights = NULL;
+}
+
+/* Who leads and who follows ends with the same context. */
+static void leave_leader(clv_context_call *c) {
+  for (clv_context_call *f = c->followers; f; f = f->next_follower) f->leader = NULL;
+  if (!c->leader) return;
+  clv_context_call **at = &c->leader->followers;
+  while (*at != c) at = &(*at)->next_follower;
+  *at = c->next_follower;
+}
+
+void clv_call_leave_coming(clv_context_call *c) {
+  clv_context_call **at = &c->out->ctx->coming;
+  if (c->phase != CALL_COMING) return;
+  while (*at != c) at = &(*at)->next_coming;
+  *at = c->next_coming;
+}
+
+void clv_call_has_run(clv_contexts *e, clv_context_call *c) {
+  if (c->charged) clv_account_discharge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1);
+  c->charged = false;
+}
+
+static void call_free(clv_contexts *e, clv_context_call *c) {
+  clv_call_leave_coming(c);
+  clv_call_has_run(e, c);
+  leave_leader(c);
+  if (c->n_missing)
+    __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
+  clv_queue_leave(e, c);
+  clv_order_leave_call(c);
+  clv_call_release(e, c);
+  clv_shared_err_unref(e, c->failed);
+  c->out->ctx->n_calls--;
+  clv_slab_give(&e->calls, c);
+}
+
+/* ---- values ----------------------------------------------------------------------------------- */
+
+void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
+  while (v->got && v->got->phase <= phase) {
+    clv_contribution *k = v->got;
+    v->got = k->next;
+    clv_tensor_unref(k->tensor);
+    clv_slab_give(&e->contributions, k);
+  }
+}
+
+void clv_value_free(clv_contexts *e, clv_value *v) {
+  if (!v) return;
+  for (clv_delivery *d = v->deliveries, *next; d; d = next) {
+    next = d->next;
+    if (d->keep)
+      clv_exit_keep(e, d, NULL, &clv_shared_err_ended);
+    else
+      clv_slab_give(&e->deliveries, d);
+  }
+  if (v->maker) call_free(e, v->maker);
+  clv_value_forget_gradients(e, v, UINT32_MAX);
+  clv_tensor_unref(v->tensor);
+  clv_shared_err_unref(e, v->failed);
+  clv_value_unlink(e, v);
+}
+
+/* A call that has not run, or has work or an order to come. */
+static bool is_busy(const clv_context_call *c) {
+  return c->phase <= CALL_READY || c->work.state != WORK_IDLE || c->needed || c->followers ||
+         c->phase == CALL_SUMMING ||
+         c->places[ORDER_WEIGHT].position; /* which is to be counted, due or not */
+}
+
+/* A dropped value stays while something here waits for it. */
+void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
+  if (v->dropped && !v->uses && !v->deliveries && !(v->maker && is_busy(v->maker)))
+    clv_value_free(e, v);
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+void clv_strands_free(clv_contexts *e, clv_context *c) {
+  if (!c) return;
+  for (clv_strand *s = c->strands, *next; s; s = next) {
+    next = s->next;
+    for (clv_context_call *k = s->first; k; k = k->next_needed) k->needed = false;
+    clv_slab_give(&e->strands, s);
+  }
+  c->strands = NULL;
+  c->n_needed = 0;
+}
+
+void clv_context_forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t module) {
+  for (clv_module_gradient **at = &ctx->gradients; *at;) {
+    clv_module_gradient *g = *at;
+    if (module != CLV_MODULE_ALL && module != g->module) {
+      at = &g->next;
+      continue;
+    }
+    *at = g->next;
+    clv_tensor_unref(g->block);
+    clv_old_weights_unref(e, g->previous);
+    clv_slab_give(&e->gradients, g);
+  }
+}
+
+void clv_context_empty(clv_contexts *e, clv_context *c) {
+  clv_strands_free(e, c);
+  c->pass = PASS_NONE;
+  while (c->values) clv_value_free(e, c->values);
+  clv_order_free(e, c);
+  c->trace = clv_tensor_unref(c->trace);
+  c->n_trace = 0;
+  clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
+  clv_shared_err_unref(e, c->failed);
+  c->failed = NULL;
+  for (clv_packet *p = c->waiting, *next; p; p = next) {
+    next = p->next;
+    clv_packet_free(p);
+  }
+  c->waiting = c->waiting_last = NULL;
+  c->n_waiting = 0;
+}
+
+static void send_abort(clv_contexts *e, const clv_context *c) {
+  clv_packet *p;
+  clv_err ignored;
+  if (clv_exit_packet(e, CLV_ABORT, c, ++*e->env.next_message, 0, &p, &ignored) != CLV_OK) return;
+  clv_shared_err_put(c->failed, &p->frame);
+  clv_exit_send(e, p);
+}
+
+void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
+  if (c->failed)
+    clv_shared_err_unref(e, why);
+  else
+    c->failed = why;
+  c->state = CONTEXT_FAILED;
+  clv_strands_free(e, c);
+  c->pass = (uint8_t)clv_table_cell(e->env.walked, MACHINE_PASS, c->pass, PASS_ENDED)->next;
+  send_abort(e, c);
+}
+
+void clv_context_fail_at(clv_contexts *e, clv_context *c, const clv_err *why, uint32_t module) {
+  clv_context_fail(e, c, clv_shared_err_at(e, why, module));
+}
+
+void clv_context_fail_again(clv_contexts *e, clv_context *c) {
+  clv_context_fail(e, c, clv_shared_err_ref(c->failed));
+}

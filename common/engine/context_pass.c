@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward passes: PREPARE says which calls take part and how many gradients come for each. Those
+ * of one module run in the order in which it lists them, each when its gradients are here, so that
+ * every sum has one order; modules do not wait for each other.
+ */
+#include "common/engine/context_int.h"
+
+#include <string.h>
+
+/* ---- gradients of values --------------------------------------------------------------------- */
+
+clv_code clv_pass_contribute(clv_contexts *e, clv_value *v, uint32_t phase, uint32_t order,
+                             clv_tensor *t, clv_err *err) {
+  clv_contribution **at = &v->got, *k;
+  uint32_t before = 0;
+  for (; *at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)); before++)
+    at = &(*at)->next;
+  if (before >= 2 * CLV_WIRE_CONTRIBUTIONS) /* those of a pass and of the next */
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u gradients of call %llx wait", before,
+                    (unsigned long long)v->id);
+  if (*at && (*at)->phase == phase && (*at)->order == order)
+    return clv_fail(err, CLV_EXISTS, "call %llx has gradient %u of phase %u already",
+                    (unsigned long long)v->id, order, phase);
+  CLV_TRY(clv_slab_take(e, &e->contributions, &k, err));
+  *k = (clv_contribution){.next = *at, .phase = phase, .order = order};
+  if (t) k->tensor = clv_tensor_ref(t);
+  *at = k;
+  if (v->maker) clv_context_mark(e, v->ctx);
+  return CLV_OK;
+}
+
+static uint32_t count_got(const clv_context_call *c, uint32_t phase) {
+  uint32_t n = 0;
+  for (const clv_contribution *k = c->out->got; k; k = k->next) n += k->phase == phase;
+  return n;
+}
+
+void clv_contributions_free(clv_contexts *e, clv_contribution *first) {
+  for (clv_contribution *k = first, *next; k; k = next) {
+    next = k->next;
+    clv_tensor_unref(k->tensor);
+    clv_slab_give(&e->contributions, k);
+  }
+}
+
+/* ---- what is ready --------------------------------------------------------------------------- */
+
+/* The first of the strand has had its part. */
+static void pop_needed(clv_context *ctx, clv_context_call *c) {
+  clv_strand *s = ctx->strands;
+  while (s->first != c) s = s->next;
+  s->first = c->next_needed;
+  ctx->n_needed--;
+  c->needed = false;
+  c->root = 0;
+  memset(c->targets, 0, sizeof c->targets);
+}
+
+void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
+  clv_context *ctx = c->out->ctx;
+  pop_needed(ctx, c);
+  if (c->places[ORDER_BACKWARD].position) {
+    clv_order_leave(ctx, ORDER_BACKWARD, &c->places[ORDER_BACKWARD]);
+    clv_order_done(e, ctx);
+  }
+  clv_value_forget_gradients(e, c->out, ctx->phase);
+  clv_call_let_followers_run(e, c);
+  clv_value_free_if_dropped(e, c->out);
+  clv_context_mark(e, ctx);
+}
+
+/* Whether the strand's next call can run, or be refused. */
+static bool has_come(const clv_contexts *e, const clv_context *ctx, const clv_strand *s) {
+  const clv_context_call *c = s->first;
+  if (!c || c->phase <= CALL_READY || c->work.state != WORK_IDLE) return false;
+  const clv_order_place *p = &c->places[ORDER_BACKWARD];
+  if (p->position && !clv_order_is_due(ctx, p)) return false;
+  if (clv_queue_changes_before(e, c->module, ctx->prepared)) return false;
+  return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
+}
+
+static clv_code refused(const clv_context_call *c, const clv_cell *cell, clv_err *err) {
+  const char *why = c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
+                                                 : "it was made without TRAINING";
+  bool alone = c->phase == CALL_ALONE;
+  return clv_fail(err, cell->code, "call %llx of module %u %s%s%s", (unsigned long long)c->out->id,
+                  c->module, cell->text, alone ? ": " : "", alone ? why : "");
+}
+
+/* Its gradients are here: its backward is ready. */
+static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
+  if (count_got(c, ctx->phase) > c->contributions)
+    return clv_fail(err, CLV_INVALID, "call %llx has more gradients than the %u announced",
+                    (unsigned long long)c->out->id, c->contributions);
+  bool again = c->phase == CALL_RETAINED;
+  const clv_cell *cell = clv_call_step(e, c, CALL_IS_DUE);
+  if (cell->action == CELL_REFUSE) return refused(c, cell, err);
+  c->again = again;
+  clv_work_ready(e, &c->work, WORK_INPUT, ctx, c->module);
+  return CLV_OK;
+}
+
+/* Returns false when the context has failed, and the strands with it. */
+static bool look_at(clv_contexts *e, clv_context *ctx, clv_context_call *c) {
+  clv_err why;
+  if (c->out->failed) {
+    clv_context_fail(e, ctx, clv_shared_err_ref(c->out->failed));
+    return false;
+  }
+  if (make_ready(e, ctx, c, &why) == CLV_OK) return true;
+  clv_context_fail_at(e, ctx, &why, c->module);
+  return false;
+}
+
+static bool is_done(const clv_context *ctx) {
+  return ctx->pass == PASS_ACTIVE && !ctx->n_needed && !ctx->order[ORDER_WEIGHT].first &&
+         !ctx->order[ORDER_STEP].first;
+}
+
+void clv_pass_look(clv_contexts *e, clv_context *ctx) {
+  for (clv_strand *s = ctx->strands; s; s = s->next)
+    if (has_come(e, ctx, s) && !look_at(e, ctx, s->first)) return;
+  if (!is_done(ctx)) return;
+  clv_strands_free(e, ctx);
+  clv_pass_step(e, ctx, PASS_DONE);
+  clv_work_ready(e, &ctx->end_of_pass, WORK_VOTE, ctx, CLV_MODULE_ALL);
+}
+
+/* ---- PREPARE and GRADIENT -------------------------------------------------------------------- */
+
+/* Behind what the pass has of the same module already. */
+static clv_code append_needed(clv_contexts *e, clv_context *ctx, clv_context_call *c,
+                              clv_err *err) {
+  clv_strand **at = &ctx->strands;
+  while (*at && (*at)->module != c->module) at = &(*at)->next;
+  if (!*at) {
+    CLV_TRY(clv_slab_take(e, &e->strands, at, err));
+    (*at)->module = c->module;
+  }
+  clv_strand *s = *at;
+  c->next_needed = NULL;
+  *(s->first ? &s->last->next_needed : &s->first) = c;
+  s->last = c;
+  if (c->mod) ctx->took_part[c->module / 8] |= (uint8_t)(1u << (c->module % 8));
+  ctx->n_needed++;
+  c->needed = true;
+  return CLV_OK;
+}
+
+static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_frame *f,
+                             uint32_t first, uint32_t n, clv_err *err) {
+  for (uint32_t i = first; i < first + n; i++) {
+    const clv_target *t = &f->backward.targets[i];
+    if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
+      return clv_fail(err, CLV_INVALID, "input %u of call %llx was not to have a gradient", t->slot,
+                      (unsigned long long)c->out->id);
+    clv_gradient_target *mine = &c->targets[t->slot];
+    *mine = (clv_gradient_target){.value = t->value, .order = t->order};
+    const char *name = t->to ? f->backward.peers[t->to - 1] : "";
+    CLV_TRY(clv_name_index(e, name, &mine->name, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
+    const clv_needed *n = &f->backward.calls[i];
+    clv_value *v = clv_context_value(e, ctx, n->call);
+    clv_context_call *c = v ? v->maker : NULL;
+    if (!c || c->needed)
+      return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llx is %s",
+                      (unsigned long long)n->call, c ? "named twice" : "not here");
+    c->root = n->root;
+    c->contributions = n->contributions;
+    CLV_TRY(append_needed(e, ctx, c, err));
+    CLV_TRY(take_targets(e, c, f, first, n->n_targets, err));
+    first += n->n_targets;
+  }
+  return CLV_OK;
+}
+
+static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+  clv_pass_fact fact = f->phase > ctx->phase    ? PASS_PREPARE_NEXT
+                       : f->phase == ctx->phase ? PASS_PREPARE_SAME
+                                                : PASS_PREPARE_OVER;
+  const clv_cell *cell = clv_pass_step(e, ctx, fact);
+  if (cell->action == CELL_REFUSE)
+    return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s", f->phase, ctx->phase,
+                    cell->text);
+  if (cell->action != CELL_BEGIN) return CLV_OK;
+  ctx->phase = f->phase;
+  ctx->prepared = ++e->n_events;
+  return CLV_OK;
+}
+
+static clv_code prepare(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+  CLV_TRY(begin_phase(e, ctx, f, err));
+  if (!f->backward.more) clv_pass_step(e, ctx, PASS_COLLECTED);
+  ctx->retain = f->backward.retain;
+  ctx->vote = f->backward.vote;
+  return take_needed(e, ctx, f, err);
+}
+
+clv_code clv_on_prepare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+  clv_err why;
+  (void)err;
+  if (prepare(e, ctx, &p->frame, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  else
+    clv_context_mark(e, ctx);
+  return CLV_OK;
+}
+
+/* Where a GRADIENT stands beside the pass. A call whose gradients are being added up is over. */
+static clv_pass_fact fact_of(const clv_context *ctx, const clv_value *v, uint32_t phase) {
+  if (!phase || phase < ctx->phase) return PASS_GRADIENT_OVER;
+  if (phase > ctx->phase) return PASS_GRADIENT_AHEAD;
+  const clv_context_call *c = v->maker;
+  bool begun = c && (c->phase == CALL_BACKWARD || c->phase == CALL_SUMMING);
+  return c && c->needed && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
+}
+
+static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packet *p,
+                              clv_err *err) {
+  const clv_frame *f = &p->frame;
+  clv_value *v;
+  clv_action action;
+  clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->arrived_ns);
+  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
+  CLV_TRY(clv_value_step(e, v, VALUE_GRADIENT, &action, err));
+  const clv_cell *cell = clv_pass_step(e, ctx, fact_of(ctx, v, f->phase));
+  if (cell->action == CELL_REFUSE)
+    return clv_fail(err, cell->code, "a gradient of phase %u for call %llx %s", f->phase,
+                    (unsigned long long)f->message, cell->text);
+  return clv_pass_contribute(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL, err);
+}
+
+clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+  clv_err why;
+  (void)err;
+  clv_code code = p->refused ? clv_fail(&why, p->frame.failure.code, "%s", p->frame.failure.text)
+                             : take_gradient(e, ctx, p, &why);
+  if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  return CLV_OK;
+}

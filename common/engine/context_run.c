@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is ready runs: the one place that takes from the lists of work, when the node has its share
+ * of the cores, starts work and learns of its end. Without an executor work ends at once.
+ */
+#include "common/engine/context_int.h"
+
+static const clv_work_type *const types[WORK_KINDS] = {
+    [WORK_FORWARD] = &clv_work_forward,  [WORK_INPUT] = &clv_work_input,
+    [WORK_WEIGHT] = &clv_work_weight,    [WORK_STEP] = &clv_work_planned_step,
+    [WORK_CHANGE] = &clv_work_of_change, [WORK_VOTE] = &clv_work_vote,
+};
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+static void look_at_context(clv_contexts *e, clv_context *ctx) {
+  clv_err why;
+  if (ctx->state != CONTEXT_OPEN) return;
+  if (clv_order_look(e, ctx, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  else
+    clv_pass_look(e, ctx);
+}
+
+/* What facts have marked becomes ready work, where nothing is missing. */
+static void look(clv_contexts *e) {
+  clv_queues_look(e);
+  while (e->marked_contexts) {
+    clv_context *c = e->marked_contexts;
+    e->marked_contexts = c->next_marked;
+    c->marked = false;
+    look_at_context(e, c);
+  }
+}
+
+/* ---- starting and finishing ------------------------------------------------------------------ */
+
+/* Waits for the share of the cores, before each piece of work. What changes parameters has begun,
+ * whether or not the session ends. */
+static clv_code take_share(clv_contexts *e, const clv_work *w, clv_err *err) {
+  bool of_call = types[w->kind]->of_call;
+  const clv_module *m = of_call ? clv_contexts_module(e, w->module) : NULL;
+  if (clv_share_take(e->env.share, m ? (unsigned)m->o.threads : 1) || !of_call) return CLV_OK;
+  return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", w->module);
+}
+
+clv_code clv_work_compute(clv_work *w, clv_err *err) { return types[w->kind]->compute(w, err); }
+
+clv_code clv_contexts_finished(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                               clv_err *err) {
+  const clv_work_type *type = types[w->kind];
+  clv_work_ended(e, w);
+  return type->finish(e, w, code, why, err);
+}
+
+static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
+  bool computes = false;
+  clv_err why;
+  clv_code code = types[w->kind]->ready(e, w, &computes, &why);
+  if (code == CLV_OK && computes) code = take_share(e, w, &why);
+  w->begin_ns = clv_contexts_now(e);
+  computes = computes && code == CLV_OK;
+  if (computes && e->env.executor) {
+    e->env.executor->start(e->env.executor->user, w);
+    return CLV_OK;
+  }
+  if (computes) code = clv_work_compute(w, &why);
+  return clv_contexts_finished(e, w, code, &why, err);
+}
+
+bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
+  look(e);
+  clv_work *w = clv_work_take(e);
+  *ret = w ? start(e, w, err) : CLV_OK;
+  return w;
+}

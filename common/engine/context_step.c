@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work: parameters change. A planned step, which has a position, steps one module inside its
+ * context; an APPLY or a REVERT changes all modules that it means at once; a packet of state is
+ * handed to the node.
+ */
+#include "common/engine/context_int.h"
+
+#include <math.h>
+
+/* ---- planned steps --------------------------------------------------------------------------- */
+
+static double gradient_square(const clv_module_gradient *g) {
+  const clv_module *m = g->mod;
+  double sum = 0;
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *q = &m->params->list[i];
+    const char *from = (const char *)g->block->data + q->offset;
+    if (q->trainable && !q->frozen) sum += m->o.backend->sum_squares((const float *)from, q->n);
+  }
+  return sum;
+}
+
+static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  const clv_planned_step *s = clv_work_step(w);
+  clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
+  if (w->ctx->state != CONTEXT_OPEN || !g || !g->filled) return CLV_OK;
+  if (!g->weights_filled)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "module %u is to step before the gradients of its parameters are here",
+                    s->module);
+  CLV_TRY(clv_keep_weights(e, w->ctx, g, s->keep, err));
+  *ret_computes = true;
+  return CLV_OK;
+}
+
+/* There is no vote over all modules here, so what is not finite ends the context. */
+static clv_code compute_step(clv_work *w, clv_err *err) {
+  const clv_planned_step *s = clv_work_step(w);
+  const clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
+  if (!isfinite(gradient_square(g)))
+    return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", s->module);
+  clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
+  return CLV_OK;
+}
+
+static void count_step(clv_module *m) {
+  m->version++;
+  clv_counter_add(&m->steps, 1);
+  clv_counter_add(&m->counts.stepped, 1);
+}
+
+/* What REVERT would take back is not there any more. */
+static void has_stepped(clv_contexts *e, const clv_context *ctx, uint32_t module) {
+  clv_module_gradient *g = clv_context_gradient(ctx, module);
+  if (!g || !g->filled) return;
+  clv_step_fact_of(e, module, 0, STEP_PLANNED);
+  count_step(g->mod);
+  g->filled = g->weights_filled = false;
+}
+
+static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                            clv_err *err) {
+  clv_planned_step *s = clv_work_step(w);
+  clv_context *ctx = w->ctx;
+  (void)err;
+  if (code != CLV_OK) clv_context_fail_at(e, ctx, why, s->module);
+  if (ctx->state != CONTEXT_OPEN) return CLV_OK;
+  has_stepped(e, ctx, s->module);
+  clv_context_note_step(e, ctx, s->module, w->begin_ns);
+  clv_order_leave(ctx, ORDER_STEP, &s->place);
+  clv_slab_give(&e->steps, s);
+  clv_order_done(e, ctx);
+  return CLV_OK;
+}
+
+const clv_work_type clv_work_planned_step = {
+    .ready = ready_step, .compute = compute_step, .finish = finish_step};
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+_Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
+               "a change has a rate for each group");
+
+/* A step is taken back once. */
+static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  clv_change *k = clv_work_change(w);
+  (void)err;
+  k->keeps = !k->final;
+  for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
+    bool own = e->queues[t->module].snapshot_of == k->context;
+    clv_step_fact fact = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
+    t->reverts = clv_step_fact_of(e, t->module, 0, fact) == CELL_GIVE;
+  }
+  *ret_computes = k->entries && !k->packet;
+  return CLV_OK;
+}
+
+static void step_module(const clv_change *k, clv_module *m, const clv_tensor *gradients) {
+  double rates[CLV_OPTIM_MAX_GROUPS];
+  if (k->keeps && !m->o.final) clv_module_snapshot(m);
+  for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
+  clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
+}
+
+static clv_code compute_change(clv_work *w, clv_err *err) {
+  const clv_change *k = clv_work_change(w);
+  (void)err;
+  for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
+    clv_module *m = w->env->modules[t->module];
+    if (k->kind == CLV_APPLY)
+      step_module(k, m, t->gradients);
+    else if (t->reverts)
+      clv_module_revert(m);
+  }
+  return CLV_OK;
+}
+
+static void answer(clv_contexts *e, const clv_change *k, bool done) {
+  clv_packet *p;
+  clv_err why;
+  if (clv_packet_new(e->env.pool, done ? CLV_APPLIED : CLV_ERROR, &p, &why) != CLV_OK) return;
+  p->frame.context = k->context;
+  p->frame.message = ++*e->env.next_message;
+  p->frame.reply_to = k->message;
+  p->frame.module = k->module;
+  if (!done)
+    clv_frame_set_failure(&p->frame, CLV_PRECONDITION,
+                          "nothing of this context can be taken back: no APPLY, or work of another "
+                          "context since",
+                          "");
+  clv_exit_send(e, p);
+}
+
+/* Work of another context may have come while it ran. */
+static void has_applied(clv_contexts *e, const clv_change *k, uint32_t module) {
+  clv_module *m = clv_contexts_module(e, module);
+  bool open = k->keeps && !k->final && !m->o.final;
+  clv_step_fact_of(e, module, k->context, open ? STEP_TAKEN : STEP_TAKEN_FINALLY);
+  count_step(m);
+}
+
+static void has_changed(clv_contexts *e, const clv_change *k) {
+  bool done = k->kind == CLV_APPLY;
+  for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
+    done |= t->reverts;
+    if (k->kind == CLV_APPLY)
+      has_applied(e, k, t->module);
+    else if (t->reverts)
+      clv_counter_add(&clv_contexts_module(e, t->module)->steps, -(uint64_t)1);
+  }
+  if (!k->silent) answer(e, k, done);
+}
+
+/* Passes may have waited for it. */
+static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                              clv_err *err) {
+  clv_change *k = clv_work_change(w);
+  (void)code, (void)why, (void)err;
+  if (k->packet)
+    clv_exit_state(e, clv_steal(&k->packet));
+  else
+    has_changed(e, k);
+  clv_change_free(e, k);
+  for (clv_context *c = e->open; c; c = c->next)
+    if (c->pass != PASS_NONE) clv_context_mark(e, c);
+  return CLV_OK;
+}
+
+const clv_work_type clv_work_of_change = {
+    .ready = ready_change, .compute = compute_change, .finish = finish_change};

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The machines of the engine, each in words and as a table (context_table.h).
+ */
+#include "common/engine/context_table.h"
+
+#define RECORD(state) \
+  { CELL_RECORD, (state), CLV_OK, NULL }
+#define DO(action, state) \
+  { CELL_##action, (state), CLV_OK, NULL }
+#define REFUSE(code, text) \
+  { CELL_REFUSE, 0, (code), (text) }
+
+/* A context is opened by the first frame that names it and takes frames until it ends. After a
+ * failure in a backward pass or a step it answers PREPARE and APPLY with that failure and drops
+ * gradients; everything else goes on. An ended one is remembered: what comes for it is late, and a
+ * second END_CONTEXT is answered again. */
+static const clv_cell contexts[][MOST_FACTS] = {
+    [CONTEXT_OPEN] = {[CONTEXT_HEAD] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_CALL] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_DELIVER] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_VALUE] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_DROP] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_PREPARE] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_GRADIENT] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_APPLY] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_REVERT] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_END] = DO(END, CONTEXT_ENDED),
+                      [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)},
+    [CONTEXT_FAILED] = {[CONTEXT_HEAD] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_CALL] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_DELIVER] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_VALUE] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_DROP] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_PREPARE] = DO(REPEAT, CONTEXT_FAILED),
+                        [CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED),
+                        [CONTEXT_APPLY] = DO(REPEAT, CONTEXT_FAILED),
+                        [CONTEXT_REVERT] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_END] = DO(END, CONTEXT_ENDED),
+                        [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)},
+    [CONTEXT_ENDED] = {[CONTEXT_HEAD] = DO(IGNORE, CONTEXT_ENDED),
+                       [CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_DELIVER] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_VALUE] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_DROP] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_PREPARE] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_GRADIENT] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_APPLY] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_REVERT] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_END] = DO(REPEAT, CONTEXT_ENDED),
+                       [CONTEXT_ABORT] = DO(IGNORE, CONTEXT_ENDED)},
+};
+
+static const char exists[] = "exists already", made_here[] = "is made here",
+                  here[] = "is here already", no_call[] = "is no call here";
+
+/* A value is named before it is there, by whoever wants it or has a gradient of it. It settles
+ * once, as a tensor or a failure: a leaf comes from elsewhere, the other ones are made by a call
+ * here. A repeated leaf changes nothing. */
+static const clv_cell values[][MOST_FACTS] = {
+    [VALUE_AWAITED] = {[VALUE_CALLED] = DO(BEGIN, VALUE_MAKING),
+                       [VALUE_CAME] = DO(SETTLE, VALUE_LEAF),
+                       [VALUE_GIVEN] = DO(SETTLE, VALUE_LEAF),
+                       [VALUE_USED] = RECORD(VALUE_AWAITED),
+                       [VALUE_ASKED] = RECORD(VALUE_AWAITED),
+                       [VALUE_KEPT] = RECORD(VALUE_AWAITED),
+                       [VALUE_GRADIENT] = RECORD(VALUE_AWAITED)},
+    [VALUE_MAKING] = {[VALUE_CALLED] = REFUSE(CLV_EXISTS, exists),
+                      [VALUE_RAN] = DO(SETTLE, VALUE_MADE),
+                      [VALUE_CAME] = REFUSE(CLV_PRECONDITION, made_here),
+                      [VALUE_GIVEN] = REFUSE(CLV_EXISTS, here),
+                      [VALUE_USED] = RECORD(VALUE_MAKING),
+                      [VALUE_ASKED] = RECORD(VALUE_MAKING),
+                      [VALUE_KEPT] = RECORD(VALUE_MAKING),
+                      [VALUE_GRADIENT] = RECORD(VALUE_MAKING)},
+    [VALUE_LEAF] = {[VALUE_CALLED] = REFUSE(CLV_EXISTS, exists),
+                    [VALUE_CAME] = DO(IGNORE, VALUE_LEAF),
+                    [VALUE_GIVEN] = REFUSE(CLV_EXISTS, here),
+                    [VALUE_USED] = DO(GIVE, VALUE_LEAF),
+                    [VALUE_ASKED] = DO(GIVE, VALUE_LEAF),
+                    [VALUE_KEPT] = DO(GIVE, VALUE_LEAF),
+                    [VALUE_GRADIENT] = REFUSE(CLV_NOT_FOUND, no_call)},
+    [VALUE_MADE] = {[VALUE_CALLED] = REFUSE(CLV_EXISTS, exists),
+                    [VALUE_CAME] = REFUSE(CLV_PRECONDITION, made_here),
+                    [VALUE_GIVEN] = REFUSE(CLV_EXISTS, here),
+                    [VALUE_USED] = DO(GIVE, VALUE_MADE),
+                    [VALUE_ASKED] = DO(GIVE, VALUE_MADE),
+                    [VALUE_KEPT] = DO(GIVE, VALUE_MADE),
+                    [VALUE_GRADIENT] = RECORD(VALUE_MADE)},
+};
+
+static const char spent[] = "has had its backward; retain the first one to have a second",
+                  alone[] = "has no backward";
+
+/* A call waits until nothing is missing, runs forward, and keeps what its backward needs, or its
+ * inputs alone, or nothing. Its backward has two parts: the gradients of its inputs, then those of
+ * parameters. After it the call is spent, unless the pass retains it. Who is to run after its
+ * backward waits until that is done, and does not wait where none will come. */
+static const clv_cell calls[][MOST_FACTS] = {
+    [CALL_COMING] = {[CALL_IS_WHOLE] = RECORD(CALL_WAITING), [CALL_FOLLOWED] = RECORD(CALL_COMING)},
+    [CALL_WAITING] =
+        {[CALL_IS_READY] = DO(BEGIN, CALL_READY), [CALL_FOLLOWED] = RECORD(CALL_WAITING)},
+    [CALL_READY] = {[CALL_HAS_RUN] = DO(SETTLE, CALL_RAN),
+                    [CALL_HAS_RUN_BARE] = DO(SETTLE, CALL_RETAINED),
+                    [CALL_HAS_RUN_ALONE] = DO(END, CALL_ALONE),
+                    [CALL_HAS_FAILED] = DO(END, CALL_ALONE),
+                    [CALL_FOLLOWED] = RECORD(CALL_READY)},
+    [CALL_RAN] = {[CALL_IS_DUE] = DO(BEGIN, CALL_BACKWARD), [CALL_FOLLOWED] = RECORD(CALL_RAN)},
+    [CALL_RETAINED] =
+        {[CALL_IS_DUE] = DO(BEGIN, CALL_BACKWARD), [CALL_FOLLOWED] = RECORD(CALL_RETAINED)},
+    [CALL_BACKWARD] = {[CALL_INPUT_DONE] = RECORD(CALL_SUMMING),
+                       [CALL_BACKWARD_DONE] = DO(END, CALL_SPENT), /* nothing has flowed */
+                       [CALL_RETAINED_AGAIN] = DO(SETTLE, CALL_RETAINED),
+                       [CALL_FOLLOWED] = RECORD(CALL_BACKWARD)},
+    [CALL_SUMMING] = {[CALL_BACKWARD_DONE] = DO(END, CALL_SPENT),
+                      [CALL_RETAINED_AGAIN] = DO(SETTLE, CALL_RETAINED),
+                      [CALL_FOLLOWED] = RECORD(CALL_SUMMING)},
+    [CALL_SPENT] =
+        {[CALL_IS_DUE] = REFUSE(CLV_PRECONDITION, spent), [CALL_FOLLOWED] = DO(IGNORE, CALL_SPENT)},
+    [CALL_ALONE] =
+        {[CALL_IS_DUE] = REFUSE(CLV_PRECONDITION, alone), [CALL_FOLLOWED] = DO(IGNORE, CALL_ALONE)},
+};
+
+static const char over[] = "is over", in_progress[] = "is in progress",
+                  after[] = "after its backward";
+
+/* A pass begins with the first PREPARE of its phase and goes on while its calls run. Phases ascend;
+ * a gradient may be ahead of its PREPARE but not behind its call's part. When all is done, its end
+ * is work, as there may be a vote; a step waits until work has ended. */
+static const clv_cell passes[][MOST_FACTS] = {
+    [PASS_NONE] = {[PASS_PREPARE_NEXT] = DO(BEGIN, PASS_COLLECTING),
+                   [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, over),
+                   [PASS_PREPARE_OVER] = REFUSE(CLV_PRECONDITION, over),
+                   [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
+                   [PASS_GRADIENT_AHEAD] = RECORD(PASS_NONE),
+                   [PASS_GRADIENT_OVER] = REFUSE(CLV_PRECONDITION, after),
+                   [PASS_STEP] = RECORD(PASS_NONE),
+                   [PASS_ENDED] = DO(IGNORE, PASS_NONE)},
+    [PASS_COLLECTING] = {[PASS_PREPARE_NEXT] = REFUSE(CLV_PRECONDITION, in_progress),
+                         [PASS_PREPARE_SAME] = RECORD(PASS_COLLECTING),
+                         [PASS_PREPARE_OVER] = REFUSE(CLV_PRECONDITION, in_progress),
+                         [PASS_COLLECTED] = RECORD(PASS_ACTIVE),
+                         [PASS_GRADIENT_NEEDED] = RECORD(PASS_COLLECTING),
+                         [PASS_GRADIENT_OTHER] = RECORD(PASS_COLLECTING),
+                         [PASS_GRADIENT_AHEAD] = RECORD(PASS_COLLECTING),
+                         [PASS_GRADIENT_OVER] = REFUSE(CLV_PRECONDITION, after),
+                         [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress),
+                         [PASS_ENDED] = DO(END, PASS_NONE)},
+    [PASS_ACTIVE] = {[PASS_PREPARE_NEXT] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_PREPARE_OVER] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_GRADIENT_NEEDED] = RECORD(PASS_ACTIVE),
+                     [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
+                     [PASS_GRADIENT_AHEAD] = RECORD(PASS_ACTIVE),
+                     [PASS_GRADIENT_OVER] = REFUSE(CLV_PRECONDITION, after),
+                     [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_DONE] = DO(BEGIN, PASS_ENDING),
+                     [PASS_ENDED] = DO(END, PASS_NONE)},
+    [PASS_ENDING] = {[PASS_PREPARE_NEXT] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_PREPARE_OVER] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
+                     [PASS_GRADIENT_AHEAD] = RECORD(PASS_ENDING),
+                     [PASS_GRADIENT_OVER] = REFUSE(CLV_PRECONDITION, after),
+                     [PASS_ENDED] = DO(END, PASS_NONE)},
+};
+
+/* The last step of a module can be taken back, by a REVERT of its context, until work of another
+ * context has come. */
+static const clv_cell steps[][MOST_FACTS] = {
+    [STEP_FINAL] = {[STEP_TAKEN] = RECORD(STEP_OPEN),
+                    [STEP_TAKEN_FINALLY] = DO(IGNORE, STEP_FINAL),
+                    [STEP_PLANNED] = DO(IGNORE, STEP_FINAL),
+                    [STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_FINAL)},
+    [STEP_OPEN] = {[STEP_TAKEN] = RECORD(STEP_OPEN),
+                   [STEP_PLANNED] = DO(END, STEP_FINAL),
+                   [STEP_REVERTED] = DO(GIVE, STEP_FINAL),
+                   [STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN),
+                   [STEP_OTHER_WORK] = DO(END, STEP_FINAL)},
+};
+
+/* Work is listed once, started once, and ends once. */
+static const clv_cell work[][MOST_FACTS] = {
+    [WORK_IDLE] = {[WORK_IS_READY] = RECORD(WORK_READY)},
+    [WORK_READY] = {[WORK_STARTS] = DO(BEGIN, WORK_RUNNING)},
+    [WORK_RUNNING] = {[WORK_ENDS] = DO(END, WORK_IDLE)},
+};
+
+static const clv_table tables[MACHINES] = {
+    [MACHINE_CONTEXT] = {"context", CLV_COUNT(contexts), CONTEXT_ABORT + 1, contexts},
+    [MACHINE_VALUE] = {"value", CLV_COUNT(values), VALUE_GRADIENT + 1, values},
+    [MACHINE_CALL] = {"call", CLV_COUNT(calls), CALL_FOLLOWED + 1, calls},
+    [MACHINE_PASS] = {"pass", CLV_COUNT(passes), PASS_ENDED + 1, passes},
+    [MACHINE_STEP] = {"step", CLV_COUNT(steps), STEP_OTHER_WORK + 1, steps},
+    [MACHINE_WORK] = {"work", CLV_COUNT(work), WORK_ENDS + 1, work},
+};
+
+const clv_table *clv_table_of(clv_machine machine) { return &tables[machine]; }
+
+const clv_cell *clv_table_cell(uint32_t *walked, clv_machine machine, uint32_t state,
+                               uint32_t fact) {
+  if (walked) walked[clv_table_index(machine, state, fact)]++;
+  return &tables[machine].cells[state][fact];
+}
+
+clv_code clv_table_step(uint32_t *walked, clv_machine machine, uint8_t *state, uint32_t fact,
+                        const clv_cell **ret, clv_err *err) {
+  const clv_cell *cell = clv_table_cell(walked, machine, *state, fact);
+  if (cell->action == CELL_NEVER)
+    return clv_fail(err, CLV_INTERNAL, "fact %u meets a %s in state %u, which cannot be", fact,
+                    tables[machine].name, *state);
+  if (cell->action != CELL_REFUSE) *state = cell->next;
+  *ret = cell;
+  return CLV_OK;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work: the end of a backward pass. FINISHED may carry a vote: whether the gradients of this node
+ * are finite, and their sums of squares.
+ */
+#include "common/engine/context_int.h"
+
+#include <math.h>
+
+static bool took_part(const clv_context *ctx, uint32_t module) {
+  return ctx->took_part[module / 8] >> (module % 8) & 1;
+}
+
+static int64_t count_learning(const clv_contexts *e, const clv_context *ctx) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
+    if (took_part(ctx, i)) n += clv_contexts_module(e, i)->n_learning;
+  return n;
+}
+
+/* Of one module; 0 for each parameter when nothing flowed to it. Returns the place behind them. */
+static double *sums_of(const clv_module *m, const clv_module_gradient *g, double *at) {
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *q = &m->params->list[i];
+    if (!q->trainable || q->frozen) continue;
+    const char *from = g && g->filled ? (const char *)g->block->data + q->offset : NULL;
+    *at++ = from ? m->o.backend->sum_squares((const float *)from, q->n) : 0;
+  }
+  return at;
+}
+
+static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  clv_context *ctx = w->ctx;
+  if (ctx->pass != PASS_ENDING || !ctx->vote) return CLV_OK;
+  for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
+    CLV_TRY(clv_module_snapshot_ready(g->mod, err)); /* nothing may fail at APPLY */
+  clv_shape shape = CLV_SHAPE(count_learning(e, ctx));
+  ctx->total = 0;
+  if (!shape.dim[0]) return CLV_OK;
+  CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, &ctx->sums, err));
+  *ret_computes = true;
+  return CLV_OK;
+}
+
+/* Sums of squares of all gradients, in the order of modules and parameters, of the modules that
+ * took part. */
+static clv_code compute(clv_work *w, clv_err *err) {
+  clv_context *ctx = w->ctx;
+  const clv_module_gradient *g = ctx->gradients;
+  double *sums = ctx->sums->data, *at = sums;
+  (void)err;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    while (g && g->module < i) g = g->next;
+    if (took_part(ctx, i)) at = sums_of(w->env->modules[i], g && g->module == i ? g : NULL, at);
+  }
+  for (const double *k = sums; k < at; k++) ctx->total += *k;
+  return CLV_OK;
+}
+
+static clv_code say_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = clv_steal(&ctx->sums);
+  clv_packet *p;
+  clv_pass_step(e, ctx, PASS_ENDED);
+  CLV_TRY(clv_exit_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
+  p->frame.phase = ctx->phase;
+  p->frame.has_vote = ctx->vote;
+  p->frame.vote.finite = ctx->vote && isfinite(ctx->total);
+  if (sums) clv_packet_add(p, sums);
+  clv_exit_send(e, p);
+  return CLV_OK;
+}
+
+/* A context that has failed meanwhile has said so. */
+static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                       clv_err *err) {
+  clv_context *ctx = w->ctx;
+  clv_err sending;
+  (void)err;
+  if (code == CLV_OK && ctx->pass == PASS_ENDING) {
+    code = say_finished(e, ctx, &sending);
+    why = &sending;
+  }
+  if (code != CLV_OK) clv_context_fail_at(e, ctx, why, CLV_MODULE_ALL);
+  ctx->sums = clv_tensor_unref(ctx->sums);
+  return CLV_OK;
+}
+
+const clv_work_type clv_work_vote = {.ready = ready, .compute = compute, .finish = finish};

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ready work. Each module has a list, in the order in which its work became ready; what may not
+ * overtake becomes ready one after the other (context_queue.c, context_order.c, context_pass.c).
+ * One piece of work of a module runs at a time, and what is ready first starts first. A change may
+ * need several modules: it stands in the list of one of them and starts when all are idle.
+ */
+#include "common/engine/context_int.h"
+
+#include <stddef.h>
+
+static clv_work_list *list_of(clv_contexts *e, uint32_t module) { return &e->work[module]; }
+
+/* Among those that have work, by the number of their first. */
+static void link_list(clv_contexts *e, clv_work_list *l) {
+  clv_work_list **at = &e->ready;
+  while (*at && (*at)->first->number < l->first->number) at = &(*at)->next;
+  l->next = *at;
+  *at = l;
+}
+
+static void unlink_list(clv_contexts *e, const clv_work_list *l) {
+  clv_work_list **at = &e->ready;
+  while (*at != l) at = &(*at)->next;
+  *at = l->next;
+}
+
+static void step(clv_contexts *e, clv_work *w, clv_work_fact fact) {
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_WORK, w->state, fact);
+  w->state = cell->next;
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
+                    uint32_t module) {
+  clv_work_list *l = list_of(e, module);
+  step(e, w, WORK_IS_READY);
+  w->kind = (uint8_t)kind;
+  w->env = &e->env;
+  w->ctx = ctx;
+  w->module = module;
+  w->number = ++e->n_ready_so_far;
+  w->next = NULL;
+  e->n_work++;
+  if (l->first) {
+    l->last->next = w;
+    l->last = w;
+    return;
+  }
+  l->first = l->last = w;
+  link_list(e, l);
+}
+
+void clv_work_next(clv_contexts *e, clv_work *w, clv_work_kind kind) {
+  clv_work_list *l = list_of(e, w->module);
+  step(e, w, WORK_IS_READY);
+  w->kind = (uint8_t)kind;
+  e->n_work++;
+  if (l->first) unlink_list(e, l);
+  w->next = l->first;
+  l->first = w;
+  if (!w->next) l->last = w;
+  link_list(e, l);
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+clv_context_call *clv_work_call(clv_work *w) {
+  return (clv_context_call *)(void *)((char *)w - offsetof(clv_context_call, work));
+}
+
+clv_planned_step *clv_work_step(clv_work *w) {
+  return (clv_planned_step *)(void *)((char *)w - offsetof(clv_planned_step, work));
+}
+
+clv_change *clv_work_change(clv_work *w) { return (clv_change *)(void *)w; }
+
+/* Of all modules that it means, or of none. */
+static bool are_idle(clv_contexts *e, clv_work *w) {
+  if (w->kind != WORK_CHANGE) return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->running;
+  const clv_queue_entry *t = clv_work_change(w)->entries;
+  while (t && !list_of(e, t->module)->running) t = t->next_of_change;
+  return !t;
+}
+
+static void occupy(clv_contexts *e, clv_work *w, bool running) {
+  if (w->kind != WORK_CHANGE) {
+    list_of(e, w->module)->running = running && w->module != CLV_MODULE_ALL;
+    return;
+  }
+  for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
+    list_of(e, t->module)->running = running;
+}
+
+clv_work *clv_work_take(clv_contexts *e) {
+  clv_work_list *l = e->ready;
+  while (l && !are_idle(e, l->first)) l = l->next;
+  if (!l) return NULL;
+  clv_work *w = l->first;
+  unlink_list(e, l);
+  l->first = w->next;
+  if (l->first)
+    link_list(e, l);
+  else
+    l->last = NULL;
+  step(e, w, WORK_STARTS);
+  occupy(e, w, true);
+  return w;
+}
+
+void clv_work_ended(clv_contexts *e, clv_work *w) {
+  step(e, w, WORK_ENDS);
+  occupy(e, w, false);
+  e->n_work--;
+}

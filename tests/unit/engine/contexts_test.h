@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tests of the engine of contexts share: an engine without a node. Frames go in, work runs at
+ * once or is finished later and in any order, and results come out.
+ */
+#ifndef CLEAVE_CONTEXTS_TEST_H
+#define CLEAVE_CONTEXTS_TEST_H
+
+#include "common/engine/context_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MOST_STARTED = 64 };
+
+/* on_result takes the packet of a result. seed 0: work runs at once; otherwise it draws whether
+ * started work ends, and which. */
+typedef struct engine {
+  clv_pool *pool;
+  clv_module *modules[CLV_MODULE_ALL];
+  clv_contexts *contexts;
+  clv_executor executor;
+  clv_work *started[MOST_STARTED];
+  uint32_t n_started;
+  uint64_t next_message, seed;
+  bool holds; /* started work does not end until engine_run is told so */
+  uint32_t walked[TABLE_CELLS];
+  void (*on_result)(struct engine *w, clv_result *r);
+  void *user;
+} engine;
+
+static inline uint32_t draw_of(uint64_t *seed, uint32_t n) {
+  *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(*seed >> 33) % n;
+}
+
+static inline void on_start(void *user, clv_work *work) {
+  engine *w = user;
+  assert_true(w->n_started < MOST_STARTED);
+  for (uint32_t i = 0; i < w->n_started; i++) /* one at a time of a module */
+    assert_true(work->module == CLV_MODULE_ALL || w->started[i]->module != work->module);
+  w->started[w->n_started++] = work;
+}
+
+static inline void engine_module(engine *w, uint32_t index, clv_op op) {
+  clv_err err = {0};
+  clv_module_options o = stage_of(graph_of(op, ROWS, COLUMNS), index);
+  assert_ok(clv_module_new(&o, &w->modules[index], &err));
+  clv_module_bind(w->modules[index], w->pool);
+}
+
+static inline void engine_begin(engine *w, uint64_t seed) {
+  static const clv_op ops[TEST_MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_LINEAR,
+                                           CLV_OP_TANH};
+  clv_err err = {0};
+  *w = (engine){.seed = seed, .on_result = w->on_result, .user = w->user};
+  w->executor = (clv_executor){w, on_start};
+  assert_ok(clv_pool_new(64 << 20, 4096, &w->pool, &err));
+  for (uint32_t i = 0; i < TEST_MODULES; i++) engine_module(w, i, ops[i]);
+  clv_contexts_env env = {.pool = w->pool,
+                          .next_message = &w->next_message,
+                          .modules = w->modules,
+                          .executor = seed ? &w->executor : NULL,
+                          .walked = w->walked};
+  assert_ok(clv_contexts_new(&env, &w->contexts, &err));
+}
+
+static inline void engine_results(engine *w) {
+  clv_result r;
+  while (clv_contexts_result(w->contexts, &r)) {
+    if (w->on_result)
+      w->on_result(w, &r);
+    else
+      clv_packet_free(r.packet);
+    clv_result_done(w->contexts, &r);
+  }
+}
+
+static inline void engine_finish(engine *w, uint32_t which) {
+  clv_err why, err = {0};
+  clv_work *work = w->started[which];
+  w->started[which] = w->started[--w->n_started];
+  clv_code code = clv_work_compute(work, &why);
+  assert_ok(clv_contexts_finished(w->contexts, work, code, &why, &err));
+}
+
+/* Whatever is ready starts; `all`: and whatever has started ends, else some of it. */
+static inline void engine_run(engine *w, bool all) {
+  clv_err err = {0};
+  clv_code code;
+  for (;;) {
+    engine_results(w);
+    if (clv_contexts_run_one(w->contexts, &code, &err)) {
+      assert_ok(code);
+      continue;
+    }
+    if (clv_contexts_next_frame(w->contexts)) continue;
+    if (!w->n_started || (!all && (w->holds || draw_of(&w->seed, 3)))) return;
+    engine_finish(w, draw_of(&w->seed, w->n_started));
+  }
+}
+
+/* A frame comes; takes it. Returns what became of it. */
+static inline clv_code engine_packet(engine *w, clv_packet *p, clv_err *err) {
+  bool kept;
+  clv_code code = clv_contexts_packet(w->contexts, p, &kept, err);
+  if (!kept) clv_packet_free(p);
+  engine_run(w, false);
+  return code;
+}
+
+static inline void engine_end(engine *w) {
+  engine_run(w, true);
+  clv_contexts_free(w->contexts);
+  for (uint32_t i = 0; i < TEST_MODULES; i++) clv_module_free(w->modules[i]);
+  clv_pool_unref(w->pool);
+}
+
+static inline clv_tensor *engine_tensor(engine *w, float first) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)(i * i) / 8;
+  return t;
+}
+
+#endif

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tables of the engine, walked: short programs reach every cell that is there, and no other.
+ * A fact that meets a cell that is not there is refused as a mistake of the engine.
+ */
+#include "tests/unit/engine/contexts_test.h"
+
+enum { MODULE = 0, NO_GRADIENT = 3 };
+
+/* ---- words of programs ----------------------------------------------------------------------- */
+
+static void send(engine *w, clv_packet *p) {
+  clv_err ignored;
+  (void)!engine_packet(w, p, &ignored);
+}
+
+/* arg 0: a leaf that comes along. */
+static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint64_t arg) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg ? NULL : engine_tensor(w, 1);
+  assert_ok(clv_packet_call(w->pool, context, id, MODULE, true, &p, &err));
+  assert_ok(clv_packet_arg(p, arg, true, x, &err));
+  return p;
+}
+
+static void call(engine *w, uint64_t context, uint64_t id, uint64_t arg) {
+  send(w, call_of(w, context, id, arg));
+}
+
+/* A call whose leaf has an id. */
+static void call_with(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
+  assert_ok(clv_packet_call(w->pool, context, id, MODULE, true, &p, &err));
+  assert_ok(clv_packet_arg(p, leaf, true, x, &err));
+  send(w, p);
+}
+
+static void call_after(engine *w, uint64_t context, uint64_t id, uint64_t leader) {
+  clv_packet *p = call_of(w, context, id, 0);
+  p->frame.call.after = leader;
+  send(w, p);
+}
+
+static void call_flagged(engine *w, uint64_t context, uint64_t id, uint32_t flags) {
+  clv_packet *p = call_of(w, context, id, 0);
+  p->frame.flags = flags;
+  send(w, p);
+}
+
+/* A backward whose second part has a position that comes with a step. */
+static void call_positions(engine *w, uint64_t context, uint64_t id, uint32_t weight) {
+  clv_packet *p = call_of(w, context, id, 0);
+  clv_packet_call_positions(p, 1, 2, weight, false);
+  send(w, p);
+}
+
+static void head(engine *w, uint64_t context, uint64_t id) {
+  clv_packet *p = call_of(w, context, id, 0), *h;
+  clv_err err = {0};
+  assert_ok(clv_packet_new(w->pool, CLV_CALL, &h, &err));
+  h->frame = p->frame;
+  h->frame.n_tensors = 0;
+  h->head = h->headed = true;
+  clv_packet_free(p);
+  send(w, h);
+}
+
+static void whole(engine *w, uint64_t context, uint64_t id) {
+  clv_packet *p = call_of(w, context, id, 0);
+  p->headed = true;
+  send(w, p);
+}
+
+static void value(engine *w, uint64_t context, uint64_t id) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
+  assert_ok(clv_packet_value(w->pool, context, id, "", x, &p, &err));
+  send(w, p);
+}
+
+static void deliver(engine *w, uint64_t context, uint64_t id) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_deliver(w->pool, context, id, "", &p, &err));
+  send(w, p);
+}
+
+static void keep(engine *w, uint64_t context, uint64_t id) {
+  clv_err err = {0};
+  assert_ok(clv_contexts_keep(w->contexts, 77, context, id, &err));
+  engine_run(w, false);
+}
+
+static void drop(engine *w, uint64_t context, uint64_t id) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_drop(w->pool, context, 0, &id, 1, &p, &err));
+  send(w, p);
+}
+
+static void gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, bool flows) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = flows ? engine_tensor(w, 1) : NULL;
+  assert_ok(clv_packet_gradient(w->pool, context, phase, id, 0, "", dy, &p, &err));
+  send(w, p);
+}
+
+enum { RETAIN = 1, VOTE = 2, MORE = 4 };
+
+/* id 0: it names no call; each has one gradient. */
+static void prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
+                               flags & MORE, &p, &err));
+  if (id) assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  send(w, p);
+}
+
+static void apply(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_apply(w->pool, context, 9, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
+  send(w, p);
+}
+
+static void planned(engine *w, uint64_t context, uint32_t position) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_planned_step(w->pool, context, 9, MODULE, position, false, 0.5f, &p, &err));
+  send(w, p);
+}
+
+static void revert(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_revert(w->pool, context, 9, &p, &err));
+  send(w, p);
+}
+
+static void end(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(w->pool, context, 9, &p, &err));
+  send(w, p);
+}
+
+static void give_up(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_new(w->pool, CLV_ABORT, &p, &err));
+  p->frame.context = context;
+  clv_frame_set_failure(&p->frame, CLV_ABORTED, "by the test", "");
+  send(w, p);
+}
+
+/* A call with its backward. */
+static void differentiate(engine *w, uint64_t context, uint64_t id, int flags) {
+  call(w, context, id, 0);
+  prepare(w, context, 1, id, flags);
+  gradient(w, context, 1, id, true);
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static void every_frame(engine *w, uint64_t c) {
+  head(w, c, 11);
+  whole(w, c, 11);
+  call(w, c, 12, 0);
+  deliver(w, c, 12);
+  value(w, c, 13);
+  drop(w, c, 13);
+  gradient(w, c, 1, 12, true);
+  prepare(w, c, 1, 12, 0);
+  apply(w, c);
+  revert(w, c);
+}
+
+static void contexts(engine *w) {
+  every_frame(w, 1);
+  end(w, 1);
+  every_frame(w, 1); /* late */
+  end(w, 1);
+  give_up(w, 1);
+  for (uint64_t c = 2; c <= 3; c++) {
+    prepare(w, c, 1, 99, 0); /* there is no such call */
+    every_frame(w, c);
+    c == 2 ? end(w, c) : give_up(w, c);
+  }
+  call(w, 4, 11, 0);
+  give_up(w, 4);
+}
+
+/* What has to do with a value: each fact in a context of its own, where it may fail. */
+static void facts_about(engine *w, uint64_t c, void (*before)(engine *w, uint64_t c)) {
+  for (int fact = 0; fact < 7; fact++, c++) {
+    before(w, c);
+    if (fact == 0) call(w, c, 12, 0);
+    if (fact == 1) value(w, c, 12);
+    if (fact == 2) call_with(w, c, 13, 12);
+    if (fact == 3) call(w, c, 13, 12);
+    if (fact == 4) deliver(w, c, 12);
+    if (fact == 5) keep(w, c, 12);
+    if (fact == 6) gradient(w, c, 1, 12, true);
+  }
+}
+
+static void awaited(engine *w, uint64_t c) { deliver(w, c, 12); }
+static void making(engine *w, uint64_t c) { call(w, c, 12, 50); }
+static void leaf(engine *w, uint64_t c) { value(w, c, 12); }
+static void made(engine *w, uint64_t c) { call(w, c, 12, 0); }
+
+static void values(engine *w) {
+  facts_about(w, 100, awaited);
+  facts_about(w, 110, making);
+  facts_about(w, 120, leaf);
+  facts_about(w, 130, made);
+}
+
+static void calls(engine *w) {
+  head(w, 1, 11);
+  call_after(w, 1, 12, 11);
+  whole(w, 1, 11);
+  call(w, 1, 13, 60); /* waits */
+  call_after(w, 1, 14, 13);
+  call_flagged(w, 1, 15, CLV_FLAG_TRAINING | CLV_FLAG_RECOMPUTE);
+  call_after(w, 1, 16, 15);
+  call_flagged(w, 1, 17, 0);
+  call_after(w, 1, 18, 17);
+  call_after(w, 1, 19, 11);
+  prepare(w, 1, 1, 15, 0);
+  gradient(w, 1, 1, 15, true);
+  call_after(w, 1, 20, 15); /* it is spent */
+  prepare(w, 1, 2, 15, 0);  /* which is a failure */
+  gradient(w, 1, 2, 15, true);
+  call_flagged(w, 2, 11, 0);
+  prepare(w, 2, 1, 11, 0);
+  gradient(w, 2, 1, 11, true);
+  call(w, 3, 11, 0);
+  prepare(w, 3, 1, 11, RETAIN);
+  gradient(w, 3, 1, 11, false);
+  prepare(w, 3, 2, 11, 0);
+  gradient(w, 3, 2, 11, false);
+  differentiate(w, 4, 11, RETAIN);
+  clv_packet *wrong = call_of(w, 5, 11, 0);
+  wrong->frame.module = 200;
+  send(w, wrong);
+}
+
+/* What a call is followed by while its work runs, and while its second part waits. */
+static void calls_at_work(engine *w) {
+  w->holds = true;
+  call(w, 1, 11, 0);
+  call_after(w, 1, 12, 11);
+  engine_run(w, true);
+  prepare(w, 1, 1, 11, 0);
+  gradient(w, 1, 1, 11, true);
+  call_after(w, 1, 13, 11);
+  engine_run(w, true);
+  call_positions(w, 2, 11, 9);
+  engine_run(w, true);
+  prepare(w, 2, 1, 11, 0);
+  gradient(w, 2, 1, 11, true);
+  engine_run(w, true);
+  call_after(w, 2, 12, 11);
+  engine_run(w, true);
+  w->holds = false;
+}
+
+/* Brings the pass of a context into a state, with calls 11 (in it) and 12. */
+static void to_pass(engine *w, uint64_t c, clv_pass_state state) {
+  call(w, c, 11, 0);
+  call(w, c, 12, 0);
+  if (w->holds) engine_run(w, true);
+  if (state == PASS_NONE) return;
+  if (state == PASS_ENDING) {
+    prepare(w, c, 1, 12, RETAIN);
+    gradient(w, c, 1, 12, true);
+    engine_run(w, true);
+    prepare(w, c, 2, 11, VOTE | RETAIN);
+    gradient(w, c, 2, 11, true);
+    while (w->n_started && w->started[0]->kind != WORK_VOTE) {
+      engine_finish(w, 0);
+      engine_run(w, false);
+    }
+    assert_int_equal(w->n_started, 1);
+    return;
+  }
+  prepare(w, c, 2, 11, state == PASS_COLLECTING ? MORE : 0);
+}
+
+static void facts_about_pass(engine *w, uint64_t c, clv_pass_state state) {
+  for (int fact = 0; fact < 9; fact++, c++) {
+    to_pass(w, c, state);
+    if (fact == 0) prepare(w, c, 3, 0, 0);
+    if (fact == 1) prepare(w, c, state == PASS_NONE ? 0 : 2, 0, 0);
+    if (fact == 2) prepare(w, c, 1, 0, 0);
+    if (fact == 3) gradient(w, c, 2, 11, true);
+    if (fact == 4) gradient(w, c, state == PASS_NONE ? 0 : 2, 12, true);
+    if (fact == 5) gradient(w, c, 3, 11, true);
+    if (fact == 6) gradient(w, c, 1, 11, true);
+    if (fact == 7) apply(w, c);
+    if (fact == 8) prepare(w, c, 9, 99, 0);
+    engine_run(w, true);
+    end(w, c);
+    engine_run(w, true);
+  }
+}
+
+static void passes(engine *w) {
+  for (int state = PASS_NONE; state <= PASS_ACTIVE; state++)
+    facts_about_pass(w, 100 + 10 * (uint64_t)state, (clv_pass_state)state);
+  for (uint32_t phase = 1; phase <= 2; phase++) { /* after a pass of phase 2 */
+    uint64_t c = 200 + 10 * phase;
+    call(w, c, 11, 0);
+    prepare(w, c, 2, 11, 0);
+    gradient(w, c, 2, 11, true);
+    prepare(w, c, phase, 0, 0);
+    call(w, c + 1, 11, 0);
+    prepare(w, c + 1, 2, 11, 0);
+    gradient(w, c + 1, 2, 11, true);
+    gradient(w, c + 1, phase, 11, true);
+    gradient(w, c + 1, phase, 11, true);
+    prepare(w, c + 1, 3, 11, 0); /* fails, and again */
+    prepare(w, c + 1, 4, 11, 0);
+  }
+  prepare(w, 300, 1, 0, MORE);
+  prepare(w, 300, 1, 0, 0);
+}
+
+static void passes_at_work(engine *w) {
+  w->holds = true;
+  facts_about_pass(w, 100, PASS_ENDING);
+  w->holds = false;
+}
+
+static void steps(engine *w) {
+  differentiate(w, 1, 11, 0);
+  differentiate(w, 2, 11, 0);
+  revert(w, 1); /* there is nothing to be taken back */
+  apply(w, 1);
+  apply(w, 1);
+  revert(w, 2); /* it is not this one's */
+  revert(w, 1);
+  apply(w, 1);
+  planned(w, 1, 1);
+  planned(w, 1, 2);
+  apply(w, 1);
+  call(w, 3, 11, 0); /* which makes it final */
+  differentiate(w, 4, 11, 0);
+  call(w, 4, 12, 60);
+  apply(w, 4);       /* waits for the call */
+  call(w, 5, 11, 0); /* and is final meanwhile */
+  value(w, 4, 60);
+  differentiate(w, 6, 11, RETAIN);
+  planned(w, 6, 1);
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+typedef struct walk {
+  uint32_t met[TABLE_CELLS];
+} walk;
+
+/* later: an engine whose work ends when the program says. */
+static void run(walk *all, void (*program)(engine *w), bool later) {
+  engine w = {0};
+  engine_begin(&w, later);
+  program(&w);
+  engine_run(&w, true);
+  for (uint32_t i = 0; i < TABLE_CELLS; i++) all->met[i] += w.walked[i];
+  engine_end(&w);
+}
+
+static void check_cell(const walk *all, clv_machine machine, uint32_t state, uint32_t fact) {
+  clv_err err = {0};
+  const clv_table *table = clv_table_of(machine);
+  const clv_cell *cell;
+  uint8_t at = (uint8_t)state;
+  uint32_t met = all->met[clv_table_index(machine, state, fact)];
+  bool there = table->cells[state][fact].action != CELL_NEVER;
+  if (there != (met > 0))
+    print_error("%s: state %u, fact %u: %s\n", table->name, state, fact,
+                there ? "no program meets it" : "a program meets what cannot be");
+  assert_int_equal(clv_table_step(NULL, machine, &at, fact, &cell, &err),
+                   there ? CLV_OK : CLV_INTERNAL);
+  if (!there) assert_int_equal(at, state);
+}
+
+static void every_cell_is_met_or_refused(void **state) {
+  walk all = {0};
+  uint32_t wrong = 0;
+  (void)state;
+  run(&all, contexts, false);
+  run(&all, values, false);
+  run(&all, calls, false);
+  run(&all, calls_at_work, true);
+  run(&all, passes, false);
+  run(&all, passes_at_work, true);
+  run(&all, steps, false);
+  for (clv_machine m = 0; m < MACHINES; m++)
+    for (uint32_t s = 0; s < clv_table_of(m)->n_states; s++)
+      for (uint32_t f = 0; f < clv_table_of(m)->n_facts; f++) {
+        check_cell(&all, m, s, f);
+        bool there = clv_table_of(m)->cells[s][f].action != CELL_NEVER;
+        wrong += there != (all.met[clv_table_index(m, s, f)] > 0);
+      }
+  assert_int_equal(wrong, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_cell_is_met_or_refused),
+  };
+  return cmocka_run_group_tests_name("tables", tests, NULL, NULL);
+}

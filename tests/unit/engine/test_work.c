@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work that ends later. The same frames go into an engine whose work ends at once and into engines
+ * whose work ends later, in a random order between modules. What comes out is the same to the bit,
+ * and so are the modules in the end.
+ */
+#include "tests/unit/engine/contexts_test.h"
+
+enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MOST_FRAMES = 256 };
+
+/* ---- what comes out -------------------------------------------------------------------------- */
+
+/* The sum of a number for each result, as their order is free. */
+typedef struct digest {
+  uint64_t sum;
+  uint32_t n, failures;
+} digest;
+
+static uint64_t mix(uint64_t hash, const void *data, size_t n) {
+  for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+  return hash;
+}
+
+static uint64_t hash_module(clv_module *m, uint64_t hash) {
+  clv_state_item item;
+  for (int what = CLV_STATE_WEIGHTS; what <= CLV_STATE_OPTIMIZER; what++)
+    for (uint32_t i = 0; clv_module_state_item(m, (clv_state_what)what, i, &item); i++)
+      hash = mix(hash, item.data, item.bytes);
+  return hash;
+}
+
+/* A message has the number of its making unless it names a value. */
+static uint64_t hash_packet(engine *w, const clv_result *r) {
+  const clv_frame *f = &r->packet->frame;
+  bool of_value = f->kind == CLV_VALUE || f->kind == CLV_GRADIENT;
+  const uint64_t key[] = {(uint64_t)r->kind, (uint64_t)f->kind, f->context,
+                          of_value ? f->message : f->reply_to, f->phase};
+  uint64_t hash = mix(14695981039346656037u, key, sizeof key);
+  for (uint32_t i = 0; i < f->n_tensors; i++)
+    hash = mix(hash, r->packet->tensor[i]->data, r->packet->tensor[i]->bytes);
+  return r->kind == CLV_RESULT_STATE ? hash_module(w->modules[f->module], hash) : hash;
+}
+
+static void on_result(engine *w, clv_result *r) {
+  digest *d = w->user;
+  d->sum += hash_packet(w, r);
+  d->n++;
+  d->failures += clv_frame_fails(&r->packet->frame) || r->kind == CLV_RESULT_REFUSED;
+  clv_packet_free(r->packet);
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+typedef struct program {
+  uint64_t seed;
+  engine *w;
+  clv_packet *frames[CONTEXTS][MOST_FRAMES];
+  uint32_t n[CONTEXTS], next[CONTEXTS], n_before_step[CONTEXTS];
+} program;
+
+/* Ids grow in the order in which calls come. */
+static uint64_t id_of(uint32_t context, uint32_t call) { return 100 + CONTEXTS * call + context; }
+
+static void say(program *g, uint32_t context, clv_packet *p) {
+  assert_true(g->n[context] < MOST_FRAMES);
+  g->frames[context][g->n[context]++] = p;
+}
+
+/* Each call takes the value of an earlier one or a leaf; its value is for the program, too.
+ * planned: forwards, backwards and gradients of parameters have positions. */
+static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_tensor(g->w, (float)i);
+  uint32_t module = draw_of(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
+  assert_ok(clv_packet_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
+  assert_ok(clv_packet_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
+  assert_ok(clv_packet_call_deliver(p, "", &err));
+  if (planned) clv_packet_call_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
+  say(g, c, p);
+}
+
+/* Each call has the gradient of its value from outside and from those that use it. */
+static void backward(program *g, uint32_t c, const uint32_t *arg) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(g->w, 0.25f);
+  assert_ok(clv_packet_prepare(g->w->pool, c + 1, 1, 0, false, true, false, &p, &err));
+  for (uint32_t i = CALLS; i-- > 0;) {
+    uint32_t n = 1;
+    for (uint32_t k = i + 1; k < CALLS; k++) n += arg[k] == i + 1;
+    assert_ok(clv_packet_need(p, id_of(c, i + 1), n, 0, &err));
+    if (arg[i]) assert_ok(clv_packet_target(p, 0, id_of(c, arg[i]), "", i + 1, &err));
+  }
+  say(g, c, p);
+  for (uint32_t i = 0; i < CALLS; i++) {
+    uint64_t id = id_of(c, i + 1);
+    assert_ok(clv_packet_gradient(g->w->pool, c + 1, 1, id, 0, "", dy, &p, &err));
+    say(g, c, p);
+  }
+}
+
+/* A step, what it makes of a module, perhaps the way back, and the end. */
+static void step(program *g, uint32_t c) {
+  clv_err err = {0};
+  clv_packet *p;
+  clv_pool *pool = g->w->pool;
+  bool apply = draw_of(&g->seed, 4) > 0;
+  assert_ok(clv_packet_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
+  say(g, c, p);
+  uint32_t module = draw_of(&g->seed, TEST_MODULES);
+  assert_ok(clv_packet_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
+  say(g, c, p);
+  assert_ok(clv_packet_end_context(pool, c + 1, 70 + c, &p, &err));
+  if (draw_of(&g->seed, 2)) clv_packet_end_commit(p, 1, 0.25f, draw_of(&g->seed, 4) > 0);
+  say(g, c, p);
+}
+
+static void planned_steps(program *g, uint32_t c) {
+  clv_err err = {0};
+  clv_packet *p;
+  uint32_t at = 3 * CALLS;
+  for (uint32_t module = 0; module < 3; module++) {
+    assert_ok(
+        clv_packet_planned_step(g->w->pool, c + 1, 60, module, ++at, false, 0.125f, &p, &err));
+    say(g, c, p);
+  }
+}
+
+static void write_context(program *g, uint32_t c, bool planned) {
+  uint32_t arg[CALLS];
+  for (uint32_t i = 0; i < CALLS; i++) {
+    arg[i] = draw_of(&g->seed, i + 1);
+    call(g, c, i, arg, planned);
+  }
+  if (planned) planned_steps(g, c);
+  backward(g, c, arg);
+  g->n_before_step[c] = g->n[c];
+  step(g, c);
+}
+
+/* The next frame of a context, if it is one of the first `end`. */
+static void send(program *g, uint32_t c, uint32_t end) {
+  clv_err err = {0};
+  if (g->next[c] < end) assert_ok(engine_packet(g->w, g->frames[c][g->next[c]++], &err));
+}
+
+static void send_in_any_order(program *g, const uint32_t *end) {
+  while (g->next[0] < end[0] || g->next[1] < end[1] || g->next[2] < end[2]) {
+    uint32_t c = draw_of(&g->seed, CONTEXTS);
+    send(g, c, end[c]);
+  }
+}
+
+/* One program: a context with positions, or several, with their frames in an order that the seed
+ * says. */
+static digest run(uint64_t seed, uint64_t order) {
+  digest d = {0};
+  engine w = {.on_result = on_result, .user = &d};
+  program g = {.seed = seed, .w = &w};
+  engine_begin(&w, order);
+  bool planned = draw_of(&g.seed, 3) == 0;
+  for (uint32_t c = 0; c < (planned ? 1 : CONTEXTS); c++) write_context(&g, c, planned);
+  for (uint32_t i = 0; i < CALLS * CONTEXTS; i++) send(&g, i % CONTEXTS, g.n[i % CONTEXTS]);
+  if (draw_of(&g.seed, 4)) send_in_any_order(&g, g.n_before_step);
+  send_in_any_order(&g, g.n);
+  engine_run(&w, true);
+  for (uint32_t i = 0; i < TEST_MODULES; i++) d.sum += hash_module(w.modules[i], i);
+  engine_end(&w);
+  return d;
+}
+
+static void work_that_ends_later_has_the_same_bits(void **state) {
+  uint32_t failures = 0;
+  (void)state;
+  for (uint64_t seed = 1; seed <= PROGRAMS; seed++) {
+    digest want = run(seed, 0);
+    failures += want.failures;
+    for (uint64_t order = 1; order <= ORDERS; order++) {
+      digest got = run(seed, 7 * seed + order);
+      if (got.sum != want.sum || got.n != want.n)
+        fail_msg("program %u, order %u: %u results of %u, or other bits", (unsigned)seed,
+                 (unsigned)order, got.n, want.n);
+    }
+  }
+  assert_in_range(failures, 1, PROGRAMS); /* most programs are right, and some are not */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(work_that_ends_later_has_the_same_bits),
+  };
+  return cmocka_run_group_tests_name("work", tests, NULL, NULL);
+}

@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state machines of references, cell by cell: a short program leads a node to each, and what
+ * comes of the last word and the state afterwards are written here, beside PROTOCOL.md 12 and not
+ * beside the tables. A cell that no program reaches is a failure, and so is one too many.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/reference/rref_int.h"
+
+enum { SELF, OWNER, OTHER, NODES, REF = 1, FORK = 10, CHILD = 11, KEY = 9, KINDS = CLV_RREF_KINDS };
+enum { MS = 1000000, MANY = CLV_WIRE_REF_WINDOW };
+static const uint64_t lease = 60000 * (uint64_t)MS, retry = 100 * (uint64_t)MS;
+
+/* ---- a node and the words of its programs ---------------------------------------------------- */
+
+typedef struct node {
+  clv_pool *pool;
+  clv_rrefs *t;
+  clv_tensor *v;
+  clv_rref_visits visits, before; /* before: the last word */
+  uint64_t now, number[NODES], sent[NODES][KINDS];
+  char out[1024]; /* of the last word */
+  clv_code code;
+} node;
+
+static const char *const kinds[KINDS] = {"ACK",    "KEEP",  "USE",   "FORK", "ACCEPT",
+                                         "DELETE", "RENEW", "FETCH", "VALUE"};
+static const char *const results[CLV_RREF_RESULTS] = {"send",    "create", "used", "joined",
+                                                      "fetched", "unused", "freed"};
+static const clv_rref_failure failure = {CLV_ABORTED, "it failed", ""};
+
+static void note(node *n, const char *fmt, ...) CLV_PRINTF(2, 3);
+static void note(node *n, const char *fmt, ...) {
+  size_t len = strlen(n->out);
+  va_list args;
+  if (len + 32 > sizeof n->out) return;
+  if (len) n->out[len++] = ' ';
+  va_start(args, fmt);
+  vsnprintf(n->out + len, sizeof n->out - len, fmt, args);
+  va_end(args);
+}
+
+static void take(node *n) {
+  clv_rref_result r;
+  while (clv_rrefs_next(n->t, &r)) {
+    const clv_rref_message *m = &r.message;
+    const char *sign = r.failure || m->failure ? "!" : "";
+    if (r.kind != CLV_RREF_RESULT_SEND) {
+      note(n, "%s%s", results[r.kind], sign);
+      continue;
+    }
+    note(n, "%s%u%s", kinds[m->kind], r.to, sign);
+    if (m->kind != CLV_RREF_ACK) n->sent[r.to][m->kind] = m->number;
+  }
+}
+
+static void receive(node *n, uint32_t from, clv_rref_message m) {
+  if (m.kind != CLV_RREF_ACK && m.kind != CLV_RREF_VALUE) m.number = ++n->number[from];
+  if (!m.ref) m.ref = REF;
+  if (!m.fork) m.fork = FORK;
+  if (!m.key) m.key = KEY;
+  clv_rrefs_receive(n->t, from, &m, n->now);
+}
+
+/* The last one of a kind is acknowledged by who got it, or refused. */
+static void acknowledge(node *n, const char *kind, bool well) {
+  for (uint32_t i = 0; i < NODES; i++)
+    for (int k = 0; k < KINDS; k++) {
+      clv_rref_message m = {.kind = CLV_RREF_ACK, .number = n->sent[i][k]};
+      if (!m.number || strcmp(kind, kinds[k]) != 0) continue;
+      m.failure = well ? NULL : &failure;
+      receive(n, i, m);
+    }
+}
+
+/* At the times that the node wants. */
+static void tick_for(node *n, uint64_t ns, bool heard) {
+  uint64_t end = n->now + ns;
+  clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
+  for (uint64_t due; (due = clv_rrefs_due(n->t)) <= end;) {
+    n->now = CLV_MAX(n->now, due);
+    for (uint32_t i = OWNER; heard && i < NODES; i++) receive(n, i, m);
+    clv_rrefs_tick(n->t, n->now);
+    if (heard) take(n);
+  }
+  n->now = end;
+}
+
+static void do_own(node *n) {
+  clv_rref_birth b = {REF, FORK, KEY};
+  n->code = clv_rrefs_own(n->t, &b, n->v, n->now, NULL);
+}
+static void do_keep(node *n) {
+  clv_rref_birth b = {REF, FORK, KEY};
+  n->code = clv_rrefs_keep(n->t, &b, OWNER, 1, 2, n->now, NULL);
+}
+static void do_keep_here(node *n) {
+  clv_rref_birth b = {REF, FORK, KEY};
+  n->code = clv_rrefs_keep(n->t, &b, SELF, 1, 2, n->now, NULL);
+}
+static void do_pass(node *n) {
+  clv_rref_passing what = {CHILD, OTHER, 1, 2};
+  n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
+}
+/* So many to the other node that what comes after is behind the window. */
+static void do_flood(node *n) {
+  for (uint64_t i = 0; i < MANY; i++) {
+    clv_rref_passing what = {1000 + i, OTHER, 1, 2};
+    n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
+  }
+}
+static void do_fetch(node *n) { n->code = clv_rrefs_fetch(n->t, FORK, n->now, NULL); }
+static void do_release(node *n) { n->code = clv_rrefs_release(n->t, FORK, n->now, NULL); }
+static void do_settle(node *n) { clv_rrefs_settle(n->t, REF, n->v, NULL, n->now); }
+static void do_fail(node *n) { clv_rrefs_settle(n->t, REF, NULL, &failure, n->now); }
+
+static void do_use(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .early = true});
+}
+static void do_use_known(node *n) {
+  receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER});
+}
+static void do_value(node *n) {
+  receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
+}
+static void do_accepted(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
+}
+/* To this node as the owner: by the one that keeps, and by the other one. */
+static void do_kept(node *n) { receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP}); }
+static void do_forked(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD});
+}
+static void do_forked_keyless(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD, .key = KEY + 1});
+}
+static void do_fetched(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD});
+}
+static void do_fetched_early(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD, .early = true});
+}
+static void do_deleted(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD});
+}
+static void do_deleted_first(node *n) {
+  receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_DELETE});
+}
+static void do_ack_first(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
+}
+static void do_ack_behind(node *n) {
+  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = MANY + 1});
+}
+/* Nobody is heard of for a lease; time passes, and all are. */
+static void do_silence(node *n) { tick_for(n, lease * 5 / 4, false); }
+static void do_renew(node *n) { tick_for(n, lease / 2, true); }
+static void do_again(node *n) { clv_rrefs_tick(n->t, n->now += 2 * retry); }
+
+static const struct word {
+  const char *name;
+  void (*run)(node *n);
+} words[] = {
+    {"own", do_own},
+    {"keep", do_keep},
+    {"keep-here", do_keep_here},
+    {"pass", do_pass},
+    {"flood", do_flood},
+    {"fetch", do_fetch},
+    {"release", do_release},
+    {"settle", do_settle},
+    {"fail", do_fail},
+    {"<USE", do_use},
+    {"<USE-known", do_use_known},
+    {"<VALUE", do_value},
+    {"<ACCEPT", do_accepted},
+    {"<KEEP", do_kept},
+    {"<FORK", do_forked},
+    {"<FORK-keyless", do_forked_keyless},
+    {"<FETCH", do_fetched},
+    {"<FETCH-early", do_fetched_early},
+    {"<DELETE", do_deleted},
+    {"<DELETE-first", do_deleted_first},
+    {"<ACK-first", do_ack_first},
+    {"<ACK-behind", do_ack_behind},
+    {"silence", do_silence},
+    {"renew", do_renew},
+    {"again", do_again},
+};
+
+static void run_word(node *n, const char *word) {
+  n->out[0] = '\0';
+  n->code = CLV_OK;
+  n->before = n->visits;
+  if (word[0] == '+' || word[0] == '-') {
+    acknowledge(n, word + 1, word[0] == '+');
+    take(n);
+    return;
+  }
+  for (size_t i = 0; i < CLV_COUNT(words); i++) {
+    if (strcmp(words[i].name, word) != 0) continue;
+    words[i].run(n);
+    take(n);
+    return;
+  }
+  fail_msg("no word '%s'", word);
+}
+
+static void run_program(node *n, const char *program) {
+  char copy[256], *rest = NULL;
+  snprintf(copy, sizeof copy, "%s", program);
+  for (char *w = strtok_r(copy, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) run_word(n, w);
+}
+
+static void node_init(node *n) {
+  clv_err err;
+  clv_shape scalar = {0};
+  memset(n, 0, sizeof *n);
+  n->now = MS;
+  assert_int_equal(clv_pool_new((size_t)1 << 26, 16, &n->pool, &err), CLV_OK);
+  assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &n->v, &err), CLV_OK);
+  clv_rrefs_options o = {
+      .pool = n->pool, .n_nodes = NODES, .self = SELF, .lease_ns = lease, .retry_ns = retry};
+  assert_int_equal(clv_rrefs_new(&o, &n->t, &err), CLV_OK);
+  n->t->visits = &n->visits;
+}
+
+static void node_done(node *n) {
+  clv_rrefs_free(n->t);
+  clv_tensor_unref(n->v);
+  clv_pool_unref(n->pool);
+}
+
+/* ---- the cells ------------------------------------------------------------------------------- */
+
+typedef struct cell {
+  clv_rref_machine machine;
+  uint8_t state, fact; /* the fact comes with the last word of the program */
+  const char *program;
+  uint8_t next;    /* of the record, when all of that is done */
+  const char *out; /* results of the last word */
+  clv_code code;   /* its own */
+} cell;
+
+/* clang-format off */
+/* Of reference REF at this node. */
+static const cell entry_cells[] = {
+    {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<KEEP", RREF_ENTRY_EXPECTED, "create ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<FORK <KEEP", RREF_ENTRY_EXPECTED, "ACK2 create ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_OWNED, "own", RREF_ENTRY_VALUE, "joined", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_SETTLED, "settle", RREF_ENTRY_NONE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_FAILED, "fail", RREF_ENTRY_NONE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_FORKED, "<FORK", RREF_ENTRY_NONE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_KEPT, "<KEEP <KEEP", RREF_ENTRY_EXPECTED, "ACK1!", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_OWNED, "<KEEP own", RREF_ENTRY_EXPECTED, "", CLV_EXISTS},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_SETTLED, "<KEEP settle", RREF_ENTRY_VALUE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_SETTLED, "<KEEP <FORK <FETCH settle", RREF_ENTRY_VALUE, "VALUE2", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_FAILED, "<KEEP fail", RREF_ENTRY_FAILURE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_FAILED, "<KEEP <FORK <FETCH fail", RREF_ENTRY_FAILURE, "VALUE2!", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_FORKED, "<KEEP <FORK", RREF_ENTRY_EXPECTED, "ACK2", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_KEYLESS, "<KEEP <FORK-keyless", RREF_ENTRY_EXPECTED, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_LEFT, "<KEEP <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_KEPT, "<KEEP settle <KEEP", RREF_ENTRY_VALUE, "ACK1!", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_OWNED, "own own", RREF_ENTRY_VALUE, "", CLV_EXISTS},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_SETTLED, "<KEEP settle settle", RREF_ENTRY_VALUE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_FAILED, "<KEEP settle fail", RREF_ENTRY_VALUE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_FORKED, "<KEEP settle <FORK", RREF_ENTRY_VALUE, "ACK2", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_KEYLESS, "<KEEP settle <FORK-keyless", RREF_ENTRY_VALUE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_LEFT, "<KEEP settle <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_KEPT, "<KEEP fail <KEEP", RREF_ENTRY_FAILURE, "ACK1!", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_OWNED, "<KEEP fail own", RREF_ENTRY_FAILURE, "", CLV_EXISTS},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_SETTLED, "<KEEP fail settle", RREF_ENTRY_FAILURE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_FAILED, "<KEEP fail fail", RREF_ENTRY_FAILURE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_FORKED, "<KEEP fail <FORK", RREF_ENTRY_FAILURE, "ACK2", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_KEYLESS, "<KEEP fail <FORK-keyless", RREF_ENTRY_FAILURE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_LEFT, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
+};
+
+/* Of the other node's fork at this node. */
+static const cell fork_cells[] = {
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FORK", RREF_FORK_KNOWN, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FETCH-early <FORK", RREF_FORK_ASKED, "ACK2 ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_PASSED, "own pass", RREF_FORK_OFFERED, "USE2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_FETCH, "own <FETCH", RREF_FORK_NONE, "ACK2!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_EARLY, "own <FETCH-early", RREF_FORK_NONE, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_DELETED, "own <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_ADDED, "own pass <FORK", RREF_FORK_OFFERED, "ACK2!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_PASSED, "own pass pass", RREF_FORK_OFFERED, "", CLV_EXISTS},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_FETCH, "own pass <FETCH", RREF_FORK_OFFERED, "VALUE2 ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_ASK, "keep-here pass <FETCH", RREF_FORK_OFFERED_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_SETTLED, "keep-here pass settle", RREF_FORK_OFFERED, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_TAKEN, "own pass +USE", RREF_FORK_KNOWN, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_REFUSED, "own pass -USE", RREF_FORK_NONE, "unused!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_DELETED, "own pass <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_LOST, "own pass silence", RREF_FORK_NONE, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_ADDED, "keep-here pass <FETCH <FORK", RREF_FORK_OFFERED_ASKED, "ACK2!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_PASSED, "keep-here pass <FETCH pass", RREF_FORK_OFFERED_ASKED, "", CLV_EXISTS},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_ASK, "keep-here pass <FETCH <FETCH", RREF_FORK_OFFERED_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_SETTLED, "keep-here pass <FETCH settle", RREF_FORK_OFFERED, "VALUE2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_TAKEN, "keep-here pass <FETCH +USE", RREF_FORK_ASKED, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_REFUSED, "keep-here pass <FETCH -USE", RREF_FORK_NONE, "unused!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_DELETED, "keep-here pass <FETCH <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_LOST, "keep-here pass <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_ADDED, "own pass +USE <FORK", RREF_FORK_KNOWN, "ACK2!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_PASSED, "own pass +USE pass", RREF_FORK_KNOWN, "", CLV_EXISTS},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_FETCH, "own pass +USE <FETCH", RREF_FORK_KNOWN, "VALUE2 ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_ASK, "<KEEP <FORK <FETCH", RREF_FORK_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_SETTLED, "<KEEP <FORK settle", RREF_FORK_KNOWN, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_DELETED, "<KEEP <FORK <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_LOST, "<KEEP <FORK silence", RREF_FORK_NONE, "freed", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_ADDED, "keep-here pass +USE <FETCH <FORK", RREF_FORK_ASKED, "ACK2!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_PASSED, "keep-here pass +USE <FETCH pass", RREF_FORK_ASKED, "", CLV_EXISTS},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_ASK, "keep-here pass +USE <FETCH <FETCH", RREF_FORK_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_SETTLED, "keep-here pass +USE <FETCH settle", RREF_FORK_KNOWN, "VALUE2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_SETTLED, "<KEEP <FORK <FETCH fail", RREF_FORK_KNOWN, "VALUE2!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_DELETED, "keep-here pass +USE <FETCH <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_LOST, "keep-here pass +USE <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
+};
+
+/* Of this node's handle. */
+static const cell handle_cells[] = {
+    {RREF_HANDLES, RREF_NONE, RREF_KEPT, "keep", RREF_JOINING, "KEEP1", CLV_OK},
+    {RREF_HANDLES, RREF_NONE, RREF_OWNED, "own", RREF_JOINED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_NONE, RREF_GIVEN, "<USE", RREF_JOINING, "FORK1 used ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_NONE, RREF_GIVEN_KNOWN, "<USE-known", RREF_JOINED, "used ACK1", CLV_OK},
+    {RREF_HANDLES, RREF_NONE, RREF_PASS, "pass", RREF_NONE, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, RREF_NONE, RREF_FETCH, "fetch", RREF_NONE, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, RREF_NONE, RREF_RELEASE, "release", RREF_NONE, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, RREF_JOINING, RREF_PASS, "keep pass", RREF_JOINING, "USE2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_FETCH, "keep fetch", RREF_JOINING, "FETCH1", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_RELEASE, "keep fetch release", RREF_JOINING_RELEASED, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_ANSWERED, "keep +KEEP", RREF_JOINED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_ANSWERED, "<USE +FORK", RREF_JOINED, "ACCEPT2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_REFUSED, "keep -KEEP", RREF_FAILED, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_REFUSED, "<USE fetch -FORK", RREF_FAILED, "ACCEPT2 fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_ASKED, "keep fetch +FETCH", RREF_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_NOT_ASKED, "keep fetch -FETCH", RREF_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_VALUE_CAME, "keep fetch <VALUE", RREF_JOINING, "fetched", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_QUIET, "keep pass <ACCEPT", RREF_JOINING, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_OWNER_FORGOT, "keep renew -RENEW", RREF_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep fetch silence", RREF_FAILED, "joined! fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_PASS, "keep +KEEP pass", RREF_JOINED, "USE2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_PASS, "own pass", RREF_JOINED, "USE2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_FETCH, "keep +KEEP fetch", RREF_JOINED, "FETCH1", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_RELEASE, "keep +KEEP release", RREF_LEAVING, "DELETE1", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_RELEASE, "keep +KEEP pass release", RREF_JOINED_RELEASED, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_ASKED, "keep +KEEP fetch +FETCH", RREF_JOINED, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_NOT_ASKED, "keep +KEEP fetch -FETCH", RREF_JOINED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_VALUE_CAME, "keep +KEEP fetch <VALUE", RREF_JOINED, "fetched", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_CHILDLESS, "<USE pass +FORK <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_QUIET, "keep +KEEP pass <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_OWNER_FORGOT, "keep +KEEP fetch renew -RENEW", RREF_FAILED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_OWNER_LOST, "keep +KEEP fetch silence", RREF_FAILED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_FAILED, RREF_PASS, "keep silence pass", RREF_FAILED, "", CLV_UNAVAILABLE},
+    {RREF_HANDLES, RREF_FAILED, RREF_FETCH, "keep silence fetch", RREF_FAILED, "", CLV_UNAVAILABLE},
+    {RREF_HANDLES, RREF_FAILED, RREF_RELEASE, "keep -KEEP release", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_FAILED, RREF_RELEASE, "<USE -FORK release", RREF_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_FAILED, RREF_CHILDLESS, "<USE pass -FORK <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_FAILED, RREF_QUIET, "keep pass -KEEP <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_ANSWERED, "<USE release +FORK", RREF_LEAVING, "ACCEPT2 DELETE1", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_ANSWERED, "keep pass release +KEEP", RREF_JOINED_RELEASED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_REFUSED, "<USE release -FORK", RREF_ENDED, "ACCEPT2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_REFUSED, "keep release -KEEP", RREF_NONE, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_QUIET, "keep pass release <ACCEPT", RREF_JOINING_RELEASED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_OWNER_FORGOT, "keep release renew -RENEW", RREF_JOINING_RELEASED, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_OWNER_LOST, "keep release silence", RREF_NONE, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_CHILDLESS, "<USE pass +FORK release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_QUIET, "keep +KEEP pass release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_OWNER_FORGOT, "keep +KEEP pass release renew -RENEW", RREF_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_OWNER_LOST, "keep +KEEP pass release silence", RREF_NONE, "unused!", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_LEFT, "keep +KEEP release +DELETE", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_LEFT, "<USE +FORK release +DELETE", RREF_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_QUIET, "<USE +FORK release +ACCEPT", RREF_LEAVING, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_OWNER_FORGOT, "keep +KEEP release renew -RENEW", RREF_LEAVING, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_OWNER_LOST, "keep +KEEP release silence", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_ENDED, RREF_CHILDLESS, "<USE pass -FORK release <ACCEPT", RREF_ENDED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_ENDED, RREF_QUIET, "<USE -FORK release +ACCEPT", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_ENDED, RREF_OWNER_FORGOT, "<USE +FORK release +DELETE renew -RENEW", RREF_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_ENDED, RREF_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_NONE, "", CLV_OK},
+};
+
+/* Of what it passes to the other node. */
+static const cell child_cells[] = {
+    {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_PASSED, "keep pass", RREF_CHILD_OFFERED, "USE2", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_ACCEPTED, "<ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_PASSED, "keep pass pass", RREF_CHILD_OFFERED, "", CLV_EXISTS},
+    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_USE_TAKEN, "keep pass +USE", RREF_CHILD_TAKEN, "", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_USE_REFUSED, "keep pass -USE", RREF_CHILD_NONE, "unused!", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_ACCEPTED, "keep pass <ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_LOST, "keep pass silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_PASSED, "keep pass +USE pass", RREF_CHILD_TAKEN, "", CLV_EXISTS},
+    {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_ACCEPTED, "keep pass +USE <ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
+};
+
+/* Of the USE for that. */
+static const cell post_cells[] = {
+    {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
+    {RREF_POSTS, RREF_POST_NONE, RREF_POST_BEYOND, "keep flood pass", RREF_POST_BEHIND, "", CLV_OK},
+    {RREF_POSTS, RREF_POST_NONE, RREF_POST_CANCELLED, "keep -KEEP", RREF_POST_NONE, "joined!", CLV_OK},
+    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_ROOM, "keep flood pass <ACK-first", RREF_POST_SENT, "USE2", CLV_OK},
+    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_ACKED, "keep flood pass <ACK-behind", RREF_POST_NONE, "", CLV_OK},
+    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_CANCELLED, "keep flood pass <ACCEPT", RREF_POST_NONE, "ACK2", CLV_OK},
+    {RREF_POSTS, RREF_POST_SENT, RREF_POST_DUE, "keep pass again", RREF_POST_SENT, "KEEP1 USE2", CLV_OK},
+    {RREF_POSTS, RREF_POST_SENT, RREF_POST_ACKED, "keep pass +USE", RREF_POST_NONE, "", CLV_OK},
+    {RREF_POSTS, RREF_POST_SENT, RREF_POST_CANCELLED, "keep pass <ACCEPT", RREF_POST_NONE, "ACK2", CLV_OK},
+};
+/* clang-format on */
+
+/* How a handle comes into a state. What is taken stays so, what is released is not here. */
+static const char *const to_state[RREF_HANDLE_STATES] = {
+    [RREF_JOINING] = "keep",
+    [RREF_JOINED] = "keep +KEEP",
+    [RREF_FAILED] = "keep -KEEP",
+    [RREF_JOINING_RELEASED] = "keep release",
+    [RREF_JOINED_RELEASED] = "keep +KEEP pass release",
+    [RREF_LEAVING] = "keep +KEEP release",
+    [RREF_ENDED] = "<USE -FORK release",
+};
+static const cell taken_cells[] = {
+    {RREF_HANDLES, 0, RREF_KEPT, "keep", 0, "", CLV_EXISTS},
+    {RREF_HANDLES, 0, RREF_OWNED, "own", 0, "", CLV_EXISTS},
+    {RREF_HANDLES, 0, RREF_GIVEN, "<USE", 0, "ACK2!", CLV_OK},
+    {RREF_HANDLES, 0, RREF_GIVEN_KNOWN, "<USE-known", 0, "ACK1!", CLV_OK},
+};
+static const cell released_cells[] = {
+    {RREF_HANDLES, 0, RREF_PASS, "pass", 0, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, 0, RREF_FETCH, "fetch", 0, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, 0, RREF_RELEASE, "release", 0, "", CLV_NOT_FOUND},
+};
+
+/* ---- walking them ---------------------------------------------------------------------------- */
+
+static clv_rref_visits reached; /* by a program that is about the cell */
+static clv_rref_visits visited; /* by any */
+
+static uint8_t state_of(const node *n, clv_rref_machine m) {
+  const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
+                                      [RREF_FORKS] = &n->t->forks,
+                                      [RREF_HANDLES] = &n->t->handles,
+                                      [RREF_CHILDREN] = &n->t->children};
+  const uint64_t ids[] = {
+      [RREF_ENTRIES] = REF, [RREF_FORKS] = CHILD, [RREF_HANDLES] = FORK, [RREF_CHILDREN] = CHILD};
+  if (m == RREF_POSTS) {
+    const clv_rref_child *c = clv_rref_find(&n->t->children, CHILD);
+    return c ? c->use.state : RREF_POST_NONE;
+  }
+  const clv_rref_record *r = clv_rref_find(maps[m], ids[m]);
+  return r ? r->state : 0;
+}
+
+static void add_visits(const node *n) {
+  uint32_t *sum = &visited.n[0][0][0];
+  const uint32_t *add = &n->visits.n[0][0][0];
+  for (size_t i = 0; i < sizeof visited / sizeof *sum; i++) sum[i] += add[i];
+}
+
+static void walk(const cell *c) {
+  node n;
+  node_init(&n);
+  run_program(&n, c->program);
+  uint32_t hits =
+      n.visits.n[c->machine][c->state][c->fact] - n.before.n[c->machine][c->state][c->fact];
+  if (!hits) fail_msg("'%s' does not bring fact %u to state %u", c->program, c->fact, c->state);
+  if (strcmp(n.out, c->out) != 0) fail_msg("'%s' gives '%s', not '%s'", c->program, n.out, c->out);
+  if (n.code != c->code) fail_msg("'%s' is code %d, not %d", c->program, (int)n.code, (int)c->code);
+  if (state_of(&n, c->machine) != c->next)
+    fail_msg("'%s' leads to state %u, not %u", c->program, state_of(&n, c->machine), c->next);
+  reached.n[c->machine][c->state][c->fact]++;
+  add_visits(&n);
+  node_done(&n);
+}
+
+static void walk_all(const cell *cells, size_t n) {
+  for (size_t i = 0; i < n; i++) walk(&cells[i]);
+}
+
+static void walk_after(const char *first, uint8_t state, const cell *cells, size_t n) {
+  char program[128];
+  for (size_t i = 0; i < n; i++) {
+    cell c = cells[i];
+    snprintf(program, sizeof program, "%s %s", first, c.program);
+    c.program = program;
+    c.state = c.next = state;
+    walk(&c);
+  }
+}
+
+static void each_cell_does_what_it_says(void **state) {
+  (void)state;
+  walk_all(entry_cells, CLV_COUNT(entry_cells));
+  walk_all(fork_cells, CLV_COUNT(fork_cells));
+  walk_all(handle_cells, CLV_COUNT(handle_cells));
+  walk_all(child_cells, CLV_COUNT(child_cells));
+  walk_all(post_cells, CLV_COUNT(post_cells));
+  for (uint8_t s = RREF_JOINING; s < RREF_HANDLE_STATES; s++)
+    walk_after(to_state[s], s, taken_cells, CLV_COUNT(taken_cells));
+  for (uint8_t s = RREF_JOINING_RELEASED; s < RREF_HANDLE_STATES; s++)
+    walk_after(to_state[s], s, released_cells, CLV_COUNT(released_cells));
+}
+
+/* It changes nothing and is refused. */
+static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
+  static clv_rref_doer *const nothing[RREF_ACTIONS] = {0};
+  clv_rrefs t = {0};
+  clv_rref_given given = {0};
+  uint8_t state = s;
+  if (visited.n[m][s][f]) fail_msg("machine %d: fact %u came in state %u", (int)m, f, s);
+  assert_int_equal(clv_rref_step(&t, m, nothing, NULL, &state, f, &given), CLV_INTERNAL);
+  assert_true(given.refused);
+  assert_int_equal(state, s);
+}
+
+static void each_cell_is_reached_or_refused(void **state) {
+  (void)state;
+  for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
+    for (uint8_t s = 0; s < clv_rref_states(m); s++)
+      for (uint8_t f = 0; f < clv_rref_facts(m); f++) {
+        if (clv_rref_cell_of(m, s, f)->rule == RREF_NEVER)
+          check_never(m, s, f);
+        else if (!reached.n[m][s][f])
+          fail_msg("machine %d: no program brings fact %u to state %u", (int)m, f, s);
+      }
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* A word, and what comes of the next one. */
+static void assert_then(const char *program, const char *out) {
+  node n;
+  node_init(&n);
+  run_program(&n, program);
+  if (strcmp(n.out, out) != 0) fail_msg("'%s' gives '%s', not '%s'", program, n.out, out);
+  node_done(&n);
+}
+
+/* Soon from an owner that did not know the handle yet, later from one that has the request. */
+static void a_value_that_does_not_come_is_asked_for_again(void **state) {
+  (void)state;
+  assert_then("keep fetch -FETCH again", "KEEP1 FETCH1");
+  assert_then("keep +KEEP fetch +FETCH again", "");
+  assert_then("keep +KEEP fetch fetch", "");
+  assert_then("keep fetch +FETCH <VALUE <VALUE", "");
+}
+
+/* Each number once: the second time it is the answer alone. */
+static void a_repeated_message_is_answered_as_before(void **state) {
+  node n;
+  (void)state;
+  node_init(&n);
+  run_program(&n, "<KEEP");
+  n.number[OWNER]--;
+  run_program(&n, "<KEEP");
+  assert_string_equal(n.out, "ACK1");
+  n.number[OWNER] += MANY;
+  run_program(&n, "<DELETE-first");
+  n.number[OWNER] = 0;
+  run_program(&n, "<KEEP");
+  assert_string_equal(n.out, "");
+  node_done(&n);
+}
+
+static void count(const node *n, uint32_t *ret) {
+  clv_rref_counts c;
+  clv_rrefs_count(n->t, &c);
+  *ret = c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged;
+}
+
+/* The first value, and no other, is held and let go once. */
+static void what_is_settled_stays(void **state) {
+  clv_shape scalar = {0};
+  clv_tensor *other;
+  clv_err err;
+  node n;
+  (void)state;
+  node_init(&n);
+  assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &other, &err), CLV_OK);
+  run_program(&n, "<KEEP settle");
+  clv_rrefs_settle(n.t, REF, other, NULL, n.now);
+  const clv_rref_entry *e = clv_rref_find(&n.t->entries, REF);
+  assert_ptr_equal(e->tensor, n.v);
+  assert_int_equal(other->refs, 1);
+  assert_int_equal(n.v->refs, 2);
+  run_program(&n, "<DELETE-first");
+  assert_int_equal(n.v->refs, 1);
+  clv_tensor_unref(other);
+  node_done(&n);
+}
+
+/* Nothing is lost, and what was cancelled does not come. */
+static void results_may_wait_for_several_inputs(void **state) {
+  node n;
+  uint32_t left;
+  (void)state;
+  node_init(&n);
+  do_own(&n);
+  do_fetch(&n);
+  do_pass(&n);
+  do_use(&n);
+  do_deleted(&n);
+  take(&n);
+  assert_string_equal(n.out, "joined fetched ACK2! ACK2");
+  n.out[0] = '\0';
+  do_release(&n);
+  count(&n, &left);
+  assert_int_equal(left, 0);
+  take(&n);
+  assert_string_equal(n.out, "freed");
+  node_done(&n);
+}
+
+/* Each kind of result, left in the queue with what it holds. */
+static void a_table_may_be_freed_with_its_results(void **state) {
+  static const char *const programs[] = {"own",   "own fetch",      "keep pass",
+                                         "<KEEP", "keep-here pass", "<USE fetch"};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(programs); i++) {
+    node n;
+    node_init(&n);
+    run_program(&n, programs[i]);
+    do_fetch(&n);
+    do_value(&n);
+    do_fetched(&n);
+    do_settle(&n);
+    tick_for(&n, lease * 5 / 4, false);
+    node_done(&n);
+  }
+  clv_rrefs_free(NULL);
+}
+
+/* Hostile numbers between two takings: what left the window is not answered, and none is sought. */
+static void numbers_may_jump_while_results_wait(void **state) {
+  node n;
+  (void)state;
+  node_init(&n);
+  do_kept(&n);
+  n.number[OWNER] = UINT64_MAX - 1;
+  do_kept(&n);
+  take(&n);
+  assert_string_equal(n.out, "create ACK1!");
+  node_done(&n);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_cell_does_what_it_says),
+      cmocka_unit_test(each_cell_is_reached_or_refused),
+      cmocka_unit_test(a_value_that_does_not_come_is_asked_for_again),
+      cmocka_unit_test(a_repeated_message_is_answered_as_before),
+      cmocka_unit_test(what_is_settled_stays),
+      cmocka_unit_test(results_may_wait_for_several_inputs),
+      cmocka_unit_test(a_table_may_be_freed_with_its_results),
+      cmocka_unit_test(numbers_may_jump_while_results_wait),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
