@@ -17,6 +17,7 @@ ENDS = "free|unref|close|done|release|stop"
 NONE = {
     "clv_run_is_done": "a question about a run",
     "clv_cmd_stop": "a command of cleave-master",
+    "clv_pass_call_done": "a fact about a call",
     "clv_history_stop": "a command, too",
     "clv_packet_ref_release": "makes the packet of a handle, which has a number",
     "clv_rrefs_release": "a handle by its number",

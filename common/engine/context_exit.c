@@ -75,11 +75,13 @@ bool clv_contexts_result(clv_contexts *e, clv_result *ret) {
 }
 
 void clv_result_done(clv_contexts *e, clv_result *r) {
+  if (!r) return;
   clv_tensor_unref(r->tensor);
   clv_shared_err_unref(e, r->failed);
 }
 
 void clv_exit_free(clv_contexts *e) {
+  if (!e) return;
   clv_result r;
   while (clv_contexts_result(e, &r)) {
     clv_packet_free(r.packet);

@@ -13,6 +13,7 @@ void clv_call_drop_state(clv_context_call *c) {
 }
 
 void clv_call_release(clv_contexts *e, clv_context_call *c) {
+  if (!c) return;
   for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
   clv_call_drop_state(c);
   clv_old_weights_unref(e, c->weights);
@@ -66,6 +67,7 @@ void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
 }
 
 void clv_value_free(clv_contexts *e, clv_value *v) {
+  if (!v) return;
   for (clv_delivery *d = v->deliveries, *next; d; d = next) {
     next = d->next;
     if (d->keep)
@@ -96,6 +98,7 @@ void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 void clv_strands_free(clv_contexts *e, clv_context *c) {
+  if (!c) return;
   for (clv_strand *s = c->strands, *next; s; s = next) {
     next = s->next;
     for (clv_context_call *k = s->first; k; k = k->next_needed) k->needed = false;

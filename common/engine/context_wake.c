@@ -38,7 +38,7 @@ static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *
 
 static bool deliver_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_value(e, c, p->frame.message) : NULL;
-  return !v || !clv_value_is_settled(v);
+  return !v || !(v->tensor || v->failed);
 }
 
 static bool value_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
