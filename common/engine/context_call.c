@@ -24,12 +24,11 @@ static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why
 static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
                           clv_err *err) {
   clv_value *v;
+  clv_action action;
   if (!arg->value) return CLV_OK;
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, VALUE_GIVEN);
-  if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "value %llx %s", (unsigned long long)v->id, cell->text);
-  return clv_value_settle(e, v, VALUE_GIVEN, t, NULL, err);
+  CLV_TRY(clv_value_step(e, v, VALUE_GIVEN, &action, err));
+  return clv_value_settle(e, v, t, NULL, err);
 }
 
 static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_arg *arg,

@@ -138,12 +138,14 @@ static void has_failed(clv_contexts *e, clv_context_call *c) {
 static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = clv_steal(&c->result);
   clv_value *v = c->out;
+  clv_action action;
   if (c->phase == CALL_ALONE) clv_call_let_followers_run(e, c);
   clv_call_has_run(e, c);
   clv_queue_leave(e, c);
   if (c->in_order) clv_order_done(e, v->ctx);
   if (c->needed || c->places[ORDER_WEIGHT].position) clv_context_mark(e, v->ctx);
-  clv_code code = clv_value_settle(e, v, VALUE_RAN, out, failed, err);
+  clv_code code = clv_value_step(e, v, VALUE_RAN, &action, err);
+  if (code == CLV_OK) code = clv_value_settle(e, v, out, failed, err);
   clv_value_free_if_dropped(e, v);
   return code;
 }

@@ -33,7 +33,6 @@ void clv_contexts_free(clv_contexts *e) {
 static void end_context(clv_contexts *e, clv_context *c) {
   clv_context_forget_buffers(e, c->id, CLV_MODULE_ALL);
   clv_context_empty(e, c);
-  c->state = CONTEXT_ENDED;
   clv_context_bury(e, c);
 }
 
@@ -50,11 +49,9 @@ static clv_code say_ended(clv_contexts *e, const clv_frame *end, clv_tensor *tra
 
 /* The decision on its step comes first; a failed context says its failure again. */
 static void last_step(clv_contexts *e, clv_context *c, const clv_frame *end) {
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_APPLY);
-  if (cell->action == CELL_REPEAT)
-    clv_context_fail_again(e, c);
-  else
-    clv_context_last_step(e, c, end);
+  clv_action action = clv_context_step(e, c, CONTEXT_APPLY)->action;
+  if (action == CELL_REPEAT) clv_context_fail_again(e, c);
+  if (action == CELL_RECORD) clv_context_last_step(e, c, end);
 }
 
 /* One that never came here leaves a tombstone as well: its frames may still be on their way. */
@@ -64,9 +61,8 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_err ignored;
   if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK)
     return say_ended(e, &p->frame, NULL, err);
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_END);
-  if (cell->action == CELL_END) {
-    if (p->frame.has_commit) last_step(e, c, &p->frame);
+  if (p->frame.has_commit && c->state != CONTEXT_ENDED) last_step(e, c, &p->frame);
+  if (clv_context_step(e, c, CONTEXT_END)->action == CELL_END) {
     trace = clv_context_trace(c);
     end_context(e, c);
   }
@@ -77,8 +73,7 @@ static void abort_one(clv_contexts *e, uint64_t id) {
   clv_context *c;
   clv_err ignored;
   if (clv_context_open(e, id, &c, &ignored) != CLV_OK) return;
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_ABORT);
-  if (cell->action != CELL_END) return;
+  if (clv_context_step(e, c, CONTEXT_ABORT)->action != CELL_END) return;
   clv_context_restore_buffers(e, id, CLV_MODULE_ALL);
   end_context(e, c);
 }
@@ -122,13 +117,25 @@ static const struct {
     [CLV_REVERT] = {clv_on_revert, CONTEXT_REVERT},
 };
 
+static void count_late(clv_contexts *e) {
+  __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
+}
+
 /* A fact meets its context. */
 static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  const clv_cell *cell =
-      clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, handlers[kind].fact);
-  if (cell->action == CELL_REPEAT) clv_context_fail_again(e, c);
-  return cell->action == CELL_RECORD ? handlers[kind].handle(e, c, p, err) : CLV_OK;
+  switch (clv_context_step(e, c, handlers[kind].fact)->action) {
+    case CELL_RECORD:
+      return handlers[kind].handle(e, c, p, err);
+    case CELL_REPEAT:
+      clv_context_fail_again(e, c);
+      return CLV_OK;
+    case CELL_COUNT:
+      count_late(e);
+      return CLV_OK;
+    default:
+      return CLV_OK;
+  }
 }
 
 /* Are the first `n` CALLs of the context here, tensors and all? */
@@ -155,27 +162,21 @@ static void on_head(clv_contexts *e, clv_packet *p) {
   clv_context *c;
   clv_err ignored;
   if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK) return;
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, CONTEXT_HEAD);
-  if (cell->action == CELL_RECORD) (void)!clv_on_call_head(e, c, p, &ignored);
+  if (clv_context_step(e, c, CONTEXT_HEAD)->action == CELL_RECORD)
+    (void)!clv_on_call_head(e, c, p, &ignored);
 }
 
-static void count_late(clv_contexts *e, const clv_context *c, clv_frame_kind kind) {
-  (void)clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, handlers[kind].fact);
-  __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
+static bool have_to_wait(const clv_context *c, const clv_frame *f) {
+  bool counts = f->kind == CLV_DROP || f->kind == CLV_PREPARE;
+  return counts && c->state != CONTEXT_ENDED && (c->waiting || !have_calls(c, f->step));
 }
 
 static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
-  clv_frame_kind kind = p->frame.kind;
   clv_context *c;
   CLV_TRY(clv_context_open(e, p->frame.context, &c, err));
-  if (c->state == CONTEXT_ENDED) {
-    count_late(e, c, kind);
-    return CLV_OK;
-  }
-  if ((kind == CLV_DROP || kind == CLV_PREPARE) && (c->waiting || !have_calls(c, p->frame.step)))
-    return wait_for_calls(c, p, ret_kept, err);
+  if (have_to_wait(c, &p->frame)) return wait_for_calls(c, p, ret_kept, err);
   CLV_TRY(record(e, c, p, err));
-  return kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
+  return p->frame.kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
 }
 
 /* ---- STATE_ frames --------------------------------------------------------------------------- */

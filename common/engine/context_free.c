@@ -149,13 +149,12 @@ static void send_abort(clv_contexts *e, const clv_context *c) {
 }
 
 void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
-  if (c->failed)
-    clv_shared_err_unref(e, why);
-  else
+  if (clv_context_step(e, c, CONTEXT_FAILS)->action == CELL_BEGIN)
     c->failed = why;
-  c->state = CONTEXT_FAILED;
+  else
+    clv_shared_err_unref(e, why);
   clv_strands_free(e, c);
-  c->pass = (uint8_t)clv_table_cell(e->env.walked, MACHINE_PASS, c->pass, PASS_ENDED)->next;
+  clv_pass_step(e, c, PASS_ENDED);
   send_abort(e, c);
 }
 

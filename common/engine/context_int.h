@@ -107,6 +107,14 @@ static inline uint64_t clv_contexts_now(const clv_contexts *e) {
 clv_code clv_contexts_make(const clv_contexts_env *env, clv_contexts **ret, clv_err *err);
 void clv_contexts_unmake(clv_contexts *e);
 
+/* A fact about a context. */
+static inline const clv_cell *clv_context_step(clv_contexts *e, clv_context *c,
+                                               clv_context_fact fact) {
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, fact);
+  if (cell->action != CELL_NEVER) c->state = cell->next;
+  return cell;
+}
+
 /* A fact about a call; what the table refuses is for the caller to word. */
 static inline const clv_cell *clv_call_step(clv_contexts *e, clv_context_call *c,
                                             clv_call_fact fact) {
@@ -268,8 +276,8 @@ static inline bool clv_value_is_settled(const clv_value *v) { return v->state >=
 clv_code clv_value_step(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
                         clv_err *err) CLV_USE_RESULT;
 /* It has come, or will not: `tensor` (a reference is taken) or `failed` (given away). */
-clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_tensor *tensor,
-                          clv_shared_err *failed, clv_err *err);
+clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
+                          clv_err *err);
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err);
 /* A settled value becomes an input; a call that will never run is in nobody's way. */
 void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_value *v);

@@ -26,7 +26,8 @@ static const clv_cell contexts[][MOST_FACTS] = {
                       [CONTEXT_APPLY] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_REVERT] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_END] = DO(END, CONTEXT_ENDED),
-                      [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)},
+                      [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
+                      [CONTEXT_FAILS] = DO(BEGIN, CONTEXT_FAILED)},
     [CONTEXT_FAILED] = {[CONTEXT_HEAD] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_CALL] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_DELIVER] = RECORD(CONTEXT_FAILED),
@@ -37,7 +38,8 @@ static const clv_cell contexts[][MOST_FACTS] = {
                         [CONTEXT_APPLY] = DO(REPEAT, CONTEXT_FAILED),
                         [CONTEXT_REVERT] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_END] = DO(END, CONTEXT_ENDED),
-                        [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)},
+                        [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
+                        [CONTEXT_FAILS] = DO(REPEAT, CONTEXT_FAILED)},
     [CONTEXT_ENDED] = {[CONTEXT_HEAD] = DO(IGNORE, CONTEXT_ENDED),
                        [CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_DELIVER] = DO(COUNT, CONTEXT_ENDED),
@@ -187,7 +189,7 @@ static const clv_cell work[][MOST_FACTS] = {
 };
 
 static const clv_table tables[MACHINES] = {
-    [MACHINE_CONTEXT] = {"context", CLV_COUNT(contexts), CONTEXT_ABORT + 1, contexts},
+    [MACHINE_CONTEXT] = {"context", CLV_COUNT(contexts), CONTEXT_FAILS + 1, contexts},
     [MACHINE_VALUE] = {"value", CLV_COUNT(values), VALUE_GRADIENT + 1, values},
     [MACHINE_CALL] = {"call", CLV_COUNT(calls), CALL_FOLLOWED + 1, calls},
     [MACHINE_PASS] = {"pass", CLV_COUNT(passes), PASS_ENDED + 1, passes},

@@ -21,7 +21,7 @@ typedef enum clv_machine {
   MACHINES
 } clv_machine;
 
-enum { MOST_STATES = 9, MOST_FACTS = 11, TABLE_CELLS = MACHINES * MOST_STATES * MOST_FACTS };
+enum { MOST_STATES = 9, MOST_FACTS = 12, TABLE_CELLS = MACHINES * MOST_STATES * MOST_FACTS };
 
 /* What is done with a fact. */
 typedef enum clv_action {
@@ -58,6 +58,7 @@ typedef enum clv_context_fact {
   CONTEXT_REVERT,
   CONTEXT_END,
   CONTEXT_ABORT,
+  CONTEXT_FAILS, /* in a backward pass or a step */
 } clv_context_fact;
 
 typedef enum clv_value_state {

@@ -59,10 +59,8 @@ static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
   return code;
 }
 
-clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_tensor *tensor,
-                          clv_shared_err *failed, clv_err *err) {
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, fact);
-  v->state = cell->next;
+clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
+                          clv_err *err) {
   if (tensor) v->tensor = clv_tensor_ref(tensor);
   v->failed = failed;
   for (clv_input_use *u = v->uses, *next; u; u = next) {
@@ -130,13 +128,12 @@ static clv_shared_err *failure_in(clv_contexts *e, const clv_frame *f) {
 clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_value *v;
+  clv_action action;
   clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, VALUE_CAME);
-  if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "value %llx %s", (unsigned long long)v->id, cell->text);
-  if (cell->action == CELL_IGNORE) return CLV_OK; /* a repeat */
-  clv_code code = clv_value_settle(e, v, VALUE_CAME, f->n_tensors ? p->tensor[0] : NULL,
+  CLV_TRY(clv_value_step(e, v, VALUE_CAME, &action, err));
+  if (action == CELL_IGNORE) return CLV_OK; /* a repeat */
+  clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
                                    f->has_failure ? failure_in(e, f) : NULL, err);
   clv_value_free_if_dropped(e, v);
   return code;

@@ -2,8 +2,11 @@
  *
  * The tables of the engine, walked: short programs reach every cell that is there, and no other.
  * A fact that meets a cell that is not there is refused as a mistake of the engine, and what a cell
- * refuses is said in its words.
+ * refuses is said in its words. Beside it stands what each frame makes of its context and what
+ * results, which is compared with tables.txt (CLEAVE_WRITE_TABLES=1 writes it again, to be read).
  */
+#include <stdio.h>
+
 #include "tests/unit/engine/contexts_test.h"
 
 enum { MODULE = 0, NO_GRADIENT = 3 };
@@ -12,6 +15,7 @@ enum { MODULE = 0, NO_GRADIENT = 3 };
 typedef struct walk {
   uint32_t met[TABLE_CELLS];
   bool said[TABLE_CELLS];
+  FILE *log;
 } walk;
 
 /* ---- what is said ---------------------------------------------------------------------------- */
@@ -26,15 +30,57 @@ static void hear(walk *all, const char *text) {
 }
 
 static void on_result(engine *w, clv_result *r) {
-  if (r->packet && clv_frame_fails(&r->packet->frame)) hear(w->user, r->packet->frame.failure.text);
+  walk *all = w->user;
+  const clv_frame *f = r->packet ? &r->packet->frame : NULL;
+  if (!f) {
+    fprintf(all->log, "  kept %llu %s\n", (unsigned long long)r->ref,
+            r->failed ? r->failed->text : "is here");
+    return;
+  }
+  fprintf(all->log, "  %s %llu", clv_frame_kind_name(f->kind), (unsigned long long)f->context);
+  if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
+    fprintf(all->log, "/%llu", (unsigned long long)f->message);
+  if (f->phase) fprintf(all->log, " phase %u", f->phase);
+  if (clv_frame_fails(f)) fprintf(all->log, ": %s", f->failure.text);
+  fprintf(all->log, "\n");
+  if (clv_frame_fails(f)) hear(all, f->failure.text);
   clv_packet_free(r->packet);
+}
+
+/* The states of a context, of its values and of the calls that make them. */
+static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) {
+  static const char *const contexts[] = {"open", "failed", "ended"};
+  static const char *const passes[] = {"", ", collecting", ", active", ", ending"};
+  static const char *const values[] = {"awaited", "making", "leaf", "made"};
+  static const char *const calls[] = {"coming",   "waiting", "ready", "ran",  "retained",
+                                      "backward", "summing", "spent", "alone"};
+  FILE *log = ((walk *)w->user)->log;
+  const clv_context *c = clv_context_find(w->contexts, context);
+  uint32_t late = (uint32_t)w->contexts->counts.late_frames;
+  fprintf(log, "%s %llu/%llu -> %s%s, late %u", clv_frame_kind_name(kind),
+          (unsigned long long)context, (unsigned long long)id, c ? contexts[c->state] : "none",
+          c ? passes[c->pass] : "", late);
+  for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
+    fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state], v->maker ? " " : "",
+            v->maker ? calls[v->maker->phase] : "");
+  fprintf(log, "; steps");
+  for (uint32_t i = 0; i < TEST_MODULES; i++)
+    fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].snapshot_of);
+  fprintf(log, "\n");
 }
 
 /* ---- words of programs ----------------------------------------------------------------------- */
 
 static void send(engine *w, clv_packet *p) {
+  walk *all = w->user;
   clv_err err;
-  if (engine_packet(w, p, &err) != CLV_OK) hear(w->user, err.text);
+  clv_frame_kind kind = p->frame.kind;
+  uint64_t context = p->frame.context, id = p->frame.message;
+  if (engine_packet(w, p, &err) != CLV_OK) {
+    hear(all, err.text);
+    fprintf(all->log, "  refused: %s\n", err.text);
+  }
+  show(w, kind, context, id);
 }
 
 /* arg 0: a leaf that comes along. */
@@ -431,10 +477,41 @@ static uint32_t count_wrong(const walk *all, clv_machine m) {
   return wrong;
 }
 
+/* ---- what each frame makes ------------------------------------------------------------------- */
+
+static const char expected[] = "tests/unit/engine/tables.txt";
+
+static void write_expected(const char *text, size_t n) {
+  FILE *f = fopen(expected, "w");
+  assert_non_null(f);
+  assert_int_equal(fwrite(text, 1, n, f), n);
+  fclose(f);
+}
+
+/* Line by line, so that the first that differs is shown. */
+static void compare(char *got) {
+  char want[1024];
+  FILE *f = fopen(expected, "r");
+  assert_non_null(f);
+  char *rest = got;
+  for (int number = 1; fgets(want, sizeof want, f); number++) {
+    char *line = strsep(&rest, "\n");
+    want[strcspn(want, "\n")] = '\0';
+    if (!line || strcmp(line, want) != 0)
+      fail_msg("%s:%d: expected '%s', got '%s'", expected, number, want, line ? line : "the end");
+  }
+  assert_true(rest && !*rest);
+  fclose(f);
+}
+
 static void every_cell_is_met_or_refused(void **state) {
   static walk all;
+  char *text = NULL;
+  size_t n = 0;
   uint32_t wrong = 0;
   (void)state;
+  all.log = open_memstream(&text, &n);
+  assert_non_null(all.log);
   run(&all, contexts, false);
   run(&all, values, false);
   run(&all, calls, false);
@@ -442,8 +519,12 @@ static void every_cell_is_met_or_refused(void **state) {
   run(&all, passes, false);
   run(&all, passes_at_work, true);
   run(&all, steps, false);
+  fclose(all.log);
   for (clv_machine m = 0; m < MACHINES; m++) wrong += count_wrong(&all, m);
   assert_int_equal(wrong, 0);
+  if (getenv("CLEAVE_WRITE_TABLES")) write_expected(text, n);
+  compare(text);
+  free(text);
 }
 
 int main(void) {
