@@ -178,7 +178,7 @@ typedef struct clv_session_node clv_session_node;
 
 clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
                       clv_err *err) CLV_USE_RESULT;
-/* No link may deliver into it any more, and clv_node_run must have returned. */
+/* No link may deliver into it any more, and clv_node_run must have returned. NULL is allowed. */
 void clv_node_free(clv_session_node *n);
 
 /* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS:
@@ -212,11 +212,15 @@ typedef struct clv_context_counts {
 } clv_context_counts;
 void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret); /* any thread */
 
-/* Queue a packet from any thread; takes it. */
+/* Queue a packet from any thread; takes it. One for which nothing would run does not wake the
+ * node's
+ * thread: it is handled before the next one that does, or 10 ms later. */
 void clv_node_post(clv_session_node *n, clv_packet *packet);
 
 /* Handle queued packets on this thread until clv_node_stop. */
 void clv_node_run(clv_session_node *n);
+/* For good, from any thread: nothing that is queued is handled any more, and whoever computes or
+ * waits in clv_node_run, clv_node_help or for a share of the cores returns soon. */
 void clv_node_stop(clv_session_node *n);
 /* Instead of clv_node_run: handle packets on this thread until clv_node_kick, which ends this call
  * or, since the last clv_node_unkick, the next one; false when deadline_ns (monotonic) passed

@@ -371,7 +371,7 @@ struct cleave_runtime {
   uint32_t groups_cap;
   cleave_error late; /* of a step whose context has been given up; status OK: none */
   uint32_t n_ending;
-  uint32_t n_awaiting; /* who waits until there are fewer of them */
+  uint32_t n_awaiting;  /* who waits until there are fewer of them */
   uint64_t ends_due_ns; /* when the end of some context is said again, 0: of none */
   /* What a worker said of its session; if it is that a neighbour is gone, that one's own link says
    * so within moments, and better. status OK: nothing. */

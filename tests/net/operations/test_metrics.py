@@ -185,7 +185,7 @@ def a_step_of_a_small_network_wakes_its_worker_twice():
     session = cluster.session("wakes", "data: {format: npy, root: data, train: [mlp_x.npy, mlp_y.npy]}\n"
                               "stages:\n  - {name: a, at: master, layers: [{op: linear, out: 8}, {op: relu}]}\n"
                               "  - {name: b, at: w1, layers: [{op: linear, out: 1}, {op: sigmoid}]}\n"
-                              "loss: {kind: bce}\ntrain: {batch: 32, max_steps: 10000000, optimizer: {kind: sgd, lr: 0.5}}\n")
+                              "loss: {kind: bce}\ntrain: {batch: 32, epochs: 1000000, optimizer: {kind: sgd, lr: 0.5}}\n")
     key = f"cleave_worker_steps_total{{{ME}}}"
     before = numbers(cluster.pages[0])[key]
     with Running([MASTER, "train", session], cwd=cluster.dir):

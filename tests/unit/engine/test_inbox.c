@@ -448,7 +448,7 @@ static void *run(void *user) {
 }
 
 static bool gets_to(const world *w, uint64_t values) {
-  for (int i = 0; i < 30000 && values_of(w) != values; i++) usleep(1000);
+  for (int i = 0; i < 10000 && values_of(w) != values; i++) usleep(1000);
   return values_of(w) == values;
 }
 
