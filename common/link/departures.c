@@ -120,7 +120,7 @@ static clv_code send_chunks(clv_departures *d, clv_err *err) {
     clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes the tensor in any case */
     CLV_TRY(probed);
     CLV_TRY(code);
-    CLV_TRY(send_probe(d, c.behind, c.index, err));
+    CLV_TRY(send_probe(d, c.after, c.index, err));
   }
   return CLV_OK;
 }
@@ -273,11 +273,11 @@ static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
 #ifndef CLV_MUTATE_LINK_ABORT
   if (urgent) return NOW;
 #endif
-  bool behind = d->first || d->draining;
+  bool queued = d->first || d->draining;
 #ifdef CLV_MUTATE_LINK_ORDER
-  behind = false;
+  queued = false;
 #endif
-  return behind || bytes > d->credit_left || bytes >= DEFERRED_BYTES ? WAITS : NOW;
+  return queued || bytes > d->credit_left || bytes >= DEFERRED_BYTES ? WAITS : NOW;
 }
 
 static void add_waiting(clv_departures *d, clv_packet *p) {

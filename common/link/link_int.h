@@ -149,7 +149,7 @@ typedef struct clv_chunk {
 typedef struct clv_departure {
   clv_chunk chunk;
   uint32_t index;
-  uint64_t before, behind;
+  uint64_t before, after;
 } clv_departure;
 
 /* A PING behind chunks: its PONG reports the first `until` bytes of the lane. */

@@ -96,8 +96,8 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_departure *ret) {
   p->sent[i] += len;
   ret->index = i;
   if (!full && (p->sent[i] - p->probed[i]) * 8 * CLV_MAX(bulk, 1u) < p->window) return true;
-  ret->behind = add_probe(p, i, now);
-  if (ret->behind) p->probed[i] = p->sent[i];
+  ret->after = add_probe(p, i, now);
+  if (ret->after) p->probed[i] = p->sent[i];
   return true;
 }
 

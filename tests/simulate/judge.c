@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The news of a loss takes 10 s at most; then comes what a worker waits for before it believes. */
+/* Notice of a loss takes 10 s at most; then comes what a worker waits for before it believes. */
 static const uint64_t longest_ns = UINT64_C(30000000000);
 
 static bool same_line(const sim_record *a, const sim_record *b, size_t i) {

@@ -211,7 +211,7 @@ static void accepted(end *e) {
   if (clv_lane_new(e->acceptor, e->uri, &transport, e, &e->lane, &err) != CLV_OK) abort();
 }
 
-static void tell(const sim_network *n, const event *e) {
+static void print_event(const sim_network *n, const event *e) {
   clv_frame f;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
@@ -258,7 +258,7 @@ void sim_network_step(sim_network *n) {
   event *e = pop(n);
   n->now = e->at;
   n->counts.events++;
-  tell(n, e);
+  print_event(n, e);
   happen(n, e);
   free(e);
 }

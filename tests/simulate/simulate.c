@@ -12,7 +12,7 @@
  *                  those of before the fault where nothing that was lost has a part in them
  *   clean errors   after a fault: UNAVAILABLE and the like with the name of who is gone, and of
  *                  nothing that does not need it
- *   in time        no call waits much longer than the news of a loss may take
+ *   in time        no call waits much longer than notice of a loss may take
  *   no leak        when all is closed nobody holds a context, a reference or a tensor
  */
 #include <inttypes.h>

@@ -267,7 +267,7 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_values", .kind = CLV_GAUGE, .unit = "",
      .help = "Values that contexts hold or wait for.", .write = put_values},
     {.name = "cleave_worker_calls_waiting", .kind = CLV_GAUGE, .unit = "",
-     .help = "Calls that wait for their inputs or their turn.", .write = put_calls_waiting},
+     .help = "Calls that wait for their inputs or their place in a queue.", .write = put_calls_waiting},
     {.name = "cleave_worker_owned_references", .kind = CLV_GAUGE, .unit = "",
      .help = "References: values that outlive their context and are kept here.",
      .write = put_owned},
