@@ -57,7 +57,7 @@ static clv_code compute(clv_work *w, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code say_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
+static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = clv_steal(&ctx->sums);
   clv_packet *p;
   clv_pass_step(e, ctx, PASS_ENDED);
@@ -77,7 +77,7 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
   clv_err sending;
   (void)err;
   if (code == CLV_OK && ctx->pass == PASS_ENDING) {
-    code = say_finished(e, ctx, &sending);
+    code = send_finished(e, ctx, &sending);
     why = &sending;
   }
   if (code != CLV_OK) clv_context_fail_at(e, ctx, why, CLV_MODULE_ALL);

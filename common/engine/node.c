@@ -89,9 +89,9 @@ static void tick_if_due(clv_session_node *n, uint64_t now) {
 
 static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
   clv_inbox_rest(&n->inbox, true);
-  bool goes_on = n->o.wait(n->o.wait_user, until_ns);
+  bool more = n->o.wait(n->o.wait_user, until_ns);
   clv_inbox_rest(&n->inbox, false);
-  return goes_on;
+  return more;
 }
 
 /* It leaves its share of the cores before it sleeps, with nothing locked. False: nothing will ever
