@@ -186,8 +186,30 @@ static void work_that_ends_later_has_the_same_bits(void **state) {
   assert_in_range(failures, 1, PROGRAMS); /* most programs are right, and some are not */
 }
 
+/* Of a module with running statistics; the second has a wrong number of arguments. */
+static void what_has_begun_is_not_overtaken(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  engine w = {0};
+  (void)state;
+  engine_begin(&w, 1);
+  w.holds = true;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+  for (uint64_t id = 20; id >= 15; id -= 5) {
+    assert_ok(clv_packet_call(w.pool, 1, id, 1, true, &p, &err));
+    for (uint64_t n = id; n <= 20; n += 5) assert_ok(clv_packet_arg(p, 0, false, x, &err));
+    assert_ok(engine_packet(&w, p, &err));
+  }
+  assert_int_equal(w.n_started, 1);
+  engine_run(&w, true);
+  assert_int_equal(w.contexts->counts.calls_waiting, 0);
+  x = clv_tensor_unref(x);
+  engine_end(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_has_begun_is_not_overtaken),
       cmocka_unit_test(work_that_ends_later_has_the_same_bits),
   };
   return cmocka_run_group_tests_name("work", tests, NULL, NULL);
