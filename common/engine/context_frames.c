@@ -36,7 +36,7 @@ static void end_context(clv_contexts *e, clv_context *c) {
   clv_context_bury(e, c);
 }
 
-static clv_code answer_ended(clv_contexts *e, const clv_frame *end, clv_tensor *trace, clv_err *err) {
+static clv_code send_ended(clv_contexts *e, const clv_frame *end, clv_tensor *trace, clv_err *err) {
   clv_packet *reply;
   CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
   if (trace) clv_packet_add(reply, trace);
@@ -60,13 +60,13 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_context *c;
   clv_err ignored;
   if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK)
-    return answer_ended(e, &p->frame, NULL, err);
+    return send_ended(e, &p->frame, NULL, err);
   if (p->frame.has_commit && c->state != CONTEXT_ENDED) last_step(e, c, &p->frame);
   if (clv_context_step(e, c, CONTEXT_END)->action == CELL_END) {
     trace = clv_context_trace(c);
     end_context(e, c);
   }
-  return answer_ended(e, &p->frame, trace, err);
+  return send_ended(e, &p->frame, trace, err);
 }
 
 static void abort_one(clv_contexts *e, uint64_t id) {

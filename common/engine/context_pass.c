@@ -102,7 +102,7 @@ static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *
 }
 
 /* Returns false when the context has failed, and the strands with it. */
-static bool begin_next(clv_contexts *e, clv_context *ctx, clv_context_call *c) {
+static bool make_next_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c) {
   clv_err why;
   if (c->out->failed) {
     clv_context_fail(e, ctx, clv_shared_err_ref(c->out->failed));
@@ -120,7 +120,7 @@ static bool is_done(const clv_context *ctx) {
 
 void clv_pass_look(clv_contexts *e, clv_context *ctx) {
   for (clv_strand *s = ctx->strands; s; s = s->next)
-    if (has_come(e, ctx, s) && !begin_next(e, ctx, s->first)) return;
+    if (has_come(e, ctx, s) && !make_next_ready(e, ctx, s->first)) return;
   if (!is_done(ctx)) return;
   clv_strands_free(e, ctx);
   clv_pass_step(e, ctx, PASS_DONE);

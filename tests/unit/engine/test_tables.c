@@ -162,6 +162,7 @@ static void keep(engine *w, uint64_t context, uint64_t id) {
   clv_err err = {0};
   assert_ok(clv_contexts_keep(w->contexts, 77, context, id, &err));
   engine_run(w, false);
+  show(w, CLV_REF_KEEP, context, id);
 }
 
 static void drop(engine *w, uint64_t context, uint64_t id) {

@@ -61,7 +61,7 @@ typedef struct program {
 /* Ids grow in the order in which calls come. */
 static uint64_t id_of(uint32_t context, uint32_t call) { return 100 + CONTEXTS * call + context; }
 
-static void post(program *g, uint32_t context, clv_packet *p) {
+static void add_frame(program *g, uint32_t context, clv_packet *p) {
   assert_true(g->n[context] < MOST_FRAMES);
   g->frames[context][g->n[context]++] = p;
 }
@@ -77,7 +77,7 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   assert_ok(clv_packet_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
   assert_ok(clv_packet_call_deliver(p, "", &err));
   if (planned) clv_packet_call_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
-  post(g, c, p);
+  add_frame(g, c, p);
 }
 
 /* Each call has the gradient of its value from outside and from those that use it. */
@@ -92,11 +92,11 @@ static void backward(program *g, uint32_t c, const uint32_t *arg) {
     assert_ok(clv_packet_need(p, id_of(c, i + 1), n, 0, &err));
     if (arg[i]) assert_ok(clv_packet_target(p, 0, id_of(c, arg[i]), "", i + 1, &err));
   }
-  post(g, c, p);
+  add_frame(g, c, p);
   for (uint32_t i = 0; i < CALLS; i++) {
     uint64_t id = id_of(c, i + 1);
     assert_ok(clv_packet_gradient(g->w->pool, c + 1, 1, id, 0, "", dy, &p, &err));
-    post(g, c, p);
+    add_frame(g, c, p);
   }
 }
 
@@ -107,13 +107,13 @@ static void step(program *g, uint32_t c) {
   clv_pool *pool = g->w->pool;
   bool apply = draw_of(&g->seed, 4) > 0;
   assert_ok(clv_packet_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
-  post(g, c, p);
+  add_frame(g, c, p);
   uint32_t module = draw_of(&g->seed, TEST_MODULES);
   assert_ok(clv_packet_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
-  post(g, c, p);
+  add_frame(g, c, p);
   assert_ok(clv_packet_end_context(pool, c + 1, 70 + c, &p, &err));
   if (draw_of(&g->seed, 2)) clv_packet_end_commit(p, 1, 0.25f, draw_of(&g->seed, 4) > 0);
-  post(g, c, p);
+  add_frame(g, c, p);
 }
 
 static void planned_steps(program *g, uint32_t c) {
@@ -123,7 +123,7 @@ static void planned_steps(program *g, uint32_t c) {
   for (uint32_t module = 0; module < 3; module++) {
     assert_ok(
         clv_packet_planned_step(g->w->pool, c + 1, 60, module, ++at, false, 0.125f, &p, &err));
-    post(g, c, p);
+    add_frame(g, c, p);
   }
 }
 
@@ -186,8 +186,30 @@ static void work_that_ends_later_has_the_same_bits(void **state) {
   assert_in_range(failures, 1, PROGRAMS); /* most programs are right, and some are not */
 }
 
+/* Of a module with running statistics; the second has a wrong number of arguments. */
+static void what_has_begun_is_not_overtaken(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  engine w = {0};
+  (void)state;
+  engine_begin(&w, 1);
+  w.holds = true;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+  for (uint64_t id = 20; id >= 15; id -= 5) {
+    assert_ok(clv_packet_call(w.pool, 1, id, 1, true, &p, &err));
+    for (uint64_t n = id; n <= 20; n += 5) assert_ok(clv_packet_arg(p, 0, false, x, &err));
+    assert_ok(engine_packet(&w, p, &err));
+  }
+  assert_int_equal(w.n_started, 1);
+  engine_run(&w, true);
+  assert_int_equal(w.contexts->counts.calls_waiting, 0);
+  x = clv_tensor_unref(x);
+  engine_end(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_has_begun_is_not_overtaken),
       cmocka_unit_test(work_that_ends_later_has_the_same_bits),
   };
   return cmocka_run_group_tests_name("work", tests, NULL, NULL);

@@ -66,7 +66,7 @@ static void what_has_come_is_not_on_its_way(void **state) {
     clv_departure d = leave(f);
     assert_true(d.before != 0);
     assert_int_equal(on_the_way(f), CHUNK);
-    report(f, d.behind);
+    report(f, d.after);
     report(f, d.before);
     assert_int_equal(on_the_way(f), 0);
   }
@@ -79,10 +79,10 @@ static void what_is_under_way_is_counted(void **state) {
   clv_departure first = leave(f), second = leave(f);
   assert_int_equal(on_the_way(f), 2 * CHUNK);
   assert_true(first.before != 0 && second.before == 0);
-  assert_true(first.behind != 0);
-  report(f, first.behind);
+  assert_true(first.after != 0);
+  report(f, first.after);
   assert_int_equal(on_the_way(f), CHUNK);
-  report(f, second.behind);
+  report(f, second.after);
   report(f, first.before);
   assert_int_equal(on_the_way(f), 0);
 }
