@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context, at a node: the state machine of reference.h between frames,
- * the engine of contexts and, at the master, the program. A frame, a value that was kept or a tick
- * is an input; then its results are taken, until there are none. Nodes have the numbers of their
- * names in the session, 0 is the master; a worker does not know its own name and is the one after
- * the last.
+ * References that outlive their context, at a node: the state machine of reference.h between
+ * frames, the engine of contexts and, at the master, the program. A frame, a value that was kept or
+ * a tick is an input; then its results are taken, until there are none. Nodes have the numbers of
+ * their names in the session, 0 is the master; a worker does not know its own name and is the one
+ * after the last.
  */
 #include <stdio.h>
 #include <string.h>
@@ -218,7 +218,7 @@ clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
   return clv_rrefs_new(&o, &n->references, err);
 }
 
-/* ---- requests of the program ------------------------------------------------------------------ */
+/* ---- requests of the program ----------------------------------------------------------------- */
 
 static clv_code keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
@@ -260,7 +260,7 @@ static void perform(clv_session_node *n, const clv_packet *p) {
   if (f->kind == CLV_REF_USE) use_failed(n, f, &why);
 }
 
-/* ---- messages of other nodes ------------------------------------------------------------------ */
+/* ---- messages of other nodes ----------------------------------------------------------------- */
 
 /* The master names who sent what it passes on; other links have one end. */
 static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {

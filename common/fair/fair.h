@@ -106,7 +106,8 @@ clv_slab clv_slab_of(size_t size, uint32_t most, const char *what);
 /* A record of zeros. CLV_EXHAUSTED over `most`, over the quota, or without memory. */
 clv_code clv_slab_take_from(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 void clv_slab_give(clv_slab *s, void *record); /* that was taken from it */
-/* Its memory, records that are in use too; what is charged goes with the session. NULL is allowed. */
+/* Its memory, records that are in use too; what is charged goes with the session. NULL is
+ * allowed. */
 void clv_slab_done(clv_slab *s);
 
 /* ---- shares of the cores ------------------------------------------------------------------------

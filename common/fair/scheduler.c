@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shares of the cores. Weighted fair queueing in two levels: each tenant has a virtual time, the time
- * its shares have computed (threads together) divided by its weight, and each share has one among
- * the shares of its tenant. A free core goes to the tenant with the least, and there to the share
- * with the least.
+ * Shares of the cores. Weighted fair queueing in two levels: each tenant has a virtual time, the
+ * time its shares have computed (threads together) divided by its weight, and each share has one
+ * among the shares of its tenant. A free core goes to the tenant with the least, and there to the
+ * share with the least.
  *
  * A share is active from the moment it asks until it has nothing to do. One that becomes active
  * starts at the least time of those that are, so that nobody saves up time by being idle; a tenant
  * keeps its time when its shares go, so that nobody sheds it by coming back.
  *
- * A time slice lasts from one piece of work to the next and ends where another share is due: between
- * pieces, and not before slice_ns, so that pieces of microseconds do not pay for a wake-up each.
- * What has been computed is charged before anybody is compared.
+ * A time slice lasts from one piece of work to the next and ends where another share is due:
+ * between pieces, and not before slice_ns, so that pieces of microseconds do not pay for a wake-up
+ * each. What has been computed is charged before anybody is compared.
  */
 #include <pthread.h>
 #include <stdlib.h>

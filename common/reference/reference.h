@@ -24,9 +24,9 @@
  * else's or comes too early waits for a lease, all alike, and is then CLV_NOT_FOUND.
  *
  * Memory: records come from slabs charged to the session's quota. Results are made from records
- * when they are taken, so none is ever lost for want of memory, and none takes any: what is cancelled
- * before it is taken does not come, and of a message that is due twice there is one. One thread
- * at a time.
+ * when they are taken, so none is ever lost for want of memory, and none takes any: what is
+ * cancelled before it is taken does not come, and of a message that is due twice there is one. One
+ * thread at a time.
  */
 #ifndef CLEAVE_REFERENCE_H
 #define CLEAVE_REFERENCE_H
@@ -128,8 +128,8 @@ clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor
  * above. */
 clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
-/* The value of an entry is there, or (tensor NULL) never will be, and why; a reference is taken, or a
- * copy. What is settled or gone stays as it is. */
+/* The value of an entry is there, or (tensor NULL) never will be, and why; a reference is taken, or
+ * a copy. What is settled or gone stays as it is. */
 void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
                       uint64_t now_ns);
 /* A handle of its own for a node, which may be any; child: its fork. */
@@ -148,7 +148,7 @@ clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Whatever it says: what is out of place or not `from`'s to say is ignored or refused. */
+/* Of any content: what is out of place or not `from`'s to send is ignored or refused. */
 void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns);
 
 /* When clv_rrefs_tick wants to be called; UINT64_MAX: not before something else happens. */

@@ -187,7 +187,8 @@ clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Nothing was heard of it for a lease: whatever waited for it need not, and its own goes. */
+/* Nothing was heard of it for a lease: whatever waited for it need not, and what is its own is
+ * freed. */
 static void give_up(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_handles_lose(t, p);
   clv_rref_parked_drop(t, p->node);

@@ -4,7 +4,7 @@
  */
 #include "common/reference/rref_int.h"
 
-enum { ASKS = 6 }; /* in a lease, for a value that the owner has said to send */
+enum { ASKS = 6 }; /* in a lease, for a value that the owner has promised */
 
 static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_fact fact,
                             clv_rref_given *given);

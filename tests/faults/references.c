@@ -216,7 +216,7 @@ static void on_send(uint32_t from, const clv_rref_result *r) {
   send_once(from, to, m);
 }
 
-/* ---- what comes of it ------------------------------------------------------------------------- */
+/* ---- what comes of it ------------------------------------------------------------------------ */
 
 static void settle(object *o) {
   o->settled = true;

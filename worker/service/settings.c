@@ -5,8 +5,8 @@
  * speak in it is asked of the newest (leaving.c).
  *
  * What outlives a snapshot is kept by name: of each identity that was ever allowed its account, its
- * share of the cores and its counts, and of each peer the bytes. So a reload neither loses nor mixes up what
- * sessions use.
+ * share of the cores and its counts, and of each peer the bytes. So a reload neither loses nor
+ * mixes up what sessions use.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -550,6 +550,7 @@ static void a_value_that_does_not_come_is_asked_for_again(void **state) {
   assert_then("keep +KEEP fetch +FETCH again", "");
   assert_then("keep +KEEP fetch fetch", "");
   assert_then("keep fetch +FETCH <VALUE <VALUE", "");
+  assert_then("keep +KEEP pass fetch release again", "USE2"); /* and of what is released no more */
 }
 
 /* Each number once: the second time it is the answer alone. */
