@@ -380,6 +380,8 @@ mutate: deps-test
 	$(Q)MAKE=$(MAKE) tests/mutate
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
 	$(Q)$(PYTHON) tests/faults/mutants.py $(OUT) $(CC) 3000 $(ALL_LDLIBS)
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/simulate/simulate
+	$(Q)$(PYTHON) tests/simulate/mutants.py $(OUT) $(CC) 400 $(ALL_LDLIBS)
 
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
