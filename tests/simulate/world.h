@@ -37,7 +37,8 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
 clv_clock sim_world_clock(sim_world *w);
 /* Some time goes by, in which the program does not wait. For sim_stand.between. */
 void sim_world_pause(void *world);
-/* For as long as the news of a loss take, and the leases of what is lost with it; then what a worker still holds, or "". */
+/* For as long as the news of a loss take, and the leases of what is lost with it; then what a
+ * worker still holds, or "". */
 void sim_world_settle(sim_world *w, cleave_runtime *runtime, char *text, size_t len);
 /* After the runtime was closed. The same of tensors that are held after the nodes have gone. */
 void sim_world_free(sim_world *w, char *text, size_t len);
