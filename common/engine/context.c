@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The records of the engine: making and finding contexts and values, the tombstones of contexts
- * that have ended, names, and reasons of failures.
+ * The records of the engine: making and finding contexts and values, the tombstones of contexts that
+ * have ended, names, and reasons of failures.
  */
 #include "common/engine/context_int.h"
 

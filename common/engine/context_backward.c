@@ -122,7 +122,7 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
   return CLV_OK;
 }
 
-/* ---- the first part -------------------------------------------------------------------------- */
+/* ---- the first part --------------------------------------------------------------------------- */
 
 static clv_code params_changed(const clv_context_call *c, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,

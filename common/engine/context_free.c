@@ -5,7 +5,7 @@
  */
 #include "common/engine/context_int.h"
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------ */
 
 void clv_call_drop_state(clv_context_call *c) {
   if (c->plan) clv_module_call_put(c->plan, c->state);
@@ -54,7 +54,7 @@ static void call_free(clv_contexts *e, clv_context_call *c) {
   clv_slab_give(&e->calls, c);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values ----------------------------------------------------------------------------------- */
 
 void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
   while (v->got && v->got->phase <= phase) {

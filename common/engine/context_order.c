@@ -101,7 +101,7 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   return code;
 }
 
-/* ---- what is due ----------------------------------------------------------------------------- */
+/* ---- what is due ------------------------------------------------------------------------------ */
 
 /* Its inputs may be missing, and nothing else runs until they are here. */
 static void forward_due(clv_contexts *e, clv_context *ctx, clv_order_place *p) {

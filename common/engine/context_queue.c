@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queues of modules: what keeps results from depending on timing. Each module has a queue of
- * the calls and changes that have come and have not been done: calls wait for inputs, and changes
+ * The queues of modules: what keeps results from depending on timing. Each module has a queue of the
+ * calls and changes that have come and have not been done: calls wait for inputs, and changes
  * (APPLY, REVERT, STATE_PUT; reads of state) for the calls before them.
  *
  * A change is ready when it is the first of the queue of every module that it means; a call may run
- * when no change stands before it. In a module with running statistics a call must be the first:
- * these calls run in ascending id. Calls depend on smaller ids alone, and changes on what came
- * before them, so nothing waits for itself; the end of a context takes its calls out of the queue.
+ * when no change stands before it. In a module with running statistics a call must be the first: these
+ * calls run in ascending id. Calls depend on smaller ids alone, and changes on what came before
+ * them, so nothing waits for itself; the end of a context takes its calls out of the queue.
  */
 #include <string.h>
 
@@ -172,7 +172,7 @@ clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   return CLV_OK;
 }
 
-/* ---- who is next ----------------------------------------------------------------------------- */
+/* ---- who is next ------------------------------------------------------------------------------- */
 
 static void grant_call(clv_contexts *e, clv_queue_entry *t) {
   if (t->granted) return;
