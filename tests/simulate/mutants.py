@@ -8,8 +8,6 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MUTANTS = {
     "GRADIENT's order is ignored": ("common/engine/context_backward.c", "p->frame.micro_batch = t->order;",
                                     "p->frame.micro_batch = 0;"),
-    "contributions are added as they come": ("common/engine/context_pass.c",
-                                             "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"),
     "running statistics move in no order": ("common/engine/context_queue.c",
                                             "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"),
     "credit is not given back": ("common/link/departures.c",
