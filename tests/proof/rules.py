@@ -101,6 +101,11 @@ def references(lines):
     return f"{m[1]} runs, {int(m[3]):,} operations, {m[2]} failed", m[2] == "0" and int(m[1]) > 0
 
 
+def simulate(lines):
+    m = last(r"^(\d+) runs \(.*\), (\d+) failed: (\d+) lines", lines)
+    return f"{m[1]} runs, {int(m[3]):,} lines of programs, {m[2]} failed", m[2] == "0" and int(m[1]) > 0
+
+
 def faults(lines):
     demo = last(r"^ok the demo under faults: (.*? files alike)", lines)
     figure, met = oks(lines)
@@ -148,6 +153,8 @@ PROOFS = (
           {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2"}, 20),
     Proof("references", "no run fails", references, ("tests/faults",), {"REFERENCE_RUNS": "10000"},
           {"REFERENCE_RUNS": "300"}, 5),
+    Proof("simulate", "no run fails", simulate, ("tests/simulate",), {"SIMULATE_RUNS": "10000"},
+          {"SIMULATE_RUNS": "300"}, 5),
     Proof("faults", "the same bytes", faults, FAULTS, minutes=15),
     Proof("soak", "nothing grows", soak, ("tests/net",), {"SOAK_STEPS": "100000"}, {"SOAK_STEPS": "2000"},
           20),

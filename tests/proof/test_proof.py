@@ -177,6 +177,8 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
     "references": ("10000 runs (900 a second), 0 failed: 12345 operations, 3 messages\nok references",
                    "10000 runs (900 a second), 2 failed: 12345 operations, 3 messages\nnot ok references"),
+    "simulate": ("10000 runs (60 a second), 0 failed: 12345 lines, 3 bytes equal\nok simulate",
+                 "10000 runs (60 a second), 2 failed: 12345 lines, 3 bytes equal\nnot ok simulate"),
     "faults": ("ok seeds (3s)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages",
                "not ok seeds (AssertionError: x)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages"),
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
