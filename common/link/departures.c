@@ -86,16 +86,13 @@ static void give_up(clv_departures *d, const clv_err *why) {
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-static void release_tensor(void *owner) { clv_tensor_unref(owner); }
-
 static clv_code send_chunk(clv_departures *d, const clv_chunk *c, uint32_t index, clv_err *err) {
   clv_frame f = {.kind = CLV_CHUNK};
   f.chunk.transfer = c->transfer;
   f.chunk.offset = c->offset;
   f.chunk.total = c->tensor->bytes;
   clv_rpc_piece pieces[2];
-  pieces[1] =
-      (clv_rpc_piece){(char *)c->tensor->data + c->offset, c->len, release_tensor, c->tensor};
+  pieces[1] = clv_outlet_piece(c->tensor, c->offset, c->len);
   return clv_outlet_send(d->outlet, index, &f, pieces, 1, c->len, err);
 }
 
@@ -178,7 +175,7 @@ static clv_code send_inline(clv_departures *d, clv_packet *p, clv_err *err) {
     clv_tensor *t = p->tensor[i];
     p->frame.tensors[i].transfer = 0; /* a relayed packet came with ids of its own */
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
-    pieces[i + 1] = (clv_rpc_piece){t->data, t->bytes, release_tensor, clv_tensor_ref(t)};
+    pieces[i + 1] = clv_outlet_piece(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
   }
   return clv_outlet_send(d->outlet, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);

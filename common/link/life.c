@@ -81,6 +81,7 @@ clv_code clv_life_note_fact(clv_link *l, clv_life_fact fact, clv_life_note *n, c
 void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_err never;
   clv_life_note n = {.code = code, .text = text};
+  const clv_link_events *owner = &l->events;
   (void)!clv_life_note_fact(l, CLV_LIFE_END, &n, &never); /* no state refuses it */
 #ifndef CLV_MUTATE_LINK_ONCE
   if (!n.first) return;
@@ -88,7 +89,7 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_departures_end(l->out);
   clv_arrivals_end(&l->in);
   clv_outlet_shut(l->outlet, code, text);
-  l->events.on_closed(l->events.user, l, code, text);
+  owner->on_closed(owner->user, l, code, text);
 }
 
 void clv_link_lose(clv_link *l, uint32_t index) {

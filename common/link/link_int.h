@@ -2,18 +2,19 @@
  *
  * The inside of a link. Files, lowest first; each calls only those above its line:
  *
- *   crc.c          sums of parts
- *   outlet.c       what leaves a link, frame by frame, through the streams of its lanes
- *   receipt.c      what the peer has sent and not been given back; CREDIT
- *   packet.c       packets; packet_frames.c: those of contexts, filled in
- *   pace.c         which chunk may leave when, without clock or network
- *   departures.c   packets and chunks that wait, and the credit they wait for
- *   incoming.c     tensors that come in chunks, whole packets
- *   life.c         from the first lane of a link to its end
- *   count.c        what a link tells of itself
- *   lane.c         what a stream says: a frame is a fact, by the state of its lane
- *   link.c         making, dialling, closing
- *   link_rpc.c     the same over gRPC
+ *   crc.c            sums of parts
+ *   transport_rpc.c  gRPC as the transport of lanes, which knows no link
+ *   outlet.c         what leaves a link, frame by frame, through the streams of its lanes
+ *   receipt.c        what the peer has sent and not been given back; CREDIT
+ *   packet.c         packets; packet_frames.c: those of contexts, filled in
+ *   pace.c           which chunk may leave when, without clock or network
+ *   departures.c     packets and chunks that wait, and the credit they wait for
+ *   incoming.c       tensors that come in chunks, whole packets
+ *   life.c           from the first lane of a link to its end
+ *   count.c          what a link tells of itself
+ *   lane.c           what a stream says: a frame is a fact, by the state of its lane
+ *   link.c           making, dialling, closing
+ *   link_rpc.c       the same over gRPC, whose streams speak to lanes
  *
  * One logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries every
  * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share
@@ -56,6 +57,16 @@ enum {
   MOST_WINDOW = 256 << 20,
 };
 
+/* ---- transport_rpc.c ------------------------------------------------------------------------- */
+
+extern const clv_transport clv_transport_rpc;
+
+/* For clv_link_start; `dial` is read until it returns. `events` are those of each stream, with a
+ * lane for their user. */
+clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
+                         const clv_rpc_stream_events *events, clv_dialler *ret,
+                         clv_err *err) CLV_USE_RESULT;
+
 /* ---- outlet.c -------------------------------------------------------------------------------- */
 
 /* A stream, by what carries it; zero: none. */
@@ -89,6 +100,9 @@ void clv_outlet_unref(clv_outlet *o); /* NULL is allowed */
 /* The stream of a lane; a reference is taken. Cancelled when the outlet is shut already. */
 void clv_outlet_put(clv_outlet *o, uint32_t index, clv_stream s);
 void clv_outlet_drop(clv_outlet *o, uint32_t index); /* it has ended */
+
+/* Bytes of a tensor as a piece, which takes over a reference to it. */
+clv_rpc_piece clv_outlet_piece(clv_tensor *t, size_t offset, size_t len);
 
 /* One frame on one lane: the encoded head is copied by the transport, payload pieces go by
  * reference. pieces[0] is filled in here; pieces[1..n_payload] hold `payload` bytes and are taken

@@ -176,6 +176,12 @@ static clv_code count_unsent(clv_outlet *o, clv_err *err) {
 
 void clv_outlet_sent(clv_outlet *o) { __atomic_sub_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED); }
 
+static void release_tensor(void *owner) { clv_tensor_unref(owner); }
+
+clv_rpc_piece clv_outlet_piece(clv_tensor *t, size_t offset, size_t len) {
+  return (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, t};
+}
+
 static void release(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
