@@ -10,7 +10,7 @@
 
 #include "common/weights/weights_int.h"
 
-/* ---- names of files --------------------------------------------------------------------------- */
+/* ---- names of files -------------------------------------------------------------------------- */
 
 char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
                           char buf[CLV_STAGE_NAME]) {
