@@ -94,22 +94,6 @@ of("common/link/receipt.c", LINKS,
 
 # ---- the engine ----------------------------------------------------------------------------------
 ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
-of("common/engine/context_table.c", ENGINE_CELLS,
-   a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
-   an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),
-   a_second_end_is_not_answered=("[CONTEXT_ENDED] = {", "DO(REPEAT, CONTEXT_ENDED)", "DO(IGNORE, CONTEXT_ENDED)"),
-   a_value_is_made_twice=("[VALUE_MAKING] = {", "[VALUE_CALLED] = REFUSE(CLV_EXISTS, exists)", "[VALUE_CALLED] = RECORD(VALUE_MAKING)"),
-   a_value_that_is_here_is_not_given=("[VALUE_LEAF] = {", "[VALUE_ASKED] = DO(GIVE, VALUE_LEAF)", "[VALUE_ASKED] = RECORD(VALUE_LEAF)"),
-   a_value_from_elsewhere_replaces_a_made_one=("[VALUE_MADE] = {", "REFUSE(CLV_PRECONDITION, made_here)", "DO(SETTLE, VALUE_LEAF)"),
-   a_value_comes_and_nothing_goes_on=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
-   a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
-   who_follows_a_spent_call_waits=("[CALL_SPENT] = ", "DO(IGNORE, CALL_SPENT)", "RECORD(CALL_SPENT)"),
-   a_retained_call_is_spent=("[CALL_SUMMING] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SPENT)"),
-   a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"),
-   a_gradient_behind_its_call_is_taken=("[PASS_ACTIVE] = {", "[PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after)", "[PASS_GRADIENT_OTHER] = RECORD(PASS_ACTIVE)"),
-   a_step_is_taken_during_a_pass=("[PASS_ACTIVE] = {", "[PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_STEP] = RECORD(PASS_ACTIVE)"),
-   a_step_is_reverted_by_anybody=("[STEP_OPEN] = {", "[STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN)", "[STEP_REVERTED_BY_OTHER] = DO(GIVE, STEP_FINAL)"),
-   a_step_is_reverted_behind_other_work=("[STEP_OPEN] = {", "[STEP_OTHER_WORK] = DO(END, STEP_FINAL)", "[STEP_OTHER_WORK] = RECORD(STEP_OPEN)"))
 of("common/engine/context_work.c", ENGINE_WORK,
    the_last_work_runs_first=("static void link_list", "(*at)->first->number < l->first->number", "(*at)->first->number > l->first->number"),
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
