@@ -21,10 +21,7 @@ def of(path, test, **edits):
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_tenant_starts_with_what_it_saved=("static void arrive", "of->time = CLV_MAX(of->time, least_tenant(s->at));", ";"),
-   a_share_starts_with_what_it_saved=("static void arrive", "s->time = CLV_MAX(s->time, least_share(of));", ""),
-   threads_are_charged_as_one=("static void charge", "spent * s->held", "spent"),
    weights_do_not_count=("static void charge", "(threads + s->of->weight - 1) / s->of->weight", "threads"),
-   the_last_that_asked_is_first=("static clv_share *first_of", "s->asked < first->asked", "s->asked > first->asked"),
    small_ones_overtake=("static void schedule", "s->wanted <= t->free", "t->free"),
    a_slice_has_no_length=("static bool slice_over", "|| now - s->began < s->at->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"))
@@ -59,12 +56,10 @@ of("common/reference/rref_tables.c", PROGRAMS,
    the_owner_is_not_told_that_a_handle_goes=(
        "[RREF_JOINED_RELEASED] = {", "[RREF_QUIET] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_QUIET] = STAY(LEAVING)"),
    an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
-   a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"),
-   a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"))
+   a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"))
 of("common/reference/rref_tables.c", CELLS,
+   a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
    forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
-   a_lost_owner_is_waited_for=("[RREF_JOINING] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
-                               "[RREF_OWNER_LOST] = STAY(JOINING)"),
    what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/reference/rref_post.c", PROGRAMS,
@@ -86,16 +81,29 @@ of("common/link/life.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
    a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
    a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LIFE_ATTACHING] = {join, attach, end,", "[CLV_LIFE_ATTACHING] = {join, attach, pass,"),
-   an_end_is_said_twice=("static life_action *const actions", "[CLV_LIFE_ENDING] = {refuse, pass, pass,", "[CLV_LIFE_ENDING] = {refuse, pass, end,"),
    a_link_is_gone_before_its_last_lane=("static clv_code lose", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = no_bulk", "[CREDIT] = on_credit"),
    packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = no_bulk", "[PACKET] = on_packet"),
    the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = no_attach", "[PING] = on_ping"))
 of("common/link/incoming.c", LINK_CELLS,
-   a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"),
-   a_whole_tensor_takes_more=("static incoming_action *const actions", "[CLV_INCOMING_WHOLE] = {refuse_head, refuse_bytes}", "[CLV_INCOMING_WHOLE] = {refuse_head, take_bytes}"),
-   bytes_come_twice=("static clv_code claim", "before && before->to > from", "false"))
+   a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"))
 of("common/link/receipt.c", LINKS,
    credit_is_granted_twice=("static uint64_t grant", "r->due = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))
+
+# ---- the engine ----------------------------------------------------------------------------------
+ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
+of("common/engine/context_work.c", ENGINE_WORK,
+   the_last_work_runs_first=("static void link_list", "(*at)->first->number < l->first->number", "(*at)->first->number > l->first->number"),
+   two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
+   a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
+of("common/engine/context_table.c", ENGINE_CELLS,
+   a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
+of("common/engine/context_pass.c", ENGINE_WORK,
+   gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
+of("common/engine/context_order.c", ENGINE_CELLS,
+   a_position_runs_before_its_turn=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
+of("common/engine/context_wake.c", WAKES,
+   a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
+   facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
