@@ -61,7 +61,8 @@ clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret,
 /* Charges `account`, which nothing else charges with bytes or tensors; a reference is taken. */
 clv_code clv_pool_new_of(clv_account *account, clv_pool **ret, clv_err *err) CLV_USE_RESULT;
 clv_pool *clv_pool_ref(clv_pool *pool);
-/* The pool is freed when the last of its packets and the caller have let go of it. NULL is allowed. */
+/* The pool is freed when the last of its packets and the caller have let go of it. NULL is
+ * allowed. */
 void clv_pool_unref(clv_pool *pool);
 /* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the
  * quota. */
