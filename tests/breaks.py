@@ -98,7 +98,7 @@ of("common/engine/context_work.c", ENGINE_WORK,
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
 of("common/engine/context_table.c", ENGINE_CELLS,
-   a_value_comes_and_nothing_goes_on=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
+   a_value_comes_and_nothing_continues=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
    a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
    a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,

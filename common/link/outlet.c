@@ -146,7 +146,8 @@ void clv_outlet_break(clv_outlet *o, const clv_err *why) {
 static clv_stream stream_of(clv_outlet *o, uint32_t index) {
   pthread_mutex_lock(&o->lock);
   bool over = o->shut || o->broken;
-  clv_stream s = over ? (clv_stream){0} : clv_stream_ref(o->streams[index]);
+  clv_stream s = {0};
+  if (!over) s = clv_stream_ref(o->streams[index]);
   pthread_mutex_unlock(&o->lock);
   return s;
 }
