@@ -206,7 +206,7 @@ clv_action clv_step_fact_of(clv_contexts *e, uint32_t module, uint64_t context,
   clv_step_state was = l->snapshot_of ? STEP_OPEN : STEP_FINAL;
   const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_STEP, was, fact);
   if (cell->action == CELL_NEVER || cell->action == CELL_IGNORE) return cell->action;
-  l->snapshot_of = cell->next == STEP_OPEN ? context : 0;
+  l->snapshot_of = cell->next != STEP_OPEN ? 0 : context ? context : l->snapshot_of;
   e->n_snapshots += (uint32_t)cell->next - (uint32_t)was;
   return cell->action;
 }

@@ -150,7 +150,8 @@ clv_shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why,
 void clv_shared_err_put(const clv_shared_err *why, clv_frame *f);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
-/* A fact about the last step of a module. context: whose step may be taken back from now on. */
+/* A fact about the last step of a module. context: whose step that is from now on, 0 = whose it
+ * was. */
 clv_action clv_step_fact_of(clv_contexts *e, uint32_t module, uint64_t context, clv_step_fact fact);
 
 /* ---- the exit (context_exit.c) --------------------------------------------------------------- */

@@ -216,7 +216,7 @@ struct clv_context_call {
   clv_order_place places[ORDER_CALL_KINDS];
   bool previous_weights;
   bool in_order;     /* it has a position */
-  bool had_backward; /* it has had a backward */
+  bool had_backward; /* it has had a backward, and may have another */
   /* of the backward pass in progress */
   clv_context_call *next_needed;
   bool needed;
