@@ -75,7 +75,7 @@ of("common/reference/rref_tables.c", CELLS,
        "[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS, RREF_REPORT_CREATE", "RREF_REPORT_CREATE, RREF_UNPARK_FORKS"),
    a_value_is_stored_twice=(
        "[RREF_ENTRY_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
-   a_FETCH_goes_on_although_its_handle_was_released=(
+   a_FETCH_outlives_its_handle=(
        "[RREF_JOINED] = {", "RREF_CUT_FETCH, RREF_CHECK", "RREF_CHECK"),
    an_owner_is_asked_soon_again_and_again=("[RREF_JOINED] = {", "RREF_ASK_LATER", "RREF_ASK_SOON"),
    what_was_wanted_of_a_lost_owner_never_comes=(
@@ -137,7 +137,7 @@ of("common/engine/context_table.c", ENGINE_CELLS,
    a_value_from_elsewhere_replaces_a_made_one=("[VALUE_MADE] = {", "REFUSE(CLV_PRECONDITION, made_here)", "DO(SETTLE, VALUE_LEAF)"),
    a_value_that_is_here_cannot_be_kept=("[VALUE_LEAF] = {", "[VALUE_KEPT] = DO(GIVE, VALUE_LEAF),", ""),
    a_value_that_is_awaited_cannot_be_kept=("[VALUE_AWAITED] = {", "[VALUE_KEPT] = RECORD(VALUE_AWAITED),", ""),
-   a_value_comes_and_nothing_goes_on=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
+   a_value_comes_and_nobody_gets_it=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
    a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
    who_follows_a_spent_call_waits=("[CALL_SPENT] = ", "DO(IGNORE, CALL_SPENT)", "RECORD(CALL_SPENT)"),
    a_retained_call_is_spent=("[CALL_SUMMING] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SPENT)"),
@@ -150,6 +150,13 @@ of("common/engine/context_table.c", ENGINE_CELLS,
    a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,
    gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
+of("common/engine/context.c", ENGINE_CELLS,
+   what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
+of("common/engine/context_run.c", ENGINE_CELLS,
+   a_context_goes_on_after_what_cannot_be=("static clv_code tell_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
+   what_cannot_be_of_nobody_is_not_said=("static clv_code tell_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
+of("common/engine/context_work.c", ENGINE_CELLS,
+   work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
    gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,

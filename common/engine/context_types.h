@@ -331,6 +331,8 @@ typedef struct clv_contexts {
   uint64_t n_events;                /* changes and PREPAREs */
   char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; 0 is the master, "" */
   uint32_t n_names;
+  clv_err mistake; /* the first fact that met what cannot be, and is not told yet; code 0 = none */
+  uint64_t mistaken;         /* its context */
   clv_context_counts counts; /* written by the compute thread alone */
 } clv_contexts;
 
