@@ -21,6 +21,10 @@ def of(path, test, **edits):
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_tenant_starts_with_what_it_saved=("static void arrive", "of->time = CLV_MAX(of->time, least_tenant(s->at));", ";"),
+   threads_are_charged_as_one=("static void charge", "threads = spent * s->held;", "threads = spent;"),
+   a_share_starts_with_what_it_saved=("static void arrive", "s->time = CLV_MAX(s->time, least_share(of));", ";"),
+   the_last_to_ask_is_first=("static clv_share *first_of", "s->asked < first->asked", "s->asked > first->asked"),
+   the_last_tenant_to_ask_is_first=("static clv_share *first_waiting", "s->asked < first->asked", "s->asked > first->asked"),
    weights_do_not_count=("static void charge", "(threads + s->of->weight - 1) / s->of->weight", "threads"),
    small_ones_overtake=("static void schedule", "s->wanted <= t->free", "t->free"),
    a_slice_has_no_length=("static bool slice_over", "|| now - s->began < s->at->o.slice_ns", ""),
@@ -61,10 +65,34 @@ of("common/reference/rref_tables.c", CELLS,
    a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
    forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
    what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
+   a_refused_handle_is_gone_before_who_passed_it_knows=(
+       "[RREF_JOINING_RELEASED] = {", "[RREF_REFUSED] = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
+       "[RREF_REFUSED] = DO(ENDED, RREF_CUT_OWNER, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
+   a_handle_is_used_before_its_owner_is_asked=(
+       "[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_REPORT_USED, RREF_SEND_FORK"),
+   FORK_is_posted_twice=("[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_SEND_FORK, RREF_SEND_FORK, RREF_REPORT_USED"),
+   a_value_is_wanted_before_who_came_early_is_served=(
+       "[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS, RREF_REPORT_CREATE", "RREF_REPORT_CREATE, RREF_UNPARK_FORKS"),
+   a_value_is_stored_twice=(
+       "[RREF_ENTRY_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
+   a_FETCH_outlives_its_handle=(
+       "[RREF_JOINED] = {", "RREF_CUT_FETCH, RREF_CHECK", "RREF_CHECK"),
+   an_owner_is_asked_soon_again_and_again=("[RREF_JOINED] = {", "RREF_ASK_LATER", "RREF_ASK_SOON"),
+   what_was_wanted_of_a_lost_owner_never_comes=(
+       "[RREF_JOINED] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
+       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT)"),
+   who_joins_a_lost_owner_waits_for_ever=(
+       "[RREF_JOINING] = {",
+       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
+       "[RREF_OWNER_LOST] = STAY(JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/reference/rref_post.c", PROGRAMS,
    repeats_are_handled_again=("bool clv_rref_is_new", "return !answered;", "return true;"),
    messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
+of("common/reference/rref_post.c", CELLS,
+   of_several_answers_that_wait_one_is_sent=("static void acknowledge", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
+of("common/reference/rref_record.c", CELLS,
+   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_drop", "if (!r->results) clv_slab_give(s, r);", "clv_slab_give(s, r);"))
 of("common/reference/rref.c", PROGRAMS,
    who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);", ""),
    nobody_renews=("static void renew", "if (!owes ||", "if (true ||"))
@@ -81,13 +109,15 @@ of("common/link/life.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
    a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
    a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LIFE_ATTACHING] = {join, attach, end,", "[CLV_LIFE_ATTACHING] = {join, attach, pass,"),
+   an_end_is_said_again=("static life_action *const actions", "[CLV_LIFE_ENDING] = {refuse, pass, pass, lose}", "[CLV_LIFE_ENDING] = {refuse, pass, end, lose}"),
    a_link_is_gone_before_its_last_lane=("static clv_code lose", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = no_bulk", "[CREDIT] = on_credit"),
    packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = no_bulk", "[PACKET] = on_packet"),
    the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = no_attach", "[PING] = on_ping"))
 of("common/link/incoming.c", LINK_CELLS,
-   a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"))
+   a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"),
+   bytes_come_twice=("static clv_code claim", "before && before->to > from", "false"))
 of("common/link/receipt.c", LINKS,
    credit_is_granted_twice=("static uint64_t grant", "r->due = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))
@@ -95,14 +125,40 @@ of("common/link/receipt.c", LINKS,
 # ---- the engine ----------------------------------------------------------------------------------
 ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
 of("common/engine/context_work.c", ENGINE_WORK,
+   the_last_work_runs_first=("static void link_list", "(*at)->first->number < l->first->number", "(*at)->first->number > l->first->number"),
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
 of("common/engine/context_table.c", ENGINE_CELLS,
-   a_value_comes_and_nothing_continues=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
+   a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
+   an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),
+   a_second_end_is_not_answered=("[CONTEXT_ENDED] = {", "DO(REPEAT, CONTEXT_ENDED)", "DO(IGNORE, CONTEXT_ENDED)"),
+   a_value_is_made_twice=("[VALUE_MAKING] = {", "[VALUE_CALLED] = REFUSE(CLV_EXISTS, exists)", "[VALUE_CALLED] = RECORD(VALUE_MAKING)"),
+   a_value_that_is_here_is_not_given=("[VALUE_LEAF] = {", "[VALUE_ASKED] = DO(GIVE, VALUE_LEAF)", "[VALUE_ASKED] = RECORD(VALUE_LEAF)"),
+   a_value_from_elsewhere_replaces_a_made_one=("[VALUE_MADE] = {", "REFUSE(CLV_PRECONDITION, made_here)", "DO(SETTLE, VALUE_LEAF)"),
+   a_value_that_is_here_cannot_be_kept=("[VALUE_LEAF] = {", "[VALUE_KEPT] = DO(GIVE, VALUE_LEAF),", ""),
+   a_value_that_is_awaited_cannot_be_kept=("[VALUE_AWAITED] = {", "[VALUE_KEPT] = RECORD(VALUE_AWAITED),", ""),
+   a_value_comes_and_nobody_gets_it=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
    a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
+   who_follows_a_spent_call_waits=("[CALL_SPENT] = ", "DO(IGNORE, CALL_SPENT)", "RECORD(CALL_SPENT)"),
+   a_retained_call_is_spent=("[CALL_SUMMING] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SPENT)"),
+   a_gradient_behind_its_call_is_taken=("[PASS_ACTIVE] = {", "[PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after)", "[PASS_GRADIENT_OTHER] = RECORD(PASS_ACTIVE)"),
+   a_step_is_taken_during_a_pass=("[PASS_ACTIVE] = {", "[PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_STEP] = RECORD(PASS_ACTIVE)"),
+   a_step_is_reverted_by_anybody=("[STEP_OPEN] = {", "[STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN)", "[STEP_REVERTED_BY_OTHER] = DO(GIVE, STEP_FINAL)"),
+   a_step_is_reverted_behind_other_work=("[STEP_OPEN] = {", "[STEP_OTHER_WORK] = DO(END, STEP_FINAL)", "[STEP_OTHER_WORK] = RECORD(STEP_OPEN)"),
+   a_step_is_reverted_twice=("[STEP_OPEN] = {", "[STEP_REVERTED] = DO(GIVE, STEP_FINAL)", "[STEP_REVERTED] = DO(GIVE, STEP_OPEN)"),
+   a_final_step_can_be_taken_back=("[STEP_FINAL] = {", "[STEP_TAKEN_FINALLY] = DO(IGNORE, STEP_FINAL)", "[STEP_TAKEN_FINALLY] = RECORD(STEP_OPEN)"),
    a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,
    gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
+of("common/engine/context.c", ENGINE_CELLS,
+   what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
+of("common/engine/context_run.c", ENGINE_CELLS,
+   a_context_goes_on_after_what_cannot_be=("static clv_code tell_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
+   what_cannot_be_of_nobody_is_not_said=("static clv_code tell_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
+of("common/engine/context_work.c", ENGINE_CELLS,
+   work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
+of("common/engine/context_pass.c", ENGINE_CELLS,
+   gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
 of("common/engine/context_wake.c", WAKES,

@@ -200,14 +200,28 @@ void clv_context_bury(clv_contexts *e, clv_context *c) {
   if (++e->n_tombs > MAX_TOMBSTONES) forget_oldest(e);
 }
 
+const clv_cell *clv_contexts_meet(clv_contexts *e, uint64_t context, clv_machine machine,
+                                  uint8_t *state, uint32_t fact) {
+  static const clv_cell never = {.action = CELL_NEVER};
+  const clv_cell *cell;
+  clv_err why;
+  if (clv_table_step(e->env.walked, machine, state, fact, &cell, &why) == CLV_OK) return cell;
+  if (e->mistake.code == CLV_OK) {
+    e->mistake = why;
+    e->mistaken = context;
+  }
+  return &never;
+}
+
 clv_action clv_step_fact_of(clv_contexts *e, uint32_t module, uint64_t context,
                             clv_step_fact fact) {
   clv_module_queue *l = &e->queues[module];
-  clv_step_state was = l->snapshot_of ? STEP_OPEN : STEP_FINAL;
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_STEP, was, fact);
+  uint64_t of = context ? context : l->snapshot_of;
+  uint8_t was = l->snapshot_of ? STEP_OPEN : STEP_FINAL, now = was;
+  const clv_cell *cell = clv_contexts_meet(e, of, MACHINE_STEP, &now, fact);
   if (cell->action == CELL_NEVER || cell->action == CELL_IGNORE) return cell->action;
-  l->snapshot_of = cell->next == STEP_OPEN ? context : 0;
-  e->n_snapshots += (uint32_t)cell->next - (uint32_t)was;
+  l->snapshot_of = now == STEP_OPEN ? of : 0;
+  e->n_snapshots += (uint32_t)now - (uint32_t)was;
   return cell->action;
 }
 

@@ -225,7 +225,7 @@ static void release_input(clv_contexts *e, clv_context_call *c) {
 
 static void after_backward(clv_contexts *e, clv_context_call *c) {
   clv_call_drop_state(c);
-  c->had_backward = true;
+  c->had_backward = c->out->ctx->retain;
   c->again = false;
   clv_call_step(e, c, c->out->ctx->retain ? CALL_RETAINED_AGAIN : CALL_BACKWARD_DONE);
   if (c->phase == CALL_SPENT) clv_call_release(e, c);

@@ -62,11 +62,13 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK)
     return send_ended(e, &p->frame, NULL, err);
   if (p->frame.has_commit && c->state != CONTEXT_ENDED) last_step(e, c, &p->frame);
-  if (clv_context_step(e, c, CONTEXT_END)->action == CELL_END) {
+  clv_action action = clv_context_step(e, c, CONTEXT_END)->action;
+  if (action == CELL_END) {
     trace = clv_context_trace(c);
     end_context(e, c);
   }
-  return send_ended(e, &p->frame, trace, err);
+  bool said = action == CELL_END || action == CELL_REPEAT;
+  return said ? send_ended(e, &p->frame, trace, err) : CLV_OK;
 }
 
 static void abort_one(clv_contexts *e, uint64_t id) {

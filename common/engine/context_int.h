@@ -107,27 +107,26 @@ static inline uint64_t clv_contexts_now(const clv_contexts *e) {
 clv_code clv_contexts_make(const clv_contexts_env *env, clv_contexts **ret, clv_err *err);
 void clv_contexts_unmake(clv_contexts *e);
 
+/* A fact meets a state. What cannot be changes nothing: it is CELL_NEVER, and a failure of the
+ * context before the next work starts (context_run.c). */
+const clv_cell *clv_contexts_meet(clv_contexts *e, uint64_t context, clv_machine machine,
+                                  uint8_t *state, uint32_t fact);
+
 /* A fact about a context. */
 static inline const clv_cell *clv_context_step(clv_contexts *e, clv_context *c,
                                                clv_context_fact fact) {
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CONTEXT, c->state, fact);
-  if (cell->action != CELL_NEVER) c->state = cell->next;
-  return cell;
+  return clv_contexts_meet(e, c->id, MACHINE_CONTEXT, &c->state, fact);
 }
 
 /* A fact about a call; what the table refuses is for the caller to word. */
 static inline const clv_cell *clv_call_step(clv_contexts *e, clv_context_call *c,
                                             clv_call_fact fact) {
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_CALL, c->phase, fact);
-  if (cell->action != CELL_NEVER && cell->action != CELL_REFUSE) c->phase = cell->next;
-  return cell;
+  return clv_contexts_meet(e, c->out->ctx->id, MACHINE_CALL, &c->phase, fact);
 }
 
 /* The same about a backward pass. */
 static inline const clv_cell *clv_pass_step(clv_contexts *e, clv_context *c, clv_pass_fact fact) {
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_PASS, c->pass, fact);
-  if (cell->action != CELL_NEVER && cell->action != CELL_REFUSE) c->pass = cell->next;
-  return cell;
+  return clv_contexts_meet(e, c->id, MACHINE_PASS, &c->pass, fact);
 }
 
 /* The context of that id in whatever state, made if it is new. */
@@ -150,7 +149,8 @@ clv_shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why,
 void clv_shared_err_put(const clv_shared_err *why, clv_frame *f);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
-/* A fact about the last step of a module. context: whose step may be taken back from now on. */
+/* A fact about the last step of a module. context: whose step that is from now on, 0 = whose it
+ * was. */
 clv_action clv_step_fact_of(clv_contexts *e, uint32_t module, uint64_t context, clv_step_fact fact);
 
 /* ---- the exit (context_exit.c) --------------------------------------------------------------- */

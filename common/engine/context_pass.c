@@ -96,6 +96,7 @@ static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *
   bool again = c->phase == CALL_RETAINED;
   const clv_cell *cell = clv_call_step(e, c, CALL_IS_DUE);
   if (cell->action == CELL_REFUSE) return refused(c, cell, err);
+  if (cell->action != CELL_BEGIN) return CLV_OK;
   c->again = again;
   clv_work_ready(e, &c->work, WORK_INPUT, ctx, c->module);
   return CLV_OK;

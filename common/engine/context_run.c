@@ -33,6 +33,17 @@ static void look(clv_contexts *e) {
   }
 }
 
+/* A fact that met what cannot be is a failure of its context, or of nobody when that has gone. */
+static clv_code tell_mistake(clv_contexts *e, clv_err *err) {
+  if (e->mistake.code == CLV_OK) return CLV_OK;
+  *err = e->mistake;
+  e->mistake = (clv_err){0};
+  clv_context *ctx = clv_context_find(e, e->mistaken);
+  if (!ctx) return err->code;
+  clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);
+  return CLV_OK;
+}
+
 /* ---- starting and finishing ------------------------------------------------------------------ */
 
 /* Waits for the share of the cores, before each piece of work. What changes parameters has begun,
@@ -70,6 +81,8 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
 
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
   look(e);
+  *ret = tell_mistake(e, err);
+  if (*ret != CLV_OK) return true;
   clv_work *w = clv_work_take(e);
   *ret = w ? start(e, w, err) : CLV_OK;
   return w;

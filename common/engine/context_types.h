@@ -216,7 +216,7 @@ struct clv_context_call {
   clv_order_place places[ORDER_CALL_KINDS];
   bool previous_weights;
   bool in_order;     /* it has a position */
-  bool had_backward; /* it has had a backward */
+  bool had_backward; /* it has had a backward, and may have another */
   /* of the backward pass in progress */
   clv_context_call *next_needed;
   bool needed;
@@ -331,6 +331,8 @@ typedef struct clv_contexts {
   uint64_t n_events;                /* changes and PREPAREs */
   char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; 0 is the master, "" */
   uint32_t n_names;
+  clv_err mistake; /* the first fact that met what cannot be, and is not told yet; code 0 = none */
+  uint64_t mistaken;         /* its context */
   clv_context_counts counts; /* written by the compute thread alone */
 } clv_contexts;
 

@@ -25,9 +25,10 @@ static void unlink_list(clv_contexts *e, const clv_work_list *l) {
   *at = l->next;
 }
 
-static void step(clv_contexts *e, clv_work *w, clv_work_fact fact) {
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_WORK, w->state, fact);
-  w->state = cell->next;
+/* Returns false for what cannot be. */
+static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_fact fact) {
+  uint64_t context = ctx ? ctx->id : 0;
+  return clv_contexts_meet(e, context, MACHINE_WORK, &w->state, fact)->action != CELL_NEVER;
 }
 
 /* ---- in -------------------------------------------------------------------------------------- */
@@ -35,7 +36,7 @@ static void step(clv_contexts *e, clv_work *w, clv_work_fact fact) {
 void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                     uint32_t module) {
   clv_work_list *l = list_of(e, module);
-  step(e, w, WORK_IS_READY);
+  if (!step(e, w, ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
   w->env = &e->env;
   w->ctx = ctx;
@@ -54,7 +55,7 @@ void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_contex
 
 void clv_work_next(clv_contexts *e, clv_work *w, clv_work_kind kind) {
   clv_work_list *l = list_of(e, w->module);
-  step(e, w, WORK_IS_READY);
+  if (!step(e, w, w->ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
   e->n_work++;
   if (l->first) unlink_list(e, l);
@@ -107,13 +108,13 @@ clv_work *clv_work_take(clv_contexts *e) {
     link_list(e, l);
   else
     l->last = NULL;
-  step(e, w, WORK_STARTS);
+  (void)step(e, w, w->ctx, WORK_STARTS);
   occupy(e, w, true);
   return w;
 }
 
 void clv_work_ended(clv_contexts *e, clv_work *w) {
-  step(e, w, WORK_ENDS);
+  if (!step(e, w, w->ctx, WORK_ENDS)) return;
   occupy(e, w, false);
   e->n_work--;
 }

@@ -15,16 +15,17 @@ FAULTS = {
     "a clock": ([(LINK, "int h(void) { return clv_now_ns(); }\n")], "common/link/link.c: clv_now_ns: take it from"),
     "a clock by its address": ([(LINK, "void *h = clv_now_ns;\n")], "common/link/link.c: clv_now_ns: take it from"),
     "randomness": ([("common/fair/fair.c", "int h(void) { return rand(); }\n")], "common/fair/fair.c: rand: take it from"),
-    "an exception not needed": ([(ROWS, f"allow {LINK} reason\n")], f"not needed: {LINK} uses neither"),
-    "an exception elsewhere": ([(ROWS, "allow common/base/base.c reason\n")], "is in none of the folders"),
-    "an exception without a reason": ([(ROWS, f"allow {LINK}\n")], "tests/clocks:2: not `allow FILE REASON`"),
-    "a number passed": ([(ROWS, "until common/link 1 reason\n"), (LINK, "int h(void) { return time(0) + clv_now_ns(); }\n")],
-                        "common/link: 2 uses of the machine's clock or randomness, at most 1"),
-    "a number not needed": ([(ROWS, "until common/link 1 reason\n")], "not needed: nothing in common/link uses them"),
+    "an exception not needed": ([(ROWS, f"allow {LINK} 1 reason\n")], f"not needed: {LINK} uses neither"),
+    "an exception elsewhere": ([(ROWS, "allow common/base/base.c 1 reason\n")], "is in none of the folders"),
+    "an exception without a number": ([(ROWS, f"allow {LINK} reason\n")], "tests/clocks:2: not `allow FILE NUMBER REASON`"),
+    "a number passed": ([(ROWS, f"allow {LINK} 1 reason\n"), (LINK, "int h(void) { return time(0) + clv_now_ns(); }\n")],
+                        f"{LINK}: clv_now_ns, time: take it from what is handed in (2 uses, at most 1)"),
+    "a number too high": ([(LINK, "int h(void) { return time(0); }\n"), (ROWS, f"allow {LINK} 2 reason\n")],
+                          f"only 1 uses are in {LINK}: lower the number"),
 }
 HOLDS = {
     "the tree as it is": ([], "0 uses of the machine's in them, 1 in the tree"),
-    "an exception": ([(LINK, "int h(void) { return time(0); }\n"), (ROWS, f"allow {LINK} reason\n")], "1 uses of the machine's in them"),
+    "an exception": ([(LINK, "int h(void) { return time(0); }\n"), (ROWS, f"allow {LINK} 1 reason\n")], "1 uses of the machine's in them"),
 }
 CASES = {what: (changes, ["tests/check-clock"], 0, says) for what, (changes, says) in HOLDS.items()}
 CASES.update((what, (changes, ["tests/check-clock"], 1, says)) for what, (changes, says) in FAULTS.items())

@@ -528,9 +528,68 @@ static void every_cell_is_met_or_refused(void **state) {
   free(text);
 }
 
+/* ---- what cannot be -------------------------------------------------------------------------- */
+
+static void on_mistake(engine *w, clv_result *r) {
+  const clv_frame *f = &r->packet->frame;
+  assert_int_equal(f->kind, CLV_ABORT);
+  assert_int_equal(f->failure.code, CLV_INTERNAL);
+  assert_non_null(strstr(f->failure.text, "which cannot be"));
+  assert_non_null(strstr(f->failure.text, clv_table_of(*(clv_machine *)w->user)->name));
+  clv_packet_free(r->packet);
+}
+
+/* A fact that has no cell, about a context with a call that has run. */
+static void mistake(clv_contexts *e, clv_context *c, clv_machine machine) {
+  clv_context_call *k = c->values->maker;
+  if (machine == MACHINE_CALL) (void)clv_call_step(e, k, CALL_BACKWARD_DONE);
+  if (machine == MACHINE_PASS) (void)clv_pass_step(e, c, PASS_DONE);
+  if (machine == MACHINE_STEP) (void)clv_step_fact_of(e, MODULE, c->id, STEP_REVERTED);
+  if (machine == MACHINE_WORK) clv_work_ended(e, &k->work);
+  assert_int_equal(k->phase, CALL_RAN);
+  assert_int_equal(k->work.state, WORK_IDLE);
+  assert_int_equal(e->n_work, 0);
+  assert_int_equal(c->pass, PASS_NONE);
+  assert_int_equal(e->queues[MODULE].snapshot_of, 0);
+}
+
+static void what_cannot_be_fails_its_context(void **state) {
+  (void)state;
+  for (clv_machine m = MACHINE_CALL; m <= MACHINE_WORK; m++) {
+    clv_err err = {0};
+    engine w = {.on_result = on_mistake, .user = &m};
+    engine_begin(&w, 0);
+    assert_ok(engine_packet(&w, call_of(&w, 1, 11, 0), &err));
+    clv_context *c = clv_context_find(w.contexts, 1);
+    mistake(w.contexts, c, m);
+    engine_run(&w, true);
+    assert_int_equal(c->state, CONTEXT_FAILED);
+    engine_end(&w);
+  }
+}
+
+/* Where the context has gone it is said to whoever runs the engine, once. */
+static void what_cannot_be_of_nobody_is_said(void **state) {
+  clv_err err = {0};
+  clv_code code;
+  engine w = {0};
+  (void)state;
+  engine_begin(&w, 0);
+  (void)clv_step_fact_of(w.contexts, MODULE, 77, STEP_REVERTED);
+  (void)clv_step_fact_of(w.contexts, MODULE, 78, STEP_OTHER_WORK);
+  assert_true(clv_contexts_run_one(w.contexts, &code, &err));
+  assert_int_equal(code, CLV_INTERNAL);
+  assert_non_null(strstr(err.text, "step"));
+  assert_false(clv_contexts_run_one(w.contexts, &code, &err));
+  assert_int_equal(code, CLV_OK);
+  engine_end(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_cell_is_met_or_refused),
+      cmocka_unit_test(what_cannot_be_fails_its_context),
+      cmocka_unit_test(what_cannot_be_of_nobody_is_said),
   };
   return cmocka_run_group_tests_name("tables", tests, NULL, NULL);
 }

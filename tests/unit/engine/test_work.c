@@ -207,8 +207,33 @@ static void what_has_begun_is_not_overtaken(void **state) {
   engine_end(&w);
 }
 
+/* Several modules have work at once: it starts in the order in which it became ready. */
+static void what_is_ready_first_starts_first(void **state) {
+  static const uint32_t modules[] = {2, 0, 3, 2};
+  clv_err err = {0};
+  clv_packet *p;
+  bool kept;
+  engine w = {0};
+  (void)state;
+  engine_begin(&w, 1);
+  w.holds = true;
+  for (uint32_t i = 0; i < CLV_COUNT(modules); i++) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+    assert_ok(clv_packet_call(w.pool, 1, 20 + i, modules[i], true, &p, &err));
+    assert_ok(clv_packet_arg(p, 0, false, x, &err));
+    assert_ok(clv_contexts_packet(w.contexts, p, &kept, &err));
+    if (!kept) clv_packet_free(p);
+  }
+  assert_int_equal(w.n_started, 0);
+  engine_run(&w, false);
+  assert_int_equal(w.n_started, 3);
+  for (uint32_t i = 0; i < w.n_started; i++) assert_int_equal(w.started[i]->module, modules[i]);
+  engine_end(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_ready_first_starts_first),
       cmocka_unit_test(what_has_begun_is_not_overtaken),
       cmocka_unit_test(work_that_ends_later_has_the_same_bits),
   };

@@ -184,6 +184,46 @@ static void idle_time_is_not_saved_up(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
+/* The same among the shares of one tenant. */
+static void a_share_saves_nothing_up_either(void **state) {
+  (void)state;
+  room h;
+  room_init(&h, 1, 0, equal, 3);
+  guest a = {0}, b = {0};
+  a.share = share_of(&h, 0);
+  assert_true(clv_share_take(a.share, 1));
+  pass(&h, 1000000);
+  enter(&b, &h, 0, 'b', 100);
+  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
+  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
+  gone(&a);
+  gone(&b);
+  assert_in_range(count(&h, 'a', 100), 45, 55);
+  clv_fair_scheduler_free(h.t);
+}
+
+static void of_equals_the_first_to_ask_is_first(void **state) {
+  static const size_t tenants[] = {1, 1, 1, 0};
+  (void)state;
+  room h;
+  room_init(&h, 1, 0, equal, 3);
+  clv_share *door = share_of(&h, 2);
+  guest of[CLV_COUNT(tenants)] = {0};
+  for (size_t n = 3; n <= CLV_COUNT(tenants); n++) { /* shares of a tenant; then tenants, too */
+    h.n = 0;
+    assert_true(clv_share_take(door, 1));
+    for (size_t i = n - 3; i < n; i++) {
+      of[i].length = 1000;
+      enter(&of[i], &h, tenants[i], (char)('a' + i), 1);
+    }
+    clv_share_release(door);
+    for (size_t i = n - 3; i < n; i++) gone(&of[i]);
+    assert_memory_equal(h.order, n == 3 ? "abc" : "bdc", 3);
+  }
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
+}
+
 static void a_new_share_does_not_shed_what_its_tenant_has_had(void **state) {
   (void)state;
   room h;
@@ -297,6 +337,24 @@ static void nobody_overtakes_who_needs_more_cores(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
+/* Twice the threads are twice the time. */
+static void threads_are_charged_together(void **state) {
+  (void)state;
+  room h;
+  room_init(&h, 2, 0, equal, 3);
+  clv_share *door = share_of(&h, 2);
+  guest wide = {.threads = 2, .length = 300}, narrow = {.length = 300};
+  assert_true(clv_share_take(door, 2));
+  enter(&wide, &h, 0, 'w', 100);
+  enter(&narrow, &h, 1, 'n', 100);
+  clv_share_release(door);
+  gone(&wide);
+  gone(&narrow);
+  assert_in_range(count(&h, 'n', 90), 58, 62);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
+}
+
 typedef struct crowd {
   clv_fair_scheduler *t;
   int busy, most; /* threads; atomic */
@@ -375,11 +433,14 @@ int main(void) {
       cmocka_unit_test(least_virtual_time_first),
       cmocka_unit_test(tenants_before_their_shares),
       cmocka_unit_test(idle_time_is_not_saved_up),
+      cmocka_unit_test(a_share_saves_nothing_up_either),
+      cmocka_unit_test(of_equals_the_first_to_ask_is_first),
       cmocka_unit_test(a_new_share_does_not_shed_what_its_tenant_has_had),
       cmocka_unit_test(a_slice_lasts_as_long_as_it_says),
       cmocka_unit_test(between_packets_a_slice_is_ended_for_another),
       cmocka_unit_test(who_is_stopped_does_not_wait),
       cmocka_unit_test(nobody_overtakes_who_needs_more_cores),
+      cmocka_unit_test(threads_are_charged_together),
       cmocka_unit_test(a_crowd_never_has_more_than_the_cores),
       cmocka_unit_test(what_makes_no_sense_is_refused),
   };

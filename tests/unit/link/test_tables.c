@@ -151,6 +151,13 @@ static void an_end_is_said_once(void **state) {
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
   end();
+  live_until(CLV_LIFE_OPEN); /* and while its lanes are still there */
+  clv_link_end(w.link, CLV_DATA_LOSS, "the first");
+  assert_int_equal(w.link->life, CLV_LIFE_ENDING);
+  clv_link_end(w.link, CLV_OK, "the second");
+  assert_int_equal(w.ends, 1);
+  assert_int_equal(w.link->close_code, CLV_DATA_LOSS);
+  end();
 }
 
 static void nothing_is_closed_in_vain(void **state) {
@@ -339,6 +346,20 @@ static void each_fact_of_an_incoming_tensor(void **state) {
     }
 }
 
+/* Or the tensor would be whole with bytes that nobody sent. */
+static void each_byte_comes_once(void **state) {
+  (void)state;
+  for (uint64_t first = 0; first <= HALF; first += HALF)
+    for (uint64_t again = 1; again < TENSOR - HALF; again++) {
+      begin_link();
+      assert_int_equal(chunk(first), CLV_OK);
+      assert_int_equal(chunk(first), CLV_INVALID);
+      assert_int_equal(chunk(again), CLV_INVALID);
+      assert_int_equal(clv_arrivals_state(&w.link->in, 5), CLV_INCOMING_HEADLESS);
+      end();
+    }
+}
+
 /* ---- credit and numbers ---------------------------------------------------------------------- */
 
 static void what_is_over_the_credit_is_refused(void **state) {
@@ -412,6 +433,7 @@ int main(void) {
       cmocka_unit_test(a_packet_outlives_its_link),
       cmocka_unit_test(each_frame_on_each_lane),
       cmocka_unit_test(each_fact_of_an_incoming_tensor),
+      cmocka_unit_test(each_byte_comes_once),
       cmocka_unit_test(all_but_an_abort_waits_behind_credit),
       cmocka_unit_test(what_is_over_the_credit_is_refused),
       cmocka_unit_test(more_packets_than_may_wait_are_refused),

@@ -111,6 +111,10 @@ static void do_pass(node *n) {
   clv_rref_passing what = {CHILD, OTHER, 1, 2};
   n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
 }
+static void do_pass_owner(node *n) {
+  clv_rref_passing what = {CHILD, OWNER, 1, 2};
+  n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
+}
 /* So many to the other node that what comes after is behind the window. */
 static void do_flood(node *n) {
   for (uint64_t i = 0; i < MANY; i++) {
@@ -174,6 +178,7 @@ static const struct word {
     {"keep", do_keep},
     {"keep-here", do_keep_here},
     {"pass", do_pass},
+    {"pass-owner", do_pass_owner},
     {"flood", do_flood},
     {"fetch", do_fetch},
     {"release", do_release},
@@ -348,6 +353,7 @@ static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_JOINING, RREF_QUIET, "keep pass <ACCEPT", RREF_JOINING, "ACK2", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_OWNER_FORGOT, "keep renew -RENEW", RREF_JOINING, "", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep fetch silence", RREF_FAILED, "joined! fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep pass-owner silence", RREF_FAILED, "joined! unused!", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_PASS, "keep +KEEP pass", RREF_JOINED, "USE2", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_PASS, "own pass", RREF_JOINED, "USE2", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_FETCH, "keep +KEEP fetch", RREF_JOINED, "FETCH1", CLV_OK},
@@ -619,6 +625,24 @@ static void results_may_wait_for_several_inputs(void **state) {
   node_done(&n);
 }
 
+/* Its record is not the next one's before its last result has been taken. */
+static void a_result_outlives_its_record(void **state) {
+  node n;
+  uint32_t left;
+  (void)state;
+  node_init(&n);
+  do_own(&n);
+  do_release(&n);
+  do_own(&n);
+  take(&n);
+  assert_string_equal(n.out, "joined freed joined");
+  run_program(&n, "release");
+  assert_string_equal(n.out, "freed");
+  count(&n, &left);
+  assert_int_equal(left, 0);
+  node_done(&n);
+}
+
 /* Each kind of result, left in the queue with what it holds. */
 static void a_table_may_be_freed_with_its_results(void **state) {
   static const char *const programs[] = {"own",   "own fetch",      "keep pass",
@@ -659,6 +683,7 @@ int main(void) {
       cmocka_unit_test(a_repeated_message_is_answered_as_before),
       cmocka_unit_test(what_is_settled_stays),
       cmocka_unit_test(results_may_wait_for_several_inputs),
+      cmocka_unit_test(a_result_outlives_its_record),
       cmocka_unit_test(a_table_may_be_freed_with_its_results),
       cmocka_unit_test(numbers_may_jump_while_results_wait),
   };
