@@ -98,9 +98,11 @@ of("common/engine/context_work.c", ENGINE_WORK,
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
 of("common/engine/inbox.c", "simulate/simulate --runs 20",
-   an_end_leaves_the_thread_asleep=("void clv_inbox_post_end", "b->urgent = true;", ""),
+   an_end_leaves_the_thread_asleep=("void clv_inbox_post_end", "b->urgent = true;", ""))
+EXECUTOR = "tests/unit/engine/test_executor"
+of("common/engine/inbox.c", EXECUTOR,
    an_end_hides_the_one_behind_it=("void clv_inbox_post_end", "b->ended_end = &w->next;", ""))
-of("common/engine/node_links.c", "tests/unit/engine/test_executor",
+of("common/engine/node_links.c", EXECUTOR,
    work_never_fails=("void clv_node_work_ended", "w->code = code;", "w->code = CLV_OK;"),
    why_work_failed_is_lost=("void clv_node_work_ended", "copy_of(why)", "NULL"))
 of("common/engine/node_frames.c", "simulate/simulate --runs 20",

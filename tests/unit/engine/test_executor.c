@@ -268,6 +268,28 @@ static void what_the_executor_says_fails_the_value(void **state) {
   free_node(&w);
 }
 
+/* All modules start with the leaf that they wait for, and end before the node looks. */
+static void ends_that_come_together_are_all_handled(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  world w;
+  (void)state;
+  begin(&w, end_at_once);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_call(w.pool, 1, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_arg(p, LEAF, true, NULL, &err));
+    assert_ok(clv_packet_call_deliver(p, "", &err));
+    clv_node_post(w.node, p);
+  }
+  assert_ok(clv_packet_value(w.pool, 1, LEAF, "", x, &p, &err));
+  clv_node_post(w.node, p);
+  wait_for(&w, CLV_VALUE, MODULES);
+  stop(&w);
+  x = clv_tensor_unref(x);
+  free_node(&w);
+}
+
 static void *let_go(void *user) {
   computer *c = user;
   usleep(50 * 1000);
@@ -296,6 +318,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_thread_of_the_executors_makes_the_same_bits),
       cmocka_unit_test(what_the_executor_says_fails_the_value),
+      cmocka_unit_test(ends_that_come_together_are_all_handled),
       cmocka_unit_test(a_node_goes_after_its_work),
   };
   return cmocka_run_group_tests_name("executor", tests, NULL, NULL);
