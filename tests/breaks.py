@@ -128,6 +128,16 @@ of("common/engine/context_work.c", ENGINE_WORK,
    the_last_work_runs_first=("static void link_list", "(*at)->first->number < l->first->number", "(*at)->first->number > l->first->number"),
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
+of("common/engine/inbox.c", "simulate/simulate --runs 20",
+   an_end_leaves_the_thread_asleep=("void clv_inbox_post_end", "b->urgent = true;", ""))
+EXECUTOR = "tests/unit/engine/test_executor"
+of("common/engine/inbox.c", EXECUTOR,
+   an_end_hides_the_one_behind_it=("void clv_inbox_post_end", "b->ended_end = &w->next;", ""))
+of("common/engine/node_links.c", EXECUTOR,
+   work_never_fails=("void clv_node_work_ended", "w->code = code;", "w->code = CLV_OK;"),
+   why_work_failed_is_lost=("void clv_node_work_ended", "copy_of(why)", "NULL"))
+of("common/engine/node_frames.c", "simulate/simulate --runs 20",
+   what_an_end_makes_ready_stays=("void clv_node_ended", "run_engine(n, &why)", "CLV_OK"))
 of("common/engine/context_table.c", ENGINE_CELLS,
    a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
    an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),

@@ -60,8 +60,7 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err);
 /* Takes a frame that has waited for work to end. False: there is none, or it still waits. */
 bool clv_contexts_next_frame(clv_contexts *e);
-/* What an executor has to call: any thread, and then the engine's. */
-clv_code clv_work_compute(clv_work *w, clv_err *err) CLV_USE_RESULT;
+/* With an executor, behind clv_work_compute. */
 clv_code clv_contexts_finished(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                                clv_err *err) CLV_USE_RESULT;
 

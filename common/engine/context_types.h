@@ -43,11 +43,9 @@ typedef enum clv_work_kind {
   WORK_KINDS
 } clv_work_kind;
 
-typedef struct clv_work clv_work;
-
 /* Part of the record that it is work of. Of one module, or (CLV_MODULE_ALL) of none. */
 struct clv_work {
-  clv_work *next;  /* of its module */
+  clv_work *next;  /* of its module; in the inbox, of those that have ended */
   uint64_t number; /* in the order in which work became ready */
   uint64_t begin_ns;
   const struct clv_contexts_env *env;
@@ -55,14 +53,9 @@ struct clv_work {
   uint32_t module;
   uint8_t state; /* clv_work_state */
   uint8_t kind;
+  clv_code code; /* in the inbox: how it has ended, and why if it failed (NULL: no memory for it) */
+  clv_err *why;
 };
-
-/* Takes started work, and has clv_contexts_finished called on the engine's thread when
- * clv_work_compute, on whatever thread, has returned. */
-typedef struct clv_executor {
-  void *user;
-  void (*start)(void *user, clv_work *work);
-} clv_executor;
 
 /* ---- what a context holds -------------------------------------------------------------------- */
 
@@ -293,9 +286,10 @@ struct clv_contexts_env {
   clv_share *share; /* that it computes from, or NULL */
   clv_clock clock;
   uint64_t *next_message;
-  clv_module *const *modules;   /* [CLV_MODULE_ALL], NULL where not local; they come, none goes */
-  const clv_executor *executor; /* NULL: at once, on this thread */
-  uint32_t *walked;             /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
+  clv_module *const *modules; /* [CLV_MODULE_ALL], NULL where not local; they come, none goes */
+  const clv_executor
+      *executor;    /* NULL: at once, on this thread. It has clv_contexts_finished called there */
+  uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
 };
 
 typedef struct clv_packet_list {

@@ -5,7 +5,8 @@
  * distributed autograd contexts on one compute thread and passes values and gradients on over
  * links.
  *
- * Threads: a node's packets are all handled on the thread that runs clv_node_run or clv_node_help.
+ * Threads: a node's packets are all handled on the thread that runs clv_node_run or clv_node_help,
+ * the compute thread; an executor may compute on others.
  */
 #ifndef CLEAVE_ENGINE_H
 #define CLEAVE_ENGINE_H
@@ -151,6 +152,34 @@ clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *na
  * the rest and memory problems show early. */
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
+/* ---- who computes ----------------------------------------------------------------------------
+
+ * A piece of work is a forward, a part of a backward, the end of a pass or a change of parameters.
+ * It ends at once, on the compute thread, or where and when an executor says. What is computed is
+ * the same to the bit.
+ *
+ * The executor calls clv_work_compute once, on any one thread, then clv_node_work_ended once, on
+ * any thread, with what came of it or with a failure of its own. Both may come within `start`. From
+ * then on the handle is not the executor's any more.
+ *
+ * Of one module one piece is out at a time, of a node as many as it has modules, and ends of passes
+ * besides. Meanwhile the node handles packets; what has to find work done waits in it. Nobody else
+ * may touch what is computed from and to: parameters and state of the work's modules (frames of
+ * state wait), and tensors of its calls. Counters, and whatever any thread may ask, are free. */
+
+typedef struct clv_work clv_work;
+
+typedef struct clv_executor {
+  void *user;
+  /* On the compute thread, in the order that fixes the bits. Must not block. The node has its share
+   * of the cores and keeps it only until it waits: threads that compute are the executor's to
+   * account for. */
+  void (*start)(void *user, clv_work *work);
+} clv_executor;
+
+/* BLOCKS while it computes. What fails is for clv_node_work_ended to say. */
+clv_code clv_work_compute(clv_work *work, clv_err *err) CLV_USE_RESULT;
+
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 typedef struct clv_node_options {
@@ -164,8 +193,9 @@ typedef struct clv_node_options {
    * master's link. */
   void *user;
   void (*on_driver)(void *user, clv_packet *packet);
-  clv_notifier notice; /* on the compute thread */
-  clv_clock clock;     /* of all it does by the clock; zeroed: the machine's */
+  clv_notifier notice;   /* on the compute thread */
+  clv_clock clock;       /* of all it does by the clock; zeroed: the machine's */
+  clv_executor executor; /* who computes; zeroed: the compute thread, at once */
   /* Instead of sleeping, on the compute thread with nothing locked: returns when clv_node_due has
    * come, the node was kicked or stopped, or it is `until_ns` by the clock; earlier does no harm.
    * False: nothing will ever come, and the call that waits ends. NULL: it sleeps, and the clock
@@ -178,7 +208,9 @@ typedef struct clv_session_node clv_session_node;
 
 clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
                       clv_err *err) CLV_USE_RESULT;
-/* No link may deliver into it any more, and clv_node_run must have returned. NULL is allowed. */
+/* No link may deliver into it any more, and clv_node_run must have returned. BLOCKS, where there is
+ * clv_node_options.wait in that, until the end of all work that is out has been posted: it lives on
+ * in the modules and tensors that go with the node. NULL is allowed. */
 void clv_node_free(clv_session_node *n);
 
 /* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS:
@@ -217,6 +249,11 @@ void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret);
  * thread: it is handled before the next one that does, or 10 ms later. */
 void clv_node_post(clv_session_node *n, clv_packet *packet);
 
+/* What came of work that `executor` has started: CLV_OK, or a failure and why (copied). Any thread,
+ * once for each; it wakes the node's. Allocates nothing unless the work has failed. Those after
+ * clv_node_stop and while it is kicked are taken as well; clv_node_free waits for them. */
+void clv_node_work_ended(clv_session_node *n, clv_work *work, clv_code code, const clv_err *why);
+
 /* Handle queued packets on this thread until clv_node_stop. */
 void clv_node_run(clv_session_node *n);
 /* For good, from any thread: nothing that is queued is handled any more, and whoever computes or
@@ -229,10 +266,10 @@ bool clv_node_help(clv_session_node *n, uint64_t deadline_ns);
 void clv_node_kick(clv_session_node *n); /* any thread */
 void clv_node_unkick(clv_session_node *n);
 /* Without a thread: handles what is queued and what references have due by the clock, never waits
- * (but for a share of the cores, if it has one). True: there was a packet. Nothing while it is
+ * (but for a share of the cores, if it has one). True: there was something. Nothing while it is
  * kicked or stopped. By the thread that would run it. */
 bool clv_node_poll(clv_session_node *n);
-/* When it wants to be polled: 0 now, UINT64_MAX not before a packet is posted. By that thread. */
+/* When it wants to be polled: 0 now, UINT64_MAX not before something is posted. By that thread. */
 uint64_t clv_node_due(clv_session_node *n);
 /* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any
  * thread. */

@@ -5,7 +5,7 @@
 
 void clv_inbox_init(clv_inbox *b) {
   pthread_condattr_t monotonic;
-  *b = (clv_inbox){.back_ns = UINT64_MAX};
+  *b = (clv_inbox){.ended_end = &b->ended, .back_ns = UINT64_MAX};
   pthread_mutex_init(&b->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -47,6 +47,18 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   if (wake) pthread_cond_signal(&b->arrived);
 }
 
+/* The signal comes before the lock is left: with the last end the inbox may go. */
+void clv_inbox_post_end(clv_inbox *b, clv_work *w) {
+  pthread_mutex_lock(&b->lock);
+  w->next = NULL;
+  *b->ended_end = w;
+  b->ended_end = &w->next;
+  b->n_out--;
+  b->urgent = true;
+  pthread_cond_signal(&b->arrived);
+  pthread_mutex_unlock(&b->lock);
+}
+
 void clv_inbox_stop(clv_inbox *b) {
   if (!b) return;
   pthread_mutex_lock(&b->lock);
@@ -65,23 +77,37 @@ void clv_inbox_kick(clv_inbox *b, bool kicked) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static clv_packet *pop(clv_inbox *b) {
+/* Under the lock, as the next two. */
+static clv_work *pop_end(clv_inbox *b) {
+  clv_work *w = b->ended;
+  if (!w) return NULL;
+  b->ended = w->next;
+  if (!b->ended) b->ended_end = &b->ended;
+  return w;
+}
+
+static clv_packet *pop_packet(clv_inbox *b) {
   clv_packet *p = b->first;
   if (!p) return NULL;
   b->first = p->next;
-  if (b->first) return p;
-  b->last = NULL;
-  b->urgent = false;
-  b->kinds = b->queued = 0;
-  b->back_ns = UINT64_MAX;
+  if (!b->first) b->last = NULL;
   return p;
 }
 
-bool clv_inbox_take(clv_inbox *b, clv_packet **ret) {
+static clv_inbox_item pop(clv_inbox *b) {
+  clv_inbox_item i = {.ended = pop_end(b)};
+  if (!i.ended) i.packet = pop_packet(b);
+  if (b->first || b->ended) return i;
+  b->urgent = false;
+  b->kinds = b->queued = 0;
+  b->back_ns = UINT64_MAX;
+  return i;
+}
+
+bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret) {
   pthread_mutex_lock(&b->lock);
   bool halted = is_halted(b);
-  *ret = halted ? NULL : pop(b);
+  *ret = halted ? (clv_inbox_item){0} : pop(b);
   pthread_mutex_unlock(&b->lock);
   return !halted;
 }
@@ -95,9 +121,39 @@ bool clv_inbox_is_kicked(clv_inbox *b) {
 
 const clv_packet *clv_inbox_newest(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  const clv_packet *p = b->last;
+  const clv_packet *p = b->ended ? NULL : b->last;
   pthread_mutex_unlock(&b->lock);
   return p;
+}
+
+/* ---- work that is out ------------------------------------------------------------------------ */
+
+void clv_inbox_begin_work(clv_inbox *b) {
+  pthread_mutex_lock(&b->lock);
+  b->n_out++;
+  pthread_mutex_unlock(&b->lock);
+}
+
+bool clv_inbox_is_work_out(clv_inbox *b) {
+  pthread_mutex_lock(&b->lock);
+  bool any = b->n_out;
+  pthread_mutex_unlock(&b->lock);
+  return any;
+}
+
+void clv_inbox_wait_for_work(clv_inbox *b) {
+  pthread_mutex_lock(&b->lock);
+#ifndef CLV_MUTATE_WORK_OUT
+  while (b->n_out) pthread_cond_wait(&b->arrived, &b->lock);
+#endif
+  pthread_mutex_unlock(&b->lock);
+}
+
+clv_work *clv_inbox_take_end(clv_inbox *b) {
+  pthread_mutex_lock(&b->lock);
+  clv_work *w = pop_end(b);
+  pthread_mutex_unlock(&b->lock);
+  return w;
 }
 
 /* ---- resting and sleeping -------------------------------------------------------------------- */
@@ -138,7 +194,7 @@ void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
 #ifndef CLV_MUTATE_SLEEP
   b->resting = false;
 #endif
-  while (until_ns > back && !b->first && !is_halted(b))
+  while (until_ns > back && !b->first && !b->ended && !is_halted(b))
     if (!sleep_until(b, until_ns)) break;
   pthread_mutex_unlock(&b->lock);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The packets that wait for the one thread that handles them. Links post from rpc's queue threads,
- * the program from its own.
+ * The facts that wait for the one thread that handles them: packets have come, work has ended.
+ * Links post from rpc's queue threads, the program and who computes from their own.
  *
  * A packet for which nothing would run can wait for another one: it is queued without a wake-up as
  * long as the thread *rests*, which means that it comes back by itself after CLV_REST_NS at the
@@ -13,7 +13,7 @@
 
 #include <pthread.h>
 
-#include "common/link/link.h"
+#include "common/engine/context_types.h"
 
 enum {
   CLV_REST_NS = 10 * 1000 * 1000,
@@ -24,6 +24,8 @@ typedef struct clv_inbox {
   pthread_mutex_t lock;
   pthread_cond_t arrived;
   clv_packet *first, *last;
+  clv_work *ended, **ended_end; /* in the order of their ends; taken before packets */
+  uint32_t n_out;               /* started, and its end not posted */
   bool stopped, kicked;
   bool sleeping;    /* its thread waits for a signal */
   bool resting;     /* what its thread works on stays as it is, and it comes back by itself */
@@ -34,6 +36,12 @@ typedef struct clv_inbox {
   uint64_t wakes;   /* how often its thread has slept and woken; read by any thread */
 } clv_inbox;
 
+/* One of the two, or neither. */
+typedef struct clv_inbox_item {
+  clv_packet *packet;
+  clv_work *ended;
+} clv_inbox_item;
+
 void clv_inbox_init(clv_inbox *b);
 void clv_inbox_done(clv_inbox *b); /* frees what is queued */
 
@@ -41,17 +49,27 @@ void clv_inbox_done(clv_inbox *b); /* frees what is queued */
  * wait_from: the time by the clock of its thread, 0 for a packet that cannot wait. */
 bool clv_inbox_begin_post(clv_inbox *b);
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from); /* takes it */
-void clv_inbox_stop(clv_inbox *b);                                        /* for good */
+/* Work has ended, which cannot wait. The record stands in the inbox by its own link. */
+void clv_inbox_post_end(clv_inbox *b, clv_work *w);
+void clv_inbox_stop(clv_inbox *b);              /* for good */
 void clv_inbox_kick(clv_inbox *b, bool kicked); /* until it is kicked with false */
 
-/* From the thread that handles the packets. The oldest, NULL: none. False: stopped or kicked, and
- * nothing is taken. */
-bool clv_inbox_take(clv_inbox *b, clv_packet **ret);
+/* From the thread that handles the packets. The oldest end, else the oldest packet, or neither.
+ * False: stopped or kicked, and nothing is taken. */
+bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret);
 bool clv_inbox_is_kicked(clv_inbox *b);
-const clv_packet *clv_inbox_newest(clv_inbox *b); /* or NULL; it stays until it is taken */
+/* It stays until it is taken. NULL: there is none, or an end goes before it. */
+const clv_packet *clv_inbox_newest(clv_inbox *b);
 /* BLOCKS until it has what cannot wait or is halted, a rest is over in which something came, or the
  * machine's monotonic clock, which is at `now_ns`, is at `until_ns`. */
 void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns);
+
+/* Work starts whose end will be posted, and whether there is some. */
+void clv_inbox_begin_work(clv_inbox *b);
+bool clv_inbox_is_work_out(clv_inbox *b);
+/* BLOCKS until there is none. The next end, halted or not; NULL: there is none. */
+void clv_inbox_wait_for_work(clv_inbox *b);
+clv_work *clv_inbox_take_end(clv_inbox *b);
 
 /* For a thread that waits elsewhere: it rests until it calls with false. */
 void clv_inbox_rest(clv_inbox *b, bool resting);

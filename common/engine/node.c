@@ -33,6 +33,7 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
 
 void clv_node_free(clv_session_node *n) {
   if (!n) return;
+  clv_node_end_work(n);
   clv_inbox_done(&n->inbox);
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
   clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
@@ -101,39 +102,49 @@ static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   return true;
 }
 
-/* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for
- * by the clock is done on the way. *ret_waker: what ended its sleep, if it slept. */
-static clv_packet *next_packet(clv_session_node *n, uint64_t now, uint64_t deadline_ns,
-                               const clv_packet **ret_waker) {
-  clv_packet *p;
+static bool is_any(const clv_inbox_item *i) { return i->packet || i->ended; }
+
+/* The next packet or end of work; false when stopped, kicked, or the deadline has passed. What
+ * references wait for by the clock is done on the way. *ret_waker: what ended its sleep, if it
+ * slept. */
+static bool next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns, clv_inbox_item *ret,
+                      const clv_packet **ret_waker) {
   for (bool first = true, more = true;; first = false) {
     tick_if_due(n, now);
-    if (!clv_inbox_take(&n->inbox, &p) || p || !more || (!first && now >= deadline_ns)) return p;
+    bool over = !clv_inbox_take(&n->inbox, ret) || !more || (!first && now >= deadline_ns);
+    if (over || is_any(ret)) return is_any(ret);
     more = sleep_until(n, now, deadline_ns);
     *ret_waker = clv_inbox_newest(&n->inbox);
     now = now_ns(n);
   }
 }
 
-static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
+static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
   __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
   clv_share_yield(n->o.share);
-  clv_packet *p = next_packet(n, begin, deadline_ns, &waker);
-  if (!p) clv_share_release(n->o.share);
+  bool any = next_item(n, begin, deadline_ns, ret, &waker);
+  if (!any) clv_share_release(n->o.share);
   uint64_t idle = now_ns(n) - begin;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
-  if (p && waker && waker->from) clv_link_awaited(waker->from, idle);
-  return p;
+  if (any && waker && waker->from) clv_link_awaited(waker->from, idle);
+  return any;
+}
+
+static void handle(clv_session_node *n, const clv_inbox_item *i) {
+  if (i->ended)
+    clv_node_ended(n, i->ended);
+  else
+    clv_node_handle(n, i->packet);
 }
 
 bool clv_node_poll(clv_session_node *n) {
   bool any = false;
   clv_inbox_rest(&n->inbox, false);
   tick_if_due(n, now_ns(n));
-  for (clv_packet *p; clv_inbox_take(&n->inbox, &p) && p; any = true) clv_node_handle(n, p);
+  for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && is_any(&i); any = true) handle(n, &i);
   clv_inbox_rest(&n->inbox, true);
   return any;
 }
@@ -150,11 +161,11 @@ void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
 
 void clv_node_run(clv_session_node *n) {
   __atomic_store_n(&n->began_ns, now_ns(n), __ATOMIC_RELAXED);
-  for (clv_packet *p; (p = wait_packet(n, UINT64_MAX)) != NULL;) clv_node_handle(n, p);
+  for (clv_inbox_item i; wait_item(n, UINT64_MAX, &i);) handle(n, &i);
 }
 
 bool clv_node_help(clv_session_node *n, uint64_t deadline_ns) {
-  for (clv_packet *p; (p = wait_packet(n, deadline_ns)) != NULL;) clv_node_handle(n, p);
+  for (clv_inbox_item i; wait_item(n, deadline_ns, &i);) handle(n, &i);
   return clv_inbox_is_kicked(&n->inbox);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a node does with a packet: most are the engine's, some ask for state, and those that are for
- * somebody else are passed on.
+ * somebody else are passed on; and with the end of work.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +136,31 @@ static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_e
   return code == CLV_OK ? ran : code;
 }
 
+/* How it ended goes with it. */
+static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
+  clv_err *why = clv_steal(&w->why), unsaid;
+  if (w->code != CLV_OK && !why) (void)!clv_fail(&unsaid, w->code, "work has failed");
+  clv_code code = clv_contexts_finished(n->contexts, w, w->code, why ? why : &unsaid, err);
+  free(why);
+  return code;
+}
+
+void clv_node_ended(clv_session_node *n, clv_work *w) {
+  const clv_request c = {.kind = CLV_CALL, .context = w->ctx ? w->ctx->id : 0, .module = w->module};
+  clv_err why, err;
+  clv_code code = finish(n, w, &err), ran = run_engine(n, &why);
+  if (code != CLV_OK) clv_node_refuse(n, &err, &c);
+  if (ran != CLV_OK) clv_node_refuse(n, &why, &c);
+}
+
+void clv_node_end_work(clv_session_node *n) {
+  clv_err ignored;
+  while (n->o.wait && clv_inbox_is_work_out(&n->inbox))
+    if (!n->o.wait(n->o.wait_user, UINT64_MAX)) break;
+  clv_inbox_wait_for_work(&n->inbox);
+  for (clv_work *w; (w = clv_inbox_take_end(&n->inbox)) != NULL;) (void)!finish(n, w, &ignored);
+}
+
 /* What the master says. ABORT from a worker never comes here: it is for the program. */
 static const struct {
   clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
@@ -193,7 +218,8 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .share = n->o.share,
                           .clock = n->o.clock,
                           .next_message = &n->next_message,
-                          .modules = n->modules};
+                          .modules = n->modules,
+                          .executor = clv_node_executor(n)};
   return clv_contexts_new(&env, &n->contexts, err);
 }
 

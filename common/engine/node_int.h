@@ -19,8 +19,8 @@ struct clv_session_node {
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
   clv_contexts *contexts;
+  clv_executor executor; /* counts what is out, and starts it with that of the options */
   clv_rrefs *references;
-  bool taking_results;                   /* of references */
   clv_reference_counts reference_counts; /* written by the compute thread alone */
 
   clv_link *master; /* of a worker; under `lock`, as the following */
@@ -44,11 +44,15 @@ void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it *
 /* Over the link to the worker that frame.to names; without one the master passes it on. A tensor
  * that may not leave is an error of its context. Takes it. */
 void clv_node_send(clv_session_node *n, clv_packet *p);
+const clv_executor *clv_node_executor(clv_session_node *n); /* NULL: it computes itself */
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
 
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
+/* Handles the end of work: its results leave and what it has made ready starts. */
+void clv_node_ended(clv_session_node *n, clv_work *w);
+void clv_node_end_work(clv_session_node *n); /* BLOCKS until there is none out; nothing starts */
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 
 /* node_references.c. A REF_ frame, or a request of this process' program by one that came from

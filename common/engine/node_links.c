@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where packets of a node go: to itself, to its program or its master, to other workers over their
- * links. Links post from rpc's queue threads.
+ * Where packets of a node, and ends of its work, go: to itself, to its program or its master, to
+ * other workers over their links. Links post from rpc's queue threads.
  */
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +54,33 @@ void clv_node_forget_peers(clv_session_node *n) {
     pthread_mutex_unlock(&n->lock);
     clv_link_unref(old);
   }
+}
+
+/* ---- work that is computed elsewhere --------------------------------------------------------- */
+
+static void start(void *user, clv_work *w) {
+  clv_session_node *n = user;
+  clv_inbox_begin_work(&n->inbox);
+  n->o.executor.start(n->o.executor.user, w);
+}
+
+const clv_executor *clv_node_executor(clv_session_node *n) {
+  n->executor = (clv_executor){n, start};
+  return n->o.executor.start ? &n->executor : NULL;
+}
+
+/* A failure is rare: a record of it is not part of each work. */
+static clv_err *copy_of(const clv_err *why) {
+  clv_err *copy, ignored;
+  if (clv_alloc(1, sizeof *copy, &copy, &ignored) != CLV_OK) return NULL;
+  *copy = *why;
+  return copy;
+}
+
+void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const clv_err *why) {
+  w->code = code;
+  w->why = code != CLV_OK && why ? copy_of(why) : NULL;
+  clv_inbox_post_end(&n->inbox, w);
 }
 
 /* ---- to itself ------------------------------------------------------------------------------- */

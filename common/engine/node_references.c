@@ -180,8 +180,8 @@ static void on_freed(clv_session_node *n, const clv_rref_result *r) {
   report(n, CLV_REF_DELETE, &r->handle, NULL, NULL);
 }
 
-/* All there are, those too that come of what is done about one. Meanwhile a value may be kept, the
- * results of which the outer of the two calls takes. */
+/* All there are, those too that come of what is done about one. A value that is kept meanwhile is a
+ * result of the engine, and comes later. */
 static void take_results(clv_session_node *n) {
   static void (*const on[CLV_RREF_RESULTS])(clv_session_node *, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
@@ -189,10 +189,7 @@ static void take_results(clv_session_node *n) {
       [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
       [CLV_RREF_RESULT_FREED] = on_freed};
   clv_rref_result r;
-  if (n->taking_results) return;
-  n->taking_results = true;
   while (clv_rrefs_next(n->references, &r)) on[r.kind](n, &r);
-  n->taking_results = false;
 }
 
 void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,

@@ -318,6 +318,7 @@ typedef struct api_world {
   clv_code (*open_link)(void *user, const char *worker, const clv_link_options *options,
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
   bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
+  clv_executor executor;                       /* the same */
   const clv_backend *backend;                  /* of stages at the master; NULL: cpu */
 } api_world;
 

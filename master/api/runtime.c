@@ -161,6 +161,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .on_driver = api_on_driver,
                         .notice = rt->notice,
                         .clock = rt->world.clock,
+                        .executor = rt->world.executor,
                         .wait = rt->world.wait,
                         .wait_user = rt->world.user,
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};

@@ -139,7 +139,10 @@ static clv_code ready_node(sim_worker *k, clv_err *err) {
   clv_node_options o = {.pool = k->pool,
                         .originator = (uint16_t)k->place,
                         .reference_lease_ms = k->lease_ms,
-                        .clock = sim_world_clock(k->world)};
+                        .clock = sim_world_clock(k->world),
+                        .executor = sim_world_executor(k->world, k->place),
+                        .wait = sim_world_wait,
+                        .wait_user = k->world};
   CLV_TRY(clv_node_new(&o, &k->node, err));
   show_links(k);
   return CLV_OK;
@@ -245,7 +248,8 @@ void sim_worker_holds(const sim_worker *k, char *text, size_t len) {
 
 void sim_worker_stop(sim_worker *k) {
   sim_worker_close(k);
-  clv_node_free(clv_steal(&k->node));
+  clv_node_free(k->node); /* its work ends first */
+  k->node = NULL;
 }
 
 /* What is charged to its pool when node and links have gone are tensors that somebody holds. */

@@ -51,8 +51,7 @@ static void run_to(sim_world *w, uint64_t until) {
   while (sim_network_now(w->network) < until && sim_world_step(w, until)) continue;
 }
 
-/* For clv_node_options: the master's node waits. */
-static bool wait(void *user, uint64_t until_ns) { return sim_world_step(user, until_ns); }
+bool sim_world_wait(void *world, uint64_t until_ns) { return sim_world_step(world, until_ns); }
 
 clv_clock sim_world_clock(sim_world *w) { return sim_network_clock(w->network); }
 
@@ -60,6 +59,35 @@ void sim_world_pause(void *world) {
   sim_world *w = world;
   if (w->weather.calm || sim_below(&w->random, 3)) return;
   run_to(w, sim_network_now(w->network) + sim_network_delay(w->network));
+}
+
+/* ---- work that takes time -------------------------------------------------------------------- */
+
+typedef struct started {
+  sim_worker *at;
+  clv_work *work;
+} started;
+
+static void end_work(void *user) {
+  started *s = user;
+  clv_err why;
+  clv_code code = clv_work_compute(s->work, &why);
+  clv_node_work_ended(s->at->node, s->work, code, &why);
+  free(s);
+}
+
+static void start_work(void *user, clv_work *work) {
+  sim_worker *k = user;
+  sim_network *n = k->world->network;
+  clv_err err;
+  started *s;
+  if (clv_alloc(1, sizeof *s, &s, &err) != CLV_OK) abort();
+  *s = (started){k, work};
+  sim_network_at(n, sim_network_now(n) + sim_network_delay(n), end_work, s);
+}
+
+clv_executor sim_world_executor(sim_world *w, uint32_t place) {
+  return w->work_takes_time ? (clv_executor){&w->workers[place], start_work} : (clv_executor){0};
 }
 
 /* ---- the master's ways to workers ------------------------------------------------------------ */
@@ -152,6 +180,8 @@ sim_world *sim_world_new(const sim_weather *weather) {
   if (clv_alloc(1, sizeof *w, &w, &err) != CLV_OK) abort();
   w->weather = *weather;
   w->random.state = weather->seed ^ 0x5157;
+  w->work_takes_time = !weather->calm && weather->seed % 2;
+  w->workers[0].world = w;
   w->network = sim_network_new(&(sim_network_options){
       .seed = weather->seed, .calm = weather->calm, .trace = weather->trace});
   for (uint32_t i = 1; i < SIM_PLACES && !weather->home; i++)
@@ -184,7 +214,8 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
                      .random_bytes = random_bytes,
                      .call = call,
                      .open_link = open_link,
-                     .wait = wait,
+                     .wait = sim_world_wait,
+                     .executor = sim_world_executor(w, 0),
                      .backend = clv_backend_ref()};
   cleave_options o = {
       .deadline_ms = DEADLINE_MS, .single_thread = true, .via_master = w->weather.via_master};
@@ -193,6 +224,7 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
   if (status == CLEAVE_OK) {
     config->limits.credit_bytes = w->weather.credit;
     status = api_open_in(&world, config, &o, ret, error);
+    if (status == CLEAVE_OK) w->workers[0].node = (*ret)->node;
   }
   return status;
 }

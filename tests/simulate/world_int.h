@@ -17,7 +17,7 @@ typedef struct sim_worker {
   clv_wire_limits granted;
   uint32_t lease_ms;
   clv_pool *pool;
-  clv_session_node *node;
+  clv_session_node *node; /* at place 0: the master's, while it is open */
   clv_lane_acceptor acceptor;
   clv_link *master, *in[SIM_PLACES], *out[SIM_PLACES];
   bool open, dead;
@@ -27,15 +27,19 @@ typedef struct sim_worker {
 struct sim_world {
   sim_weather weather;
   sim_network *network;
-  sim_worker workers[SIM_PLACES]; /* 0: nobody */
+  sim_worker workers[SIM_PLACES]; /* 0: the master, of which nothing else is here */
   sim_random random;
   uint64_t ids;
   bool fault_came;
+  bool work_takes_time;
 };
 
 /* What happens next, if that is by `until`; otherwise the time becomes `until`. False: nothing will
  * ever happen. */
 bool sim_world_step(sim_world *w, uint64_t until);
+bool sim_world_wait(void *world, uint64_t until_ns); /* the same, for clv_node_options */
+/* Of the node of a place. */
+clv_executor sim_world_executor(sim_world *w, uint32_t place);
 /* BLOCKS, while the world goes on. A link of a worker or the master to a worker, with all lanes. */
 clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link_options *options,
                         const clv_link_dial *dial, unsigned timeout_ms, clv_link **ret,

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work that an executor computes on a thread of its own: the same bits as on the node's, failures
+ * that reach the program, and a node that goes while work is out.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/engine/context_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { ROWS = 4, COLUMNS = 3, MODULES = 2, LEAF = 10, STEPS = 5, MOST = 16, KINDS = 64 };
+
+/* A thread that computes what it is given. */
+typedef struct computer {
+  clv_session_node *node;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  clv_work *todo[MOST];
+  uint32_t n, n_ended;
+  bool over, fails, held;
+} computer;
+
+typedef struct world {
+  clv_pool *pool;
+  clv_session_node *node;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint32_t answers[KINDS]; /* by kind */
+  char text[CLV_WIRE_TEXT + 1];
+  computer computer;
+} world;
+
+/* ---- the executor ---------------------------------------------------------------------------- */
+
+static void start(void *user, clv_work *work) {
+  computer *c = user;
+  pthread_mutex_lock(&c->lock);
+  assert_true(c->n < MOST);
+  c->todo[c->n++] = work;
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+}
+
+static void end_at_once(void *user, clv_work *work) {
+  computer *c = user;
+  clv_err why;
+  c->n_ended++;
+  clv_node_work_ended(c->node, work, clv_work_compute(work, &why), &why);
+}
+
+static void compute(computer *c, clv_work *work) {
+  clv_err why;
+  bool fails = c->fails;
+  c->n_ended++;
+  pthread_mutex_unlock(&c->lock);
+  clv_code code =
+      fails ? clv_fail(&why, CLV_UNAVAILABLE, "the device is gone") : clv_work_compute(work, &why);
+  clv_node_work_ended(c->node, work, code, &why);
+  pthread_mutex_lock(&c->lock);
+}
+
+static void *run_computer(void *user) {
+  computer *c = user;
+  pthread_mutex_lock(&c->lock);
+  while (!c->over || c->n) {
+    if (c->n && !c->held)
+      compute(c, c->todo[--c->n]);
+    else
+      pthread_cond_wait(&c->changed, &c->lock);
+  }
+  pthread_mutex_unlock(&c->lock);
+  return NULL;
+}
+
+static void set(computer *c, bool *what, bool value) {
+  pthread_mutex_lock(&c->lock);
+  *what = value;
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+}
+
+static void wait_for_work(computer *c) {
+  pthread_mutex_lock(&c->lock);
+  while (!c->n) pthread_cond_wait(&c->changed, &c->lock);
+  pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- a node with a thread -------------------------------------------------------------------- */
+
+static void on_driver(void *user, clv_packet *p) {
+  world *w = user;
+  pthread_mutex_lock(&w->lock);
+  w->answers[p->frame.kind]++;
+  if (clv_frame_fails(&p->frame)) snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+  clv_packet_free(p);
+}
+
+static void wait_for(world *w, clv_frame_kind kind, uint32_t n) {
+  struct timespec late;
+  int r = 0;
+  clock_gettime(CLOCK_REALTIME, &late);
+  late.tv_sec += 60;
+  pthread_mutex_lock(&w->lock);
+  while (r == 0 && w->answers[kind] < n) r = pthread_cond_timedwait(&w->changed, &w->lock, &late);
+  pthread_mutex_unlock(&w->lock);
+  assert_int_equal(r, 0);
+}
+
+static void *run_node(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+static void begin(world *w, void (*starts)(void *, clv_work *)) {
+  clv_err err = {0};
+  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+  w->computer.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  w->computer.changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
+  clv_node_options o = {
+      .pool = w->pool, .user = w, .on_driver = on_driver, .executor = {&w->computer, starts}};
+  assert_ok(clv_node_new(&o, &w->node, &err));
+  w->computer.node = w->node;
+  for (uint32_t i = 0; i < MODULES; i++) {
+    clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), i);
+    clv_module *module;
+    assert_ok(clv_module_new(&so, &module, &err));
+    assert_ok(clv_node_add_module(w->node, module, &err));
+  }
+  assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
+  assert_int_equal(pthread_create(&w->computer.thread, NULL, run_computer, &w->computer), 0);
+}
+
+static void stop(world *w) {
+  clv_node_stop(w->node);
+  pthread_join(w->thread, NULL);
+}
+
+static void free_node(world *w) {
+  clv_node_free(clv_steal(&w->node));
+  set(&w->computer, &w->computer.over, true);
+  pthread_join(w->computer.thread, NULL);
+  assert_int_equal(clv_account_used(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
+  clv_pool_unref(w->pool);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static uint64_t called(uint32_t module) { return LEAF + 1 + module; }
+
+static clv_tensor *numbers(world *w, uint32_t first) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)(first + i) / 8;
+  return t;
+}
+
+/* Each module takes what the one before it makes. */
+static void post_calls(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_call(w->pool, context, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
+    if (i == MODULES - 1) assert_ok(clv_packet_call_deliver(p, "", &err));
+    clv_node_post(w->node, p);
+  }
+}
+
+static void post_backward(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
+  assert_ok(clv_packet_prepare(w->pool, context, 1, MODULES, false, false, false, &p, &err));
+  for (uint32_t i = MODULES; i-- > 0;) {
+    assert_ok(clv_packet_need(p, called(i), 1, 0, &err));
+    if (i) assert_ok(clv_packet_target(p, 0, called(i - 1), "", 0, &err));
+  }
+  clv_node_post(w->node, p);
+  assert_ok(clv_packet_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_end(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(w->pool, context, context, &p, &err));
+  clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_node_post(w->node, p);
+}
+
+/* A step that came with an end may be out when ENDED has come; whoever asks for state has it. */
+static void post_state_get(world *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
+    clv_node_post(w->node, p);
+  }
+}
+
+static uint64_t bits_of(world *w) {
+  uint64_t hash = 14695981039346656037u;
+  clv_state_item item;
+  for (uint32_t m = 0; m < MODULES; m++)
+    for (uint32_t i = 0;
+         clv_module_state_item(clv_node_module(w->node, m), CLV_STATE_WEIGHTS, i, &item); i++)
+      for (size_t b = 0; b < item.bytes; b++)
+        hash = (hash ^ ((const uint8_t *)item.data)[b]) * 1099511628211u;
+  return hash;
+}
+
+/* The bits after some steps. *ret_computed: work that the executor had. */
+static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed) {
+  world w;
+  begin(&w, starts);
+  for (uint32_t i = 1; i <= STEPS; i++) {
+    post_calls(&w, i);
+    wait_for(&w, CLV_VALUE, i);
+    post_backward(&w, i);
+    wait_for(&w, CLV_FINISHED, i);
+    post_end(&w, i);
+  }
+  post_state_get(&w);
+  wait_for(&w, CLV_STATE_DONE, MODULES);
+  assert_int_equal(w.answers[CLV_ENDED], STEPS);
+  stop(&w);
+  uint64_t bits = bits_of(&w);
+  *ret_computed = w.computer.n_ended;
+  assert_string_equal(w.text, "");
+  free_node(&w);
+  return bits;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* Of each step a forward and the two parts of a backward for each module, the end of the pass if it
+ * computes, and the change of parameters. */
+static void a_thread_of_the_executors_makes_the_same_bits(void **state) {
+  uint32_t none, on_thread, at_once;
+  (void)state;
+  uint64_t want = train(NULL, &none);
+  assert_int_equal(none, 0);
+  assert_true(train(start, &on_thread) == want);
+  assert_true(train(end_at_once, &at_once) == want);
+  assert_in_range(on_thread, STEPS * (3 * MODULES + 1), STEPS * (3 * MODULES + 2));
+  assert_int_equal(at_once, on_thread);
+}
+
+static void what_the_executor_says_fails_the_value(void **state) {
+  world w;
+  (void)state;
+  begin(&w, start);
+  set(&w.computer, &w.computer.fails, true);
+  post_calls(&w, 1);
+  wait_for(&w, CLV_VALUE, 1);
+  stop(&w);
+  assert_non_null(strstr(w.text, "the device is gone"));
+  free_node(&w);
+}
+
+/* All modules start with the leaf that they wait for, and end before the node looks. */
+static void ends_that_come_together_are_all_handled(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  world w;
+  (void)state;
+  begin(&w, end_at_once);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_call(w.pool, 1, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_arg(p, LEAF, true, NULL, &err));
+    assert_ok(clv_packet_call_deliver(p, "", &err));
+    clv_node_post(w.node, p);
+  }
+  assert_ok(clv_packet_value(w.pool, 1, LEAF, "", x, &p, &err));
+  clv_node_post(w.node, p);
+  wait_for(&w, CLV_VALUE, MODULES);
+  stop(&w);
+  x = clv_tensor_unref(x);
+  free_node(&w);
+}
+
+static void *let_go(void *user) {
+  computer *c = user;
+  usleep(50 * 1000);
+  set(c, &c->held, false);
+  return NULL;
+}
+
+/* What the executor has is in the modules' memory. */
+static void a_node_goes_after_its_work(void **state) {
+  pthread_t other;
+  world w;
+  (void)state;
+  begin(&w, start);
+  set(&w.computer, &w.computer.held, true);
+  post_calls(&w, 1);
+  wait_for_work(&w.computer);
+  stop(&w);
+  assert_int_equal(pthread_create(&other, NULL, let_go, &w.computer), 0);
+  clv_node_free(clv_steal(&w.node));
+  assert_int_equal(w.computer.n_ended, 1);
+  pthread_join(other, NULL);
+  free_node(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_thread_of_the_executors_makes_the_same_bits),
+      cmocka_unit_test(what_the_executor_says_fails_the_value),
+      cmocka_unit_test(ends_that_come_together_are_all_handled),
+      cmocka_unit_test(a_node_goes_after_its_work),
+  };
+  return cmocka_run_group_tests_name("executor", tests, NULL, NULL);
+}
