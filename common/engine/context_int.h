@@ -287,6 +287,9 @@ void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, co
 clv_context_handler clv_on_call, clv_on_call_head;
 /* The calls that wait for this one's backward need not wait any more. */
 void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c);
+/* The context has failed, and the backward that they wait for will not come: they fail with it, and
+ * their modules are free for other contexts. */
+void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx);
 
 /* ---- backward passes (context_pass.c) -------------------------------------------------------- */
 
