@@ -260,9 +260,7 @@ static void do_use(program *p, scope *s) {
      number_of(p, s), s->n - 1, i);
 }
 
-static void do_fetch_kept(program *p) {
-  int i = p->n_kept ? (int)below(p, (uint32_t)p->n_kept) : 0;
-  if (!p->n_kept) return;
+static void fetch_kept(program *p, int i) {
   const kept_value *k = &p->kept[i];
   if (!k->id.id) {
     skip(p, "fetch kept");
@@ -271,6 +269,10 @@ static void do_fetch_kept(program *p) {
   if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
          stands_of(p, k), "fetch k%d", i))
     note_tensor(p, &p->tensor);
+}
+
+static void do_fetch_kept(program *p) {
+  if (p->n_kept) fetch_kept(p, (int)below(p, (uint32_t)p->n_kept));
 }
 
 void do_release_kept(program *p, int index) {
@@ -347,6 +349,8 @@ static void fetch_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
   for (int i = 0; i < s->n_losses; i++) fetch(p, s, &s->losses[i], "a loss likewise");
+  for (int i = 0; i < p->n_kept; i++)
+    if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
 }
 
 /* A backward that fails ends its context: whether statistics that it moved go back then depends on
