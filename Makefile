@@ -386,8 +386,6 @@ fuzz-coverage: deps-test
 mutate: deps-test
 	$(Q)MAKE=$(MAKE) tests/mutate
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/simulate/simulate
-	$(Q)$(PYTHON) tests/simulate/mutants.py $(OUT) $(CC) 400 $(ALL_LDLIBS)
 
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test

@@ -174,3 +174,27 @@ of("common/engine/context_order.c", ENGINE_CELLS,
 of("common/engine/context_wake.c", WAKES,
    a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
+
+# ---- master and three workers, simulated ---------------------------------------------------------
+SIMULATED = "simulate/simulate --runs 200"
+of("common/engine/context_frames.c", SIMULATED,
+   a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"),
+   a_PREPARE_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_DROP"))
+of("common/engine/context_pass.c", SIMULATED,
+   many_gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
+of("common/engine/context_backward.c", SIMULATED,
+   a_gradient_leaves_without_its_order=("", "p->frame.order = t->order;", "p->frame.order = 0;"))
+of("common/engine/context_queue.c", SIMULATED,
+   running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
+of("common/engine/context_free.c", SIMULATED,
+   who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
+of("common/engine/node_links.c", SIMULATED + "0",
+   what_cannot_leave_is_forgotten=("void clv_node_send(", "if (clv_link_send(link, p, &err) != CLV_OK)", "if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)"))
+of("common/link/departures.c", SIMULATED,
+   credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
+of("master/api/context.c", SIMULATED,
+   a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
+of("master/api/workers.c", SIMULATED,
+   who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
+of("master/api/kept.c", SIMULATED,
+   a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))

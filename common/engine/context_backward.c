@@ -249,6 +249,7 @@ static clv_code end_input(clv_contexts *e, clv_context_call *c, clv_err *err) {
   else
     has_differentiated(e, c);
   CLV_TRY(send_gradients(e, c, err)); /* before the weights' own, so that others can start */
+  release_input(e, c); /* which may be gone when its part is done */
   if (nothing || c->places[ORDER_WEIGHT].position)
     clv_pass_call_done(e, c);
   else
@@ -265,6 +266,7 @@ static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const 
   if (code == CLV_OK && c->needed) {
     code = end_input(e, c, &sending);
     why = &sending;
+    if (code == CLV_OK) return CLV_OK;
   }
   if (code != CLV_OK) clv_context_fail_at(e, w->ctx, why, c->module);
   release_input(e, c);

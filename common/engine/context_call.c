@@ -20,6 +20,17 @@ static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why
   clv_queue_leave(e, c);
 }
 
+void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx) {
+  for (const clv_value *v = ctx->values; v; v = v->next) {
+    if (!v->maker) continue;
+    for (clv_context_call *f = v->maker->followers; f; f = f->next_follower) {
+      if (!f->failed) f->failed = clv_shared_err_ref(ctx->failed);
+      clv_queue_leave(e, f);
+    }
+    clv_call_let_followers_run(e, v->maker);
+  }
+}
+
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */
 static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
                           clv_err *err) {
@@ -63,6 +74,10 @@ static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, cl
                     "call %llx, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
   if (clv_call_step(e, l, CALL_FOLLOWED)->action == CELL_IGNORE || l->had_backward) return CLV_OK;
+  if (c->out->ctx->state == CONTEXT_FAILED)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "the backward of call %llx, after which module %u is to run, will not come",
+                    (unsigned long long)leader, c->module);
   c->leader = l;
   c->next_follower = l->followers;
   l->followers = c;

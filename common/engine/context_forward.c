@@ -98,9 +98,9 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
   clv_context_call *c = clv_work_call(w);
   if (c->failed) return CLV_OK;
   CLV_TRY(check_inputs(c, err));
-  keep_buffers(e, c);
   clv_call_take_weights(c->out->ctx, c);
   CLV_TRY(clv_call_ready_forward(e, c, err));
+  keep_buffers(e, c);
   *ret_computes = true;
   return CLV_OK;
 }

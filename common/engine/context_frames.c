@@ -225,7 +225,7 @@ static bool waits_for_work(const clv_frame *f) {
 }
 
 clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
-  *ret_kept = e->inbox.first || (e->n_work && waits_for_work(&p->frame));
+  *ret_kept = e->inbox.first || e->due || (e->n_work && waits_for_work(&p->frame));
   if (!*ret_kept) return take(e, p, ret_kept, err);
   clv_packet_list_add(&e->inbox, p);
   return CLV_OK;
@@ -235,7 +235,7 @@ bool clv_contexts_next_frame(clv_contexts *e) {
   clv_packet *p = e->inbox.first;
   clv_err err;
   bool kept = false;
-  if (!p || (e->n_work && waits_for_work(&p->frame))) return false;
+  if (!p || e->due || (e->n_work && waits_for_work(&p->frame))) return false;
   clv_packet_list_take(&e->inbox);
   if (take(e, p, &kept, &err) != CLV_OK)
     clv_exit_refuse(e, p, &err);

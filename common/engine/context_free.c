@@ -150,10 +150,12 @@ static void send_abort(clv_contexts *e, const clv_context *c) {
 
 void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
   clv_action action = clv_context_step(e, c, CONTEXT_FAILS)->action;
-  if (action == CELL_BEGIN)
+  if (action == CELL_BEGIN) {
     c->failed = why;
-  else
+    clv_call_refuse_followers(e, c);
+  } else {
     clv_shared_err_unref(e, why);
+  }
   if (action == CELL_NEVER) return;
   clv_strands_free(e, c);
   clv_pass_step(e, c, PASS_ENDED);

@@ -215,6 +215,7 @@ void clv_queue_leave(clv_contexts *e, clv_context_call *c);
 bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t number);
 /* Looks who is first in the queues that are marked. */
 void clv_queues_look(clv_contexts *e);
+bool clv_changes_look(clv_contexts *e);
 
 /* A change is made, told its modules, then waits (or is freed when one of these failed). */
 clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_change **ret,
@@ -286,6 +287,9 @@ void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, co
 clv_context_handler clv_on_call, clv_on_call_head;
 /* The calls that wait for this one's backward need not wait any more. */
 void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c);
+/* The context has failed, and the backward that they wait for will not come: they fail with it, and
+ * their modules are free for other contexts. */
+void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx);
 
 /* ---- backward passes (context_pass.c) -------------------------------------------------------- */
 

@@ -84,8 +84,19 @@ void clv_queue_leave(clv_contexts *e, clv_context_call *c) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
+/* It starts when no other work is left (clv_changes_look). */
 static void change_is_ready(clv_contexts *e, clv_change *k) {
+  k->next_due = NULL;
+  *(e->due ? &e->due_last->next_due : &e->due) = k;
+  e->due_last = k;
+}
+
+bool clv_changes_look(clv_contexts *e) {
+  clv_change *k = e->due;
+  if (!k || e->n_work) return false;
+  e->due = k->next_due;
   clv_work_ready(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);
+  return true;
 }
 
 clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_change **ret,

@@ -84,6 +84,7 @@ bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
   *ret = tell_mistake(e, err);
   if (*ret != CLV_OK) return true;
   clv_work *w = clv_work_take(e);
+  if (!w && clv_changes_look(e)) w = clv_work_take(e);
   *ret = w ? start(e, w, err) : CLV_OK;
   return w;
 }

@@ -22,7 +22,7 @@ static double gradient_square(const clv_module_gradient *g) {
 }
 
 static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
-  const clv_planned_step *s = clv_work_step(w);
+  clv_planned_step *s = clv_work_step(w);
   clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
   if (w->ctx->state != CONTEXT_OPEN || !g || !g->filled) return CLV_OK;
   if (!g->weights_filled)
@@ -30,7 +30,7 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
                     "module %u is to step before the gradients of its parameters are here",
                     s->module);
   CLV_TRY(clv_keep_weights(e, w->ctx, g, s->keep, err));
-  *ret_computes = true;
+  s->taken = *ret_computes = true;
   return CLV_OK;
 }
 
@@ -53,7 +53,6 @@ static void count_step(clv_module *m) {
 /* What REVERT would take back is not there any more. */
 static void has_stepped(clv_contexts *e, const clv_context *ctx, uint32_t module) {
   clv_module_gradient *g = clv_context_gradient(ctx, module);
-  if (!g || !g->filled) return;
   clv_step_fact_of(e, module, 0, STEP_PLANNED);
   count_step(g->mod);
   g->filled = g->weights_filled = false;
@@ -65,8 +64,8 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
   clv_context *ctx = w->ctx;
   (void)err;
   if (code != CLV_OK) clv_context_fail_at(e, ctx, why, s->module);
+  if (code == CLV_OK && s->taken) has_stepped(e, ctx, s->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  has_stepped(e, ctx, s->module);
   clv_context_note_step(e, ctx, s->module, w->begin_ns);
   clv_order_leave(ctx, ORDER_STEP, &s->place);
   clv_slab_give(&e->steps, s);

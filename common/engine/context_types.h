@@ -93,7 +93,7 @@ typedef struct clv_planned_step {
   uint32_t module, n_rates;
   double rates[CLV_WIRE_GROUPS + 1];
   float scale;
-  bool keep;
+  bool keep, taken; /* taken: it computes, whatever becomes of its context */
 } clv_planned_step;
 
 typedef struct clv_module_queue clv_module_queue;
@@ -125,7 +125,7 @@ struct clv_module_queue {
 /* An APPLY, a REVERT, or a packet of state that waits for calls. */
 struct clv_change {
   clv_work work; /* the first member */
-  clv_change *next, **at;
+  clv_change *next, **at, *next_due;
   clv_frame_kind kind;
   uint64_t context, message;
   uint32_t module, n_rates;
@@ -320,7 +320,7 @@ typedef struct clv_contexts {
   clv_delivery *kept, *kept_last;
   clv_context *marked_contexts;
   clv_module_queue *queues, *marked; /* [CLV_MODULE_ALL]; those whose first may have changed */
-  clv_change *waiting_changes;
+  clv_change *waiting_changes, *due, *due_last;
   uint32_t n_snapshots;             /* queues with snapshot_of */
   uint64_t n_events;                /* changes and PREPAREs */
   char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; 0 is the master, "" */

@@ -173,15 +173,15 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
   report(n, CLV_ERROR, why, c, hop);
 }
 
-/* Over the link to the worker that is named; without one the master passes it on. A tensor that may
- * not leave is an error of its context. */
+/* Over the link to the worker that is named; without one the master passes it on. What may not
+ * leave, or cannot as the link has ended, is an error of its context. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
   const clv_request c = clv_node_request(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
-    if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
+    if (clv_link_send(link, p, &err) != CLV_OK)
       report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
   } else if (!p->frame.to[0] || !n->o.on_driver) {
     clv_node_to_driver(n, p);

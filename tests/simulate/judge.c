@@ -69,8 +69,9 @@ static bool is_clean(const cleave_error *e) {
 }
 
 /* Of something that stands on what did not come about. */
-static bool is_refusal(cleave_status s) {
-  return s == CLEAVE_PRECONDITION || s == CLEAVE_NOT_FOUND;
+static bool is_refusal(const cleave_error *e) {
+  return e->status == CLEAVE_PRECONDITION || e->status == CLEAVE_NOT_FOUND ||
+         (e->status == CLEAVE_CANCELLED && strstr(e->text, "its context ended before"));
 }
 
 static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
@@ -83,7 +84,8 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->error.status == CLEAVE_OK)
     return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
-  if (b->shaken && is_refusal(b->error.status)) return NULL;
+  bool touched = b->shaken || b->anybody || is_hit(f, b->stands);
+  if (touched && is_refusal(&b->error)) return NULL;
   if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
   if (!b->anybody && !is_hit(f, b->needs)) return "it does not need who was lost";

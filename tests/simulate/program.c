@@ -19,8 +19,9 @@ static const struct shape {
     [JOIN] = {{{"add", NULL}}, 2, false, false},
     [NORM] = {{{"linear", "{out: 4}"}, {"batchnorm", NULL}}, 1, false, false},
     [DROP] = {{{"linear", "{out: 4}"}, {"dropout", "{p: 0.4}"}}, 1, false, false},
-    [WIDEN] = {{{"linear", "{out: 24000}"}}, 1, false, true},
+    [WIDEN] = {{{"linear", NULL}}, 1, false, true},
     [TANH_WIDE] = {{{"tanh", NULL}}, 1, true, true},
+    [JOIN_WIDE] = {{{"add", NULL}}, 2, true, true},
     [NARROW] = {{{"linear", "{out: 4}"}}, 1, true, false},
     [LOSS] = {{{"mse", NULL}}, 2, false, false},
 };
@@ -30,35 +31,40 @@ bool takes_wide(stage_kind k) { return shapes[k].wide_in; }
 bool gives_wide(stage_kind k) { return shapes[k].wide_out; }
 
 /* Made once: texts are slow to read. */
-static cleave_graph *graphs[KINDS];
+static cleave_graph *graphs[2][KINDS];
 
-static cleave_graph *graph_of(stage_kind k) {
+static cleave_graph *graph_of(stage_kind k, int64_t width) {
   static const char *const names[] = {"left", "right"};
   const struct shape *s = &shapes[k];
-  int64_t dims[] = {ROWS, s->wide_in ? WIDE_WIDTH : NARROW_WIDTH};
+  int64_t dims[] = {ROWS, s->wide_in ? width : NARROW_WIDTH};
+  cleave_graph **made = &graphs[width == WIDEST_WIDTH][k];
   int in[2] = {0}, last;
   cleave_error e;
-  cleave_graph *g = graphs[k];
+  cleave_graph *g = *made;
+  char out[32];
   if (g) return g;
+  snprintf(out, sizeof out, "{out: %d}", (int)width);
   bool good = cleave_graph_new(&g, &e) == CLEAVE_OK;
   for (int i = 0; good && i < s->inputs; i++)
     good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
   for (int i = 0; good && i < 3 && s->ops[i][0]; i++) {
-    good = cleave_graph_op(g, s->ops[i][0], s->ops[i][1], NULL, in, i ? 1 : s->inputs, &last, &e) ==
-           CLEAVE_OK;
+    const char *with = k == WIDEN ? out : s->ops[i][1];
+    good =
+        cleave_graph_op(g, s->ops[i][0], with, NULL, in, i ? 1 : s->inputs, &last, &e) == CLEAVE_OK;
     in[0] = last;
   }
   if (!good) {
     fprintf(stderr, "graph %d: %s\n", (int)k, e.text);
     abort();
   }
-  return graphs[k] = g;
+  return *made = g;
 }
 
 void sim_programs_done(void) {
-  for (int i = 0; i < KINDS; i++) {
-    cleave_graph_free(graphs[i]);
-    graphs[i] = NULL;
+  for (int i = 0; i < 2 * KINDS; i++) {
+    cleave_graph **g = &graphs[i / KINDS][i % KINDS];
+    cleave_graph_free(*g);
+    *g = NULL;
   }
 }
 
@@ -100,7 +106,7 @@ static void show(program *p) {
 
 void begin(program *p) {
   show(p);
-  if (p->stand->between) p->stand->between(p->stand->user);
+  if (p->stand->between && !p->hurries) p->stand->between(p->stand->user);
   p->began = clv_clock_now(&p->stand->clock);
 }
 
@@ -147,9 +153,10 @@ const char *place_name(const program *p, uint32_t place) {
 }
 
 static stage_kind draw_kind(program *p, int index) {
-  static const stage_kind first[] = {LOSS, LINEAR}, wide[] = {WIDEN, NARROW};
+  static const stage_kind first[] = {LOSS, LINEAR}, wide[] = {JOIN_WIDE, NARROW};
   if (index < 2) return first[index];
-  if (p->wide && index < 4) return wide[index - 2];
+  if (p->neighbours && index == 2) return NORM;
+  if (p->wide && index > 2 && index < 5) return wide[index - 3];
   return (stage_kind)below(p, p->wide ? LOSS : WIDEN);
 }
 
@@ -159,6 +166,7 @@ static void add_module(program *p, int index) {
   char name[16];
   *m = (stage){.kind = draw_kind(p, index), .optimizer = -1};
   m->place = one_in(p, 5) ? 0 : 1 + below(p, SIM_PLACES - 1);
+  if (p->neighbours && index == 2) m->place = p->stages[1].place;
   m->stands = 1u << m->place;
   snprintf(name, sizeof name, "m%d", index);
   cleave_module_options o = {.name = name,
@@ -167,7 +175,7 @@ static void add_module(program *p, int index) {
                              .in_flight = below(p, 3),
                              .frozen = all,
                              .n_frozen = m->kind == FROZEN};
-  DO(p, cleave_load_graph(p->rt, &o, graph_of(m->kind), &m->module, &p->error), 0, 0,
+  DO(p, cleave_load_graph(p->rt, &o, graph_of(m->kind, p->width), &m->module, &p->error), 0, 0,
      "load %s of kind %d at %s", name, m->kind, place_name(p, m->place));
 }
 
@@ -200,8 +208,10 @@ static void add_optimizer(program *p, bool final) {
 }
 
 static void make(program *p) {
-  p->wide = one_in(p, 8);
-  p->n_stages = 4 + (int)below(p, MODULES - 3);
+  p->wide = one_in(p, 5);
+  p->width = one_in(p, 3) ? WIDEST_WIDTH : WIDE_WIDTH;
+  p->neighbours = one_in(p, 4);
+  p->n_stages = 5 + (int)below(p, MODULES - 4);
   for (int i = 0; i < p->n_stages; i++) add_module(p, i);
   p->final = one_in(p, 3);
   for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, p->final);
@@ -241,6 +251,8 @@ void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
       do_open(&p);
     else if (one_in(&p, 8))
       do_outside(&p);
+    else if (one_in(&p, 12))
+      do_plot(&p, p.in = s);
     else
       do_in_scope(&p, p.in = s);
   }

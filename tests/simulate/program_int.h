@@ -8,16 +8,17 @@
 #include "tests/simulate/program.h"
 #include "tests/simulate/random.h"
 
-/* A wide value is over CLV_WIRE_CHUNK_BYTES with three rows, and over CLV_WIRE_INLINE_MAX with
- * two. */
+/* A wide value is over CLV_WIRE_INLINE_MAX with two rows, so that the head of its CALL can come
+ * before it; the widest is over CLV_WIRE_CHUNK_BYTES with three. */
 enum {
   NARROW_WIDTH = 4,
-  WIDE_WIDTH = 24000,
+  WIDE_WIDTH = 8400,
+  WIDEST_WIDTH = 24000,
   MODULES = 8,
-  CONTEXTS = 10,
+  CONTEXTS = 12,
   OPEN = 3,
-  VALUES = 24,
-  LOSSES = 4,
+  VALUES = 40,
+  LOSSES = 6,
   KEPT = 6,
   ROWS = 3,
   EVERYBODY = (1 << SIM_PLACES) - 1,
@@ -33,6 +34,7 @@ typedef enum stage_kind {
   DROP,
   WIDEN,
   TANH_WIDE,
+  JOIN_WIDE,
   NARROW,
   LOSS,
   KINDS
@@ -92,6 +94,9 @@ typedef struct program {
   cleave_optimizer *optimizers[2];
   int n_optimizers;
   bool wide, final; /* final: steps are */
+  bool hurries;     /* no time passes before what it does next */
+  bool neighbours;  /* the third module keeps statistics and is where the second is */
+  int64_t width;    /* of what is wide */
   scope scopes[CONTEXTS];
   int n_scopes;
   kept_value kept[KEPT];
@@ -123,11 +128,27 @@ void note(program *p, const void *bytes, size_t n);
 void note_tensor(program *p, const cleave_tensor *t);
 
 /* statements.c: each draws what it needs, and adds lines. */
+value *new_leaf(program *p, scope *s, bool wide, bool gradient);
+/* A call of a module with `after`, a value of its node, or NULL: its value is one more of the
+ * context's. */
+value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after);
+/* The loss of a value, with a target of its own. */
+void new_loss(program *p, scope *s, const value *of);
+void fetch(program *p, scope *s, value *v, const char *what);
+void release(program *p, scope *s, value *v);
+void backward(program *p, scope *s, const float *weights, size_t n, bool retain);
+void read_leaf_gradient(program *p, scope *s, const value *v);
+void read_weight_gradient(program *p, scope *s, int module);
+/* Reads a parameter of the module and changes it. */
+bool write_weight(program *p, int module);
 void do_open(program *p);
 void do_in_scope(program *p, scope *s); /* anything that is done in an open context */
 void do_outside(program *p);            /* weights and kept values */
 void do_close(program *p, scope *s);
 void do_release_kept(program *p, int index);
 void do_read_state(program *p, stage *m);
+
+/* plots.c: several of these in a row, which what is ordered by chance seldom does. */
+void do_plot(program *p, scope *s);
 
 #endif

@@ -3,7 +3,7 @@
  * Random programs over a master and three workers on a simulated network and clock. Everything
  * follows from a seed: the program, how long each message takes, what is cut or dies, and when.
  *
- *   simulate [--runs N] [--seed S] [--trace]
+ *   simulate [--first S] [--runs N] [--seed S] [--trace]
  *
  * Each program runs with all its modules at home, on a network where nothing takes time, on one
  * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
@@ -52,16 +52,13 @@ static const char *name_of(const sim_weather *w) {
 }
 
 /* The runtime's own end: what is leaked, and how it closed. */
-static bool close_runtime(sim_world *w, cleave_runtime *rt, char *text, size_t len, bool faulty) {
+static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool faulty) {
   cleave_leaks leaks;
   cleave_error e = {0};
-  uint64_t began = clv_clock_now(&(clv_clock){0});
-  (void)began;
   cleave_status status = cleave_close(rt, 0, &leaks, &e);
   text[0] = '\0';
   if (status != CLEAVE_OK && !faulty) snprintf(text, len, "close: %s", e.text);
   if (leaks.text[0]) snprintf(text, len, "left open: %s", leaks.text);
-  (void)w;
   return !text[0];
 }
 
@@ -86,7 +83,7 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
   bool good = true;
   sim_world_settle(w, rt, text, sizeof text);
   if (text[0]) good = complain(seed, name_of(weather), text);
-  if (!close_runtime(w, rt, text, sizeof text, weather->fault.kind))
+  if (!close_runtime(rt, text, sizeof text, weather->fault.kind))
     good = complain(seed, name_of(weather), text);
   sim_counts c = sim_world_count(w);
   *ret_fault = c.fault_came;
@@ -154,6 +151,8 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
     bool more = i + 1 < argc;
     if (strcmp(argv[i], "--runs") == 0 && more)
       *runs = strtoull(argv[++i], NULL, 10);
+    else if (strcmp(argv[i], "--first") == 0 && more)
+      *first = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--seed") == 0 && more)
       *first = strtoull(argv[++i], NULL, 10), *runs = 1;
     else if (strcmp(argv[i], "--trace") == 0)
@@ -165,11 +164,11 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
 }
 
 int main(int argc, char **argv) {
-  uint64_t runs = 200, first = 1, failures = 0;
+  uint64_t runs = 150, first = 1, failures = 0;
   const char *said = getenv("CLV_TEST_SIMULATE");
   if (said) runs = strtoull(said, NULL, 10);
   if (!read_options(argc, argv, &first, &runs))
-    return fprintf(stderr, "usage: simulate [--runs N] [--seed S] [--trace]\n"), 64;
+    return fprintf(stderr, "usage: simulate [--first S] [--runs N] [--seed S] [--trace]\n"), 64;
   uint64_t begin = clv_now_ns(), seed = first;
   for (; seed < first + runs && failures < 10; seed++) {
     if (run_seed(seed)) continue;

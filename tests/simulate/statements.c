@@ -18,11 +18,12 @@ static value *any_value(program *p, scope *s, bool wide) {
   return n ? fit[below(p, n)] : NULL;
 }
 
-static value *new_leaf(program *p, scope *s, bool wide, bool gradient) {
-  static float numbers[ROWS * WIDE_WIDTH];
-  size_t n = (size_t)s->rows * (wide ? WIDE_WIDTH : NARROW_WIDTH);
+value *new_leaf(program *p, scope *s, bool wide, bool gradient) {
+  static float numbers[ROWS * WIDEST_WIDTH];
+  int64_t width = wide ? p->width : NARROW_WIDTH;
+  size_t n = (size_t)(s->rows * width);
   for (size_t i = 0; i < n; i++) numbers[i] = (float)below(p, 2001) / 1000 - 1;
-  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->rows, wide ? WIDE_WIDTH : NARROW_WIDTH);
+  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->rows, width);
   value *v = &s->values[s->n++];
   *v = (value){.stage = -1, .wide = wide, .gradient = gradient && !s->evaluation};
   if (!s->made)
@@ -60,12 +61,14 @@ static void called(program *p, stage *m, bool good) {
   m->placed |= good;
 }
 
-static void call_module(program *p, scope *s, int index, const value *const *inputs, value *ret) {
+static void call_module(program *p, scope *s, int index, const value *const *inputs,
+                        const value *after, value *ret) {
   stage *m = &p->stages[index];
   cleave_reference in[2];
   int n = inputs_of(m->kind), c = number_of(p, s);
-  bool there = s->made, async = one_in(p, 6);
+  bool there = s->made && (!after || after->ref.id), async = one_in(p, 6) && !after;
   cleave_call_options o = {.to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  if (after) o.after = after->ref;
   uint32_t to = below(p, SIM_PLACES);
   if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
   for (int i = 0; i < n; i++) there &= (in[i] = inputs[i]->ref).id != 0;
@@ -85,9 +88,16 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
        s->needs, 0, "c%d: call m%d, awaited", c, index);
   else
     DO(p, cleave_call_with(p->rt, s->id, m->module, in, (size_t)n, &o, &ret->ref, &p->error),
-       s->needs, 0, "c%d: call m%d%s%s", c, index, o.send_to ? " for " : "",
-       o.send_to ? o.send_to : "");
+       s->needs, 0, "c%d: call m%d%s%s%s", c, index, after ? " after another" : "",
+       o.send_to ? " for " : "", o.send_to ? o.send_to : "");
   called(p, m, ret->ref.id != 0);
+}
+
+value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after) {
+  value made;
+  call_module(p, s, index, inputs, after, &made);
+  s->values[s->n] = made;
+  return &s->values[s->n++];
 }
 
 static void do_call(program *p, scope *s) {
@@ -95,21 +105,22 @@ static void do_call(program *p, scope *s) {
   stage_kind k = p->stages[index].kind;
   if (k == LOSS || s->n + 3 > VALUES) return;
   const value *in[2] = {some_value(p, s, takes_wide(k)), some_value(p, s, takes_wide(k))};
+  new_call(p, s, index, in, NULL);
+}
+
+void new_loss(program *p, scope *s, const value *of) {
+  const value *in[2] = {of, new_leaf(p, s, false, false)};
   value made;
-  call_module(p, s, index, in, &made);
-  s->values[s->n++] = made;
+  call_module(p, s, 0, in, NULL, &made);
+  s->losses[s->n_losses++] = made;
 }
 
 static void do_loss(program *p, scope *s) {
   if (s->n_losses == LOSSES || s->n + 3 > VALUES) return;
-  const value *in[2] = {some_value(p, s, false), NULL};
-  in[1] = new_leaf(p, s, false, false);
-  value made;
-  call_module(p, s, 0, in, &made);
-  s->losses[s->n_losses++] = made;
+  new_loss(p, s, some_value(p, s, false));
 }
 
-static void fetch(program *p, scope *s, value *v, const char *what) {
+void fetch(program *p, scope *s, value *v, const char *what) {
   bool waited = v->awaited;
   v->moves = v->awaited = false;
   if (!v->ref.id) {
@@ -139,16 +150,19 @@ static void do_fetch(program *p, scope *s) {
   fetch(p, s, v, what);
 }
 
-static void do_release(program *p, scope *s) {
-  int i = s->n ? (int)below(p, (uint32_t)s->n) : 0;
-  if (!s->n || s->values[i].released || s->values[i].awaited || s->values[i].moves) return;
-  s->values[i].released = true;
-  if (!s->values[i].ref.id) {
+void release(program *p, scope *s, value *v) {
+  if (v->released || v->awaited || v->moves) return;
+  v->released = true;
+  if (!v->ref.id) {
     skip(p, "release");
     return;
   }
-  DO(p, cleave_release(p->rt, s->values[i].ref, &p->error), s->needs, 0, "c%d: release v%d",
-     number_of(p, s), i);
+  DO(p, cleave_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d", number_of(p, s),
+     (int)(v - s->values));
+}
+
+static void do_release(program *p, scope *s) {
+  if (s->n) release(p, s, &s->values[below(p, (uint32_t)s->n)]);
 }
 
 static void do_send(program *p, scope *s) {
@@ -246,9 +260,7 @@ static void do_use(program *p, scope *s) {
      number_of(p, s), s->n - 1, i);
 }
 
-static void do_fetch_kept(program *p) {
-  int i = p->n_kept ? (int)below(p, (uint32_t)p->n_kept) : 0;
-  if (!p->n_kept) return;
+static void fetch_kept(program *p, int i) {
   const kept_value *k = &p->kept[i];
   if (!k->id.id) {
     skip(p, "fetch kept");
@@ -257,6 +269,10 @@ static void do_fetch_kept(program *p) {
   if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
          stands_of(p, k), "fetch k%d", i))
     note_tensor(p, &p->tensor);
+}
+
+static void do_fetch_kept(program *p) {
+  if (p->n_kept) fetch_kept(p, (int)below(p, (uint32_t)p->n_kept));
 }
 
 void do_release_kept(program *p, int index) {
@@ -271,30 +287,34 @@ void do_release_kept(program *p, int index) {
 
 /* ---- backward and steps ---------------------------------------------------------------------- */
 
-static void read_leaf_gradient(program *p, scope *s, int leaf) {
-  const value *v = &s->values[leaf];
+void read_leaf_gradient(program *p, scope *s, const value *v) {
   if (!v->ref.id) {
     skip(p, "gradient");
     return;
   }
   if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->stands,
-         "c%d: gradient of v%d", number_of(p, s), leaf))
+         "c%d: gradient of v%d", number_of(p, s), (int)(v - s->values)))
+    note_tensor(p, &p->tensor);
+}
+
+void read_weight_gradient(program *p, scope *s, int module) {
+  const stage *m = &p->stages[module];
+  const char *name = cleave_module_weight(m->module, below(p, 2));
+  if (!name) return;
+  if (!s->made)
+    skip(p, "gradient");
+  else if (DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
+              s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
+              module, name))
     note_tensor(p, &p->tensor);
 }
 
 /* Some gradients of the context: of a leaf, and of a parameter. */
 static void read_gradients(program *p, scope *s) {
-  int leaf = (int)below(p, VALUES), m = (int)below(p, (uint32_t)p->n_stages);
-  const char *name = cleave_module_weight(p->stages[m].module, below(p, 2));
+  int leaf = (int)below(p, VALUES);
   if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
-    read_leaf_gradient(p, s, leaf);
-  if (!name) return;
-  if (!s->made)
-    skip(p, "gradient");
-  else if (DO(p, cleave_gradient(p->rt, s->id, p->stages[m].module, name, 0, &p->tensor, &p->error),
-              s->needs | bit(p->stages[m].place), s->stands, "c%d: gradient of m%d %s",
-              number_of(p, s), m, name))
-    note_tensor(p, &p->tensor);
+    read_leaf_gradient(p, s, &s->values[leaf]);
+  read_weight_gradient(p, s, (int)below(p, (uint32_t)p->n_stages));
 }
 
 /* Parameters change: what was computed with them before may have no backward any more. */
@@ -308,16 +328,10 @@ static bool moves_statistics(const program *p, const scope *s) {
   return false;
 }
 
-/* A backward that fails ends its context: whether statistics that it moved go back then depends on
- * who has moved them since, which is nobody's to say. */
-static void do_backward(program *p, scope *s) {
-  if (s->old && moves_statistics(p, s)) return;
-  cleave_reference roots[2] = {{0}, {0}};
-  float weights[2] = {0.5f, 1.5f};
-  bool weighted = one_in(p, 3), retain = one_in(p, 3), there = s->made;
-  size_t n = 1 + below(p, 2);
-  while (s->n_losses < (int)n && s->n + 3 <= VALUES) do_loss(p, s);
-  if (s->n_losses < (int)n) return;
+/* From the n last losses. */
+void backward(program *p, scope *s, const float *weights, size_t n, bool retain) {
+  cleave_reference roots[LOSSES] = {{0}};
+  bool there = s->made;
   for (size_t i = 0; i < n; i++) {
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
     there &= roots[i].id != 0;
@@ -326,11 +340,30 @@ static void do_backward(program *p, scope *s) {
   if (!there)
     skip(p, "backward");
   else
-    DO(p,
-       cleave_backward_weighted(p->rt, s->id, roots, weighted ? weights : (float[]){1, 1}, n,
-                                retain, 0, &p->error),
-       s->needs, s->stands, "c%d: backward from %zu%s", number_of(p, s), n,
-       retain ? ", retaining" : "");
+    DO(p, cleave_backward_weighted(p->rt, s->id, roots, weights, n, retain, 0, &p->error), s->needs,
+       s->stands, "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
+}
+
+/* What has come of values when their context fails is nobody's to say: they come before. */
+static void fetch_all(program *p, scope *s) {
+  for (int i = 0; i < s->n; i++)
+    if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
+  for (int i = 0; i < s->n_losses; i++) fetch(p, s, &s->losses[i], "a loss likewise");
+  for (int i = 0; i < p->n_kept; i++)
+    if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
+}
+
+/* A backward that fails ends its context: whether statistics that it moved go back then depends on
+ * who has moved them since, which is nobody's to say. */
+static void do_backward(program *p, scope *s) {
+  if (s->old && moves_statistics(p, s)) return;
+  static const float unequal[] = {0.5f, 1.5f};
+  bool weighted = one_in(p, 3), retain = one_in(p, 3);
+  int n = 1 + (int)below(p, 2);
+  while (s->n_losses < n && s->n + 3 <= VALUES) do_loss(p, s);
+  if (s->n_losses < n) return;
+  if (s->old) fetch_all(p, s);
+  backward(p, s, weighted ? unequal : NULL, (size_t)n, retain);
   read_gradients(p, s);
 }
 
@@ -364,28 +397,44 @@ void do_in_scope(program *p, scope *s) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static void do_weight(program *p) {
-  int i = (int)below(p, (uint32_t)p->n_stages);
+static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  const char *name = cleave_module_weight(m->module, below(p, 4));
-  bool writes = one_in(p, 3) && m->kind != NORM;
-  float number = (float)below(p, 100) / 100;
-  if (!name) return;
   bool read = DO(p, cleave_weight_read(p->rt, m->module, name, 0, &p->tensor, &p->error),
                  bit(m->place), m->stands, "read m%d %s", i, name);
   called(p, m, read);
   anybody(p);
   if (read) note_tensor(p, &p->tensor);
-  if (!writes) return;
+  return read;
+}
+
+/* What was read, with another first number. */
+static bool write_back(program *p, int i, const char *name, bool read) {
+  const stage *m = &p->stages[i];
+  float number = (float)below(p, 100) / 100;
   age(p);
   if (!read) {
     skip(p, "write");
-    return;
+    return false;
   }
   if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;
-  DO(p, cleave_weight_write(p->rt, m->module, name, &p->tensor, 0, &p->error), bit(m->place), 0,
-     "write m%d %s", i, name);
+  bool good = DO(p, cleave_weight_write(p->rt, m->module, name, &p->tensor, 0, &p->error),
+                 bit(m->place), 0, "write m%d %s", i, name);
   anybody(p);
+  return good;
+}
+
+bool write_weight(program *p, int module) {
+  const char *name = cleave_module_weight(p->stages[module].module, 0);
+  return name && write_back(p, module, name, read_weight(p, module, name));
+}
+
+static void do_weight(program *p) {
+  int i = (int)below(p, (uint32_t)p->n_stages);
+  const char *name = cleave_module_weight(p->stages[i].module, below(p, 4));
+  bool writes = one_in(p, 3) && p->stages[i].kind != NORM;
+  if (!name) return;
+  bool read = read_weight(p, i, name);
+  if (writes) write_back(p, i, name, read);
 }
 
 void do_outside(program *p) {
