@@ -99,18 +99,21 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
 }
 
 /* A link that has ended says so itself, and without one the session is at its end. */
-void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
-  clv_err ignored;
+static clv_code send_over(clv_link *link, clv_packet *p, clv_err *err) {
+  clv_code code = clv_link_send(link, p, err);
+  return code == CLV_UNAVAILABLE ? CLV_OK : code;
+}
+
+clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (n->o.on_driver) {
     n->o.on_driver(n->o.user, p);
-    return;
+    return CLV_OK;
   }
   note_failure(n, &p->frame);
   CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
-  if (!master)
-    clv_packet_free(p);
-  else
-    (void)!clv_link_send(master, p, &ignored);
+  if (master) return send_over(master, p, err);
+  clv_packet_free(p);
+  return CLV_OK;
 }
 
 clv_request clv_node_request(const clv_frame *f) {
@@ -130,7 +133,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  clv_node_to_driver(n, p);
+  (void)!clv_node_to_driver(n, p, &ignored); /* a failure that cannot be told */
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
@@ -150,19 +153,20 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
  * not leave is an error of its context. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
+  clv_code code = CLV_OK;
   const clv_request c = clv_node_request(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
-    if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
-      report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+    code = send_over(link, p, &err);
   } else if (!p->frame.to[0] || !n->o.on_driver) {
-    clv_node_to_driver(n, p);
+    code = clv_node_to_driver(n, p, &err);
   } else {
     (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
     clv_node_refuse(n, &err, &c);
     clv_packet_free(p);
   }
+  if (code != CLV_OK) report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
 }
 
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {

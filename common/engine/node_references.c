@@ -63,12 +63,13 @@ static void send_over(clv_session_node *n, clv_link *link, clv_packet *p) {
 }
 
 static void send_packet(clv_session_node *n, clv_packet *p) {
+  clv_err ignored;
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link)
     send_over(n, link, p);
   else if (!is_master(n))
-    clv_node_to_driver(n, p);
+    (void)!clv_node_to_driver(n, p, &ignored);
   else
     clv_packet_free(p); /* to a worker that is lost */
 }
