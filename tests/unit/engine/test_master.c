@@ -142,11 +142,38 @@ static void state_that_cannot_leave_is_refused_once(void **state) {
   assert_int_equal(w.sent[0].reply_to, 80);
 }
 
+static void hear(clv_rref_message m) {
+  m.ref = 3;
+  m.key = 5;
+  clv_rrefs_receive(w.node->references, 0, &m, clv_now_ns());
+}
+
+/* Of a FETCH: the answer in place of the value. */
+static void a_kept_value_that_cannot_leave_is_a_failure(void **state) {
+  clv_err err = {0};
+  const clv_rref_birth b = {.ref = 3, .fork = 4, .key = 5};
+  (void)state;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+  assert_ok(clv_rrefs_own(w.node->references, &b, t, clv_now_ns(), &err));
+  hear((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
+  hear((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
+  clv_node_tick(w.node);
+  uint32_t values = 0;
+  for (uint32_t i = 0; i < w.n_sent; i++) {
+    if (w.sent[i].kind != CLV_REF_VALUE) continue;
+    values++;
+    assert_said(&w.sent[i], CLV_REF_VALUE);
+    assert_int_equal(w.sent[i].reference.fork, 6);
+  }
+  assert_int_equal(values, 1);
+}
+
 int main(void) {
 #define WORKER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       WORKER(a_value_that_cannot_leave_ends_its_context),
       WORKER(state_that_cannot_leave_is_refused_once),
+      WORKER(a_kept_value_that_cannot_leave_is_a_failure),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
