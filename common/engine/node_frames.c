@@ -21,8 +21,7 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
   p->frame.module = to->module;
   p->frame.state = state->state;
   if (tensor) clv_packet_add(p, tensor);
-  clv_node_to_driver(n, p);
-  return CLV_OK;
+  return clv_node_to_driver(n, p, err);
 }
 
 static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,

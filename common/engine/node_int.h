@@ -40,7 +40,9 @@ typedef struct clv_request {
 /* node_links.c. */
 clv_request clv_node_request(const clv_frame *f);
 clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a reference, or NULL */
-void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
+/* To the program, or to the master; what cannot leave is an error, a link that has ended is none.
+ * Takes it. */
+clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
 /* Over the link to the worker that frame.to names; without one the master passes it on. A tensor
  * that may not leave is an error of its context. Takes it. */
 void clv_node_send(clv_session_node *n, clv_packet *p);

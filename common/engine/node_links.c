@@ -125,19 +125,20 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
   pthread_mutex_unlock(&n->lock);
 }
 
-/* A link that has ended says so itself, and without one the session is at its end. */
-void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
-  clv_err ignored;
+/* A link to the master that has ended says so itself; without one the session is at its end. */
+clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (n->o.on_driver) {
     n->o.on_driver(n->o.user, p);
-    return;
+    return CLV_OK;
   }
   note_failure(n, &p->frame);
   CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
-  if (!master)
+  if (!master) {
     clv_packet_free(p);
-  else
-    (void)!clv_link_send(master, p, &ignored);
+    return CLV_OK;
+  }
+  clv_code code = clv_link_send(master, p, err);
+  return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
 clv_request clv_node_request(const clv_frame *f) {
@@ -157,7 +158,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  clv_node_to_driver(n, p);
+  (void)!clv_node_to_driver(n, p, &ignored); /* a failure that cannot be told */
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
@@ -177,19 +178,20 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
  * leave, or cannot as the link has ended, is an error of its context. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
+  clv_code code = CLV_OK;
   const clv_request c = clv_node_request(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
-    if (clv_link_send(link, p, &err) != CLV_OK)
-      report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+    code = clv_link_send(link, p, &err);
   } else if (!p->frame.to[0] || !n->o.on_driver) {
-    clv_node_to_driver(n, p);
+    code = clv_node_to_driver(n, p, &err);
   } else {
     (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
     clv_node_refuse(n, &err, &c);
     clv_packet_free(p);
   }
+  if (code != CLV_OK) report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
 }
 
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {

@@ -46,31 +46,30 @@ static clv_rref_failure failure_of(const clv_err *why) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* Without a link of its own to a worker the master passes it on. */
+static clv_code send_over(clv_session_node *n, clv_packet *p, clv_err *err) {
+  CLV_AUTO(clv_link_unrefp)
+  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
+  if (link) return clv_link_send(link, p, err);
+  if (!is_master(n)) return clv_node_to_driver(n, p, err);
+  clv_packet_free(p); /* to a worker that is lost */
+  return CLV_OK;
+}
+
 /* What may not leave, or cannot, is an error for who asked for it. A link that has ended reports
  * that itself. */
-static void send_over(clv_session_node *n, clv_link *link, clv_packet *p) {
+static void send_packet(clv_session_node *n, clv_packet *p) {
   clv_err err;
   clv_packet *instead;
   clv_frame frame = p->frame;
-  if (clv_link_send(link, p, &err) == CLV_OK || err.code == CLV_UNAVAILABLE) return;
+  if (send_over(n, p, &err) == CLV_OK || err.code == CLV_UNAVAILABLE) return;
   if (frame.kind != CLV_REF_VALUE || !frame.n_tensors) return;
   clv_rref_failure why = failure_of(&err);
   if (clv_packet_new(n->o.pool, CLV_REF_VALUE, &instead, &err) != CLV_OK) return;
   instead->frame.reference = frame.reference;
   memcpy(instead->frame.to, frame.to, sizeof frame.to);
   set_failure(instead, &why);
-  (void)!clv_link_send(link, instead, &err);
-}
-
-static void send_packet(clv_session_node *n, clv_packet *p) {
-  CLV_AUTO(clv_link_unrefp)
-  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
-  if (link)
-    send_over(n, link, p);
-  else if (!is_master(n))
-    clv_node_to_driver(n, p);
-  else
-    clv_packet_free(p); /* to a worker that is lost */
+  (void)!send_over(n, instead, &err);
 }
 
 static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_message *m,

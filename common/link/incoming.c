@@ -235,7 +235,7 @@ static void refuse_packet(clv_packet *p, const clv_err *why) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   p->frame.n_tensors = 0;
   p->refused = true;
-  p->frame.has_failure = p->frame.kind == CLV_VALUE;
+  p->frame.has_failure = p->frame.kind == CLV_VALUE || p->frame.kind == CLV_REF_VALUE;
   clv_frame_set_failure(&p->frame, why->code, why->text, "");
 }
 

@@ -360,6 +360,31 @@ static void each_byte_comes_once(void **state) {
     }
 }
 
+/* A REF_VALUE that the pool has no room for comes without its tensor and says why. */
+static void a_kept_value_over_the_quota_is_a_failure(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_packet *p, *none, *whole;
+  clv_frame f = {.kind = CLV_REF_VALUE, .n_tensors = 1};
+  f.tensors[0] = (clv_tensor_head){
+      .dtype = CLV_U8, .shape = CLV_SHAPE(2 << 20), .bytes = 2 << 20, .transfer = 5};
+  clv_frame c = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .total = 2 << 20}};
+  static const char bits[2 << 20];
+  clv_piece piece = {bits, sizeof bits};
+  begin_link();
+  w.link->in.quota_fails_packet = true;
+  assert_ok(clv_arrivals_packet(&w.link->in, &f, &p, &none, &err));
+  assert_ok(clv_arrivals_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err));
+  assert_null(whole);
+  assert_ok(clv_arrivals_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits}, &whole,
+                               &err));
+  assert_non_null(whole);
+  assert_true(whole->refused && whole->frame.has_failure);
+  assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
+  clv_packet_free(whole);
+  end();
+}
+
 /* ---- credit and numbers ---------------------------------------------------------------------- */
 
 static void what_is_over_the_credit_is_refused(void **state) {
@@ -434,6 +459,7 @@ int main(void) {
       cmocka_unit_test(each_frame_on_each_lane),
       cmocka_unit_test(each_fact_of_an_incoming_tensor),
       cmocka_unit_test(each_byte_comes_once),
+      cmocka_unit_test(a_kept_value_over_the_quota_is_a_failure),
       cmocka_unit_test(all_but_an_abort_waits_behind_credit),
       cmocka_unit_test(what_is_over_the_credit_is_refused),
       cmocka_unit_test(more_packets_than_may_wait_are_refused),

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker's node and its link to the master, over a transport that keeps what it is told: what
+ * cannot leave becomes an error there, as for another worker.
+ */
+#include "common/engine/node_int.h"
+#include "common/link/link_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { CREDIT = 1 << 20, TOO_MUCH = 2 << 20, MOST_SENT = 64, CONTEXT = 7, VALUE = 10 };
+
+static struct {
+  clv_pool *pool;
+  clv_link *link;
+  clv_session_node *node;
+  clv_frame sent[MOST_SENT];
+  uint32_t n_sent;
+} w;
+
+/* ---- a transport ----------------------------------------------------------------------------- */
+
+static void note_frame(const clv_rpc_piece *pieces, size_t n) {
+  clv_err err = {0};
+  clv_piece all[1 + CLV_WIRE_TENSORS];
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
+  assert_true(w.n_sent < MOST_SENT);
+  assert_ok(clv_frame_decode(all, n, &limits, &w.sent[w.n_sent++], &payload, &err));
+}
+
+static clv_code keep_sent(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  (void)stream, (void)err;
+  note_frame(pieces, n);
+  for (size_t i = 0; i < n; i++)
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  return CLV_OK;
+}
+static void no_close(void *stream) { (void)stream; }
+static void no_cancel(void *stream, clv_code code, const char *text) {
+  (void)stream, (void)code, (void)text;
+}
+static bool no_defer(void *stream, clv_rpc_job *job) {
+  (void)stream, (void)job;
+  return false;
+}
+static const clv_transport transport = {keep_sent, no_close, no_cancel,
+                                        no_defer,  no_close, no_close};
+
+/* ---- a worker -------------------------------------------------------------------------------- */
+
+static void no_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)user, (void)link;
+  clv_packet_free(p);
+}
+static void no_end(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)user, (void)link, (void)code, (void)text;
+}
+
+static int set_up(void **state) {
+  clv_err err = {0};
+  (void)state;
+  memset(&w, 0, sizeof w);
+  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w.pool, &err));
+  clv_link_options o = {.peer_name = "the master",
+                        .pool = w.pool,
+                        .accept = clv_wire_limits_default(),
+                        .send_credit = CREDIT,
+                        .events = {.on_packet = no_packet, .on_closed = no_end}};
+  assert_ok(clv_link_new(&o, &w.link, &err));
+  clv_departures_lanes(w.link->out, 1);
+  clv_outlet_put(w.link->outlet, 0, (clv_stream){&transport, &w});
+  clv_node_options n = {.pool = w.pool};
+  assert_ok(clv_node_new(&n, &w.node, &err));
+  clv_node_set_master(w.node, w.link);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  clv_link_end(w.link, CLV_OK, "over");
+  clv_node_free(w.node);
+  clv_link_unref(w.link);
+  clv_pool_unref(w.pool);
+  return 0;
+}
+
+static clv_tensor *much(void) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE(TOO_MUCH), &t, &err));
+  memset(t->data, 1, t->bytes);
+  return t;
+}
+
+/* ---- what cannot leave ----------------------------------------------------------------------- */
+
+static void assert_said(const clv_frame *f, clv_frame_kind kind) {
+  assert_string_equal(clv_frame_kind_name(f->kind), clv_frame_kind_name(kind));
+  assert_int_equal(f->failure.code, CLV_EXHAUSTED);
+  assert_non_null(strstr(f->failure.text, "limits.credit"));
+}
+
+/* To the master itself and to a worker that only the master reaches. */
+static void a_value_that_cannot_leave_ends_its_context(void **state) {
+  static const char *const to[] = {"", "w2"};
+  (void)state;
+  for (uint32_t i = 0; i < CLV_COUNT(to); i++) {
+    clv_err err = {0};
+    clv_packet *p;
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+    assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE + i, "", t, &p, &err));
+    clv_node_post(w.node, p);
+    assert_ok(clv_packet_deliver(w.pool, CONTEXT, VALUE + i, to[i], &p, &err));
+    clv_node_post(w.node, p);
+    assert_true(clv_node_poll(w.node));
+    assert_int_equal(w.n_sent, i + 1);
+    assert_said(&w.sent[i], CLV_ABORT);
+    assert_int_equal(w.sent[i].context, CONTEXT);
+  }
+}
+
+static void add_module(int64_t columns) {
+  clv_err err = {0};
+  clv_module *module;
+  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, 1, columns), 0);
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(w.node, module, &err));
+}
+
+/* One answer, whatever there is of it. */
+static void state_that_cannot_leave_is_refused_once(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  add_module(1024); /* its weight has 4 MiB */
+  assert_ok(clv_packet_state_get(w.pool, 0, 80, 0, CLV_STATE_WEIGHTS, &p, &err));
+  clv_node_post(w.node, p);
+  assert_true(clv_node_poll(w.node));
+  assert_int_equal(w.n_sent, 1);
+  assert_said(&w.sent[0], CLV_ERROR);
+  assert_int_equal(w.sent[0].reply_to, 80);
+}
+
+static void hear(clv_rref_message m) {
+  m.ref = 3;
+  m.key = 5;
+  clv_rrefs_receive(w.node->references, 0, &m, clv_now_ns());
+}
+
+/* Of a FETCH: the answer in place of the value. */
+static void a_kept_value_that_cannot_leave_is_a_failure(void **state) {
+  clv_err err = {0};
+  const clv_rref_birth b = {.ref = 3, .fork = 4, .key = 5};
+  (void)state;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+  assert_ok(clv_rrefs_own(w.node->references, &b, t, clv_now_ns(), &err));
+  hear((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
+  hear((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
+  clv_node_tick(w.node);
+  uint32_t values = 0;
+  for (uint32_t i = 0; i < w.n_sent; i++) {
+    if (w.sent[i].kind != CLV_REF_VALUE) continue;
+    values++;
+    assert_said(&w.sent[i], CLV_REF_VALUE);
+    assert_int_equal(w.sent[i].reference.fork, 6);
+  }
+  assert_int_equal(values, 1);
+}
+
+int main(void) {
+#define WORKER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      WORKER(a_value_that_cannot_leave_ends_its_context),
+      WORKER(state_that_cannot_leave_is_refused_once),
+      WORKER(a_kept_value_that_cannot_leave_is_a_failure),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
