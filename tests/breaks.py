@@ -153,11 +153,12 @@ of("common/engine/context_pass.c", ENGINE_WORK,
 of("common/engine/context.c", ENGINE_CELLS,
    what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
-   a_context_goes_on_after_what_cannot_be=("static clv_code tell_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
-   what_cannot_be_of_nobody_is_not_said=("static clv_code tell_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
+   a_context_goes_on_after_what_cannot_be=("static clv_code report_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
+   what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
+   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->phase == CALL_SUMMING", ""),
    gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
