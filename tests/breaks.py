@@ -163,11 +163,12 @@ of("common/engine/context_pass.c", ENGINE_WORK,
 of("common/engine/context.c", ENGINE_CELLS,
    what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
-   a_context_goes_on_after_what_cannot_be=("static clv_code tell_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
-   what_cannot_be_of_nobody_is_not_said=("static clv_code tell_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
+   a_context_goes_on_after_what_cannot_be=("static clv_code report_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
+   what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
+   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->phase == CALL_SUMMING", ""),
    gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
@@ -189,7 +190,7 @@ of("common/engine/context_queue.c", SIMULATED,
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
 of("common/engine/node_links.c", SIMULATED + "0",
-   what_cannot_leave_is_forgotten=("void clv_node_send(", "if (clv_link_send(link, p, &err) != CLV_OK)", "if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)"))
+   what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
 of("common/link/departures.c", SIMULATED,
    credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/context.c", SIMULATED,

@@ -249,7 +249,7 @@ static clv_code end_input(clv_contexts *e, clv_context_call *c, clv_err *err) {
   else
     has_differentiated(e, c);
   CLV_TRY(send_gradients(e, c, err)); /* before the weights' own, so that others can start */
-  release_input(e, c); /* which may be gone when its part is done */
+  release_input(e, c);                /* which may be gone when its part is done */
   if (nothing || c->places[ORDER_WEIGHT].position)
     clv_pass_call_done(e, c);
   else

@@ -6,29 +6,9 @@
  */
 #include "common/engine/context_int.h"
 
-void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c) {
-  for (clv_context_call *f = c->followers, *next; f; f = next) {
-    next = f->next_follower;
-    f->leader = NULL;
-    clv_call_one_less(e, f);
-  }
-  c->followers = NULL;
-}
-
 static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why) {
   if (!c->failed) c->failed = clv_shared_err_at(e, why, c->module);
   clv_queue_leave(e, c);
-}
-
-void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx) {
-  for (const clv_value *v = ctx->values; v; v = v->next) {
-    if (!v->maker) continue;
-    for (clv_context_call *f = v->maker->followers; f; f = f->next_follower) {
-      if (!f->failed) f->failed = clv_shared_err_ref(ctx->failed);
-      clv_queue_leave(e, f);
-    }
-    clv_call_let_followers_run(e, v->maker);
-  }
 }
 
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */

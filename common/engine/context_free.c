@@ -140,6 +140,26 @@ void clv_context_empty(clv_contexts *e, clv_context *c) {
   c->n_waiting = 0;
 }
 
+void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c) {
+  for (clv_context_call *f = c->followers, *next; f; f = next) {
+    next = f->next_follower;
+    f->leader = NULL;
+    clv_call_one_less(e, f);
+  }
+  c->followers = NULL;
+}
+
+void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx) {
+  for (const clv_value *v = ctx->values; v; v = v->next) {
+    if (!v->maker) continue;
+    for (clv_context_call *f = v->maker->followers; f; f = f->next_follower) {
+      if (!f->failed) f->failed = clv_shared_err_ref(ctx->failed);
+      clv_queue_leave(e, f);
+    }
+    clv_call_let_followers_run(e, v->maker);
+  }
+}
+
 static void send_abort(clv_contexts *e, const clv_context *c) {
   clv_packet *p;
   clv_err ignored;

@@ -164,13 +164,17 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
   return CLV_OK;
 }
 
+/* A pass has a call once: also when the first part of its backward is done, and the second waits
+ * for its position. */
+static bool takes_part(const clv_context_call *c) { return c->needed || c->phase == CALL_SUMMING; }
+
 static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   uint32_t first = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
     clv_value *v = clv_context_value(e, ctx, n->call);
     clv_context_call *c = v ? v->maker : NULL;
-    if (!c || c->needed)
+    if (!c || takes_part(c))
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llx is %s",
                       (unsigned long long)n->call, c ? "named twice" : "not here");
     c->root = n->root;

@@ -34,7 +34,7 @@ static void look(clv_contexts *e) {
 }
 
 /* A fact that met what cannot be is a failure of its context, or of nobody when that has gone. */
-static clv_code tell_mistake(clv_contexts *e, clv_err *err) {
+static clv_code report_mistake(clv_contexts *e, clv_err *err) {
   if (e->mistake.code == CLV_OK) return CLV_OK;
   *err = e->mistake;
   e->mistake = (clv_err){0};
@@ -81,7 +81,7 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
 
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
   look(e);
-  *ret = tell_mistake(e, err);
+  *ret = report_mistake(e, err);
   if (*ret != CLV_OK) return true;
   clv_work *w = clv_work_take(e);
   if (!w && clv_changes_look(e)) w = clv_work_take(e);

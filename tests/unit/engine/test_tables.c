@@ -41,7 +41,7 @@ static void on_result(engine *w, clv_result *r) {
   if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
     fprintf(all->log, "/%llu", (unsigned long long)f->message);
   if (f->phase) fprintf(all->log, " phase %u", f->phase);
-  if (clv_frame_fails(f)) fprintf(all->log, ": %s", f->failure.text);
+  if (clv_frame_fails(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
   fprintf(all->log, "\n");
   if (clv_frame_fails(f)) hear(all, f->failure.text);
   clv_packet_free(r->packet);
@@ -78,7 +78,7 @@ static void send(engine *w, clv_packet *p) {
   uint64_t context = p->frame.context, id = p->frame.message;
   if (engine_packet(w, p, &err) != CLV_OK) {
     hear(all, err.text);
-    fprintf(all->log, "  refused: %s\n", err.text);
+    fprintf(all->log, "  refused: %d %s\n", (int)err.code, err.text);
   }
   show(w, kind, context, id);
 }
@@ -318,6 +318,15 @@ static void calls(engine *w) {
   prepare(w, 3, 2, 11, 0);
   gradient(w, 3, 2, 11, false);
   differentiate(w, 4, 11, RETAIN);
+  call_positions(w, 6, 11, 9);
+  prepare(w, 6, 1, 11, MORE);
+  gradient(w, 6, 1, 11, true);
+  prepare(w, 6, 1, 11, MORE); /* named twice, while its second part waits */
+  gradient(w, 6, 1, 11, true);
+  head(w, 7, 11);
+  prepare(w, 7, 1, 11, 0);
+  gradient(w, 7, 1, 11, true);
+  whole(w, 7, 11);
   clv_packet *wrong = call_of(w, 5, 11, 0);
   wrong->frame.module = 200;
   send(w, wrong);
