@@ -98,14 +98,23 @@ static void take_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   l->counts.clock_ahead_ns = (int64_t)(f->measure.clock_ns - halfway);
 }
 
-void clv_link_note_pong(clv_link *l, const clv_frame *f) {
+/* Under the lock. */
+static void take_pong(clv_link *l, const clv_frame *f) {
   uint64_t now = clv_clock_now(&l->clock);
-  pthread_mutex_lock(&l->lock);
   if (f->reply_to == l->pings) {
     l->counts.round_trip_ns = now - l->ping_sent_ns;
     if (f->has_measure) take_measure(l, f, now);
   }
   l->pongs = f->reply_to;
   pthread_cond_broadcast(&l->changed);
+}
+
+clv_code clv_link_note_pong(clv_link *l, const clv_frame *f, clv_err *err) {
+  pthread_mutex_lock(&l->lock);
+  bool awaited = f->reply_to > l->pongs && f->reply_to <= l->pings;
+  if (awaited) take_pong(l, f);
   pthread_mutex_unlock(&l->lock);
+  if (awaited) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "a PONG to PING %llu, which was not sent or was answered",
+                  (unsigned long long)f->reply_to);
 }
