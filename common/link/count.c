@@ -6,9 +6,10 @@
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
   const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
-  uint64_t now = clv_clock_now(&l->clock), bytes, ns;
+  uint64_t bytes, ns;
   clv_arrivals_measure(&l->in, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
+  uint64_t now = clv_clock_now(&l->clock); /* no PING is sent after it */
   *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
                            .clock_ahead_ns = c->clock_ahead_ns,
                            .received_bytes = bytes,
@@ -45,8 +46,8 @@ void clv_link_awaited(clv_link *l, uint64_t ns) {
 
 void clv_link_ask(clv_link *l) {
   clv_frame f = {.kind = CLV_PING};
-  uint64_t now = clv_clock_now(&l->clock);
   pthread_mutex_lock(&l->lock);
+  uint64_t now = clv_clock_now(&l->clock);
   bool ask = l->life == CLV_LIFE_OPEN && l->pongs == l->pings &&
              now - l->ping_sent_ns > (uint64_t)ASK_MS * 1000000u;
   if (ask) {

@@ -304,6 +304,32 @@ static void a_pong_that_nobody_asked_for_is_refused(void **state) {
   end();
 }
 
+/* Each reading is followed by a PING of another thread, unless that has to wait for the lock. */
+static uint64_t time_with_pings(void *user) {
+  uint64_t *now = user;
+  *now += 100;
+  if (w.link && pthread_mutex_trylock(&w.link->lock) == 0) {
+    w.link->pings++;
+    w.link->ping_sent_ns = *now + 1;
+    pthread_mutex_unlock(&w.link->lock);
+  }
+  return *now;
+}
+
+static void a_ping_while_it_is_counted_is_no_age(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_link_counts c;
+  uint64_t now = 1000;
+  begin();
+  clv_link_options o = options();
+  o.clock = (clv_clock){time_with_pings, &now};
+  assert_ok(clv_link_new(&o, &w.link, &err));
+  clv_link_count(w.link, &c);
+  assert_in_range(c.round_trip_ns, 0, 100);
+  end();
+}
+
 /* ---- incoming tensors ------------------------------------------------------------------------ */
 
 /* A CALL of two tensors, of which number 5 is one and another never comes. */
@@ -463,6 +489,7 @@ int main(void) {
       cmocka_unit_test(a_packet_outlives_its_link),
       cmocka_unit_test(each_frame_on_each_lane),
       cmocka_unit_test(a_pong_that_nobody_asked_for_is_refused),
+      cmocka_unit_test(a_ping_while_it_is_counted_is_no_age),
       cmocka_unit_test(each_fact_of_an_incoming_tensor),
       cmocka_unit_test(a_kept_value_over_the_quota_is_a_failure),
       cmocka_unit_test(all_but_an_abort_waits_behind_credit),
