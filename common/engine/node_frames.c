@@ -62,10 +62,12 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
   const clv_frame *f = &p->frame;
   CLV_TRY(local_module(n, f, &m, err));
-  /* A large item comes in chunks on other lanes and may arrive after the last one. */
+  /* A large item comes in chunks on other lanes and may arrive after the last one. One that is
+   * refused has come as well. */
   uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
+  if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   clv_contexts_written(n->contexts, f->module);
   CLV_TRY(clv_module_state_set(m, f->state.what, f->state.name, p->tensor[0]->dtype,
                                &p->tensor[0]->shape, p->tensor[0]->data, err));
@@ -75,7 +77,6 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
 }
 
 static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
-  if (p->refused) return clv_fail(err, p->frame.failure.code, "%s", p->frame.failure.text);
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
 

@@ -6,9 +6,10 @@
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
   const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
-  uint64_t now = clv_clock_now(&l->clock), bytes, ns;
+  uint64_t bytes, ns;
   clv_arrivals_measure(&l->in, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
+  uint64_t now = clv_clock_now(&l->clock); /* no PING is sent after it */
   *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
                            .clock_ahead_ns = c->clock_ahead_ns,
                            .received_bytes = bytes,
@@ -45,8 +46,8 @@ void clv_link_awaited(clv_link *l, uint64_t ns) {
 
 void clv_link_ask(clv_link *l) {
   clv_frame f = {.kind = CLV_PING};
-  uint64_t now = clv_clock_now(&l->clock);
   pthread_mutex_lock(&l->lock);
+  uint64_t now = clv_clock_now(&l->clock);
   bool ask = l->life == CLV_LIFE_OPEN && l->pongs == l->pings &&
              now - l->ping_sent_ns > (uint64_t)ASK_MS * 1000000u;
   if (ask) {
@@ -98,14 +99,23 @@ static void take_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   l->counts.clock_ahead_ns = (int64_t)(f->measure.clock_ns - halfway);
 }
 
-void clv_link_note_pong(clv_link *l, const clv_frame *f) {
+/* Under the lock. */
+static void take_pong(clv_link *l, const clv_frame *f) {
   uint64_t now = clv_clock_now(&l->clock);
-  pthread_mutex_lock(&l->lock);
   if (f->reply_to == l->pings) {
     l->counts.round_trip_ns = now - l->ping_sent_ns;
     if (f->has_measure) take_measure(l, f, now);
   }
   l->pongs = f->reply_to;
   pthread_cond_broadcast(&l->changed);
+}
+
+clv_code clv_link_note_pong(clv_link *l, const clv_frame *f, clv_err *err) {
+  pthread_mutex_lock(&l->lock);
+  bool awaited = f->reply_to > l->pongs && f->reply_to <= l->pings;
+  if (awaited) take_pong(l, f);
   pthread_mutex_unlock(&l->lock);
+  if (awaited) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "a PONG to PING %llu, which was not sent or was answered",
+                  (unsigned long long)f->reply_to);
 }

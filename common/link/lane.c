@@ -76,8 +76,7 @@ static clv_code on_ping(const message *m, clv_err *err) {
 
 static clv_code on_pong(const message *m, clv_err *err) {
   if (m->f->reply_to & PROBE_BIT) return clv_departures_report(m->link->out, m->f->reply_to, err);
-  clv_link_note_pong(m->link, m->f);
-  return CLV_OK;
+  return clv_link_note_pong(m->link, m->f, err);
 }
 
 /* ---- the first frame ------------------------------------------------------------------------- */

@@ -374,7 +374,8 @@ bool clv_link_wait(clv_link *l, uint64_t deadline_ns);
 
 /* A PING of the peer: what is measured here goes with the answer. */
 clv_frame clv_link_pong(clv_link *l, const clv_frame *ping);
-void clv_link_note_pong(clv_link *l, const clv_frame *pong);
+/* CLV_INVALID: it answers no PING that is out. */
+clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
 
 /* ---- lane.c ---------------------------------------------------------------------------------- */
 

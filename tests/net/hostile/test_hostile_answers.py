@@ -216,8 +216,9 @@ def frames_that_belong_elsewhere():
         pb.Frame(kind=pb.STATE_GET, message=9, state=pb.State(what=1)),
         frame(pb.STATE_PUT, message=9, **bias),
         frame(pb.STATE_ITEM, reply_to=5, module=1, **bias),
-        pb.Frame(kind=pb.STATE_DONE, reply_to=5, module=1, state=pb.State(what=1, count=4096)),
-        pb.Frame(kind=pb.PONG, reply_to=5))})
+        pb.Frame(kind=pb.STATE_DONE, reply_to=5, module=1, state=pb.State(what=1, count=4096)))})
+    meet_all([11], "PONG to PING 5, which was not sent", cases={
+        "PONG": extra(pb.Frame(kind=pb.PONG, reply_to=5))})
     ignore_all({f"APPLIED {k}": extra(pb.Frame(kind=pb.APPLIED, reply_to=k))
                 for k in (1, 5, 1 << 50)})
 

@@ -3,6 +3,8 @@
  * A worker's node and its link to the master, over a transport that keeps what it is told: what
  * cannot leave becomes an error there, as for another worker.
  */
+#include <stdio.h>
+
 #include "common/engine/node_int.h"
 #include "common/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
@@ -142,6 +144,45 @@ static void state_that_cannot_leave_is_refused_once(void **state) {
   assert_int_equal(w.sent[0].reply_to, 80);
 }
 
+/* An item of the bias; `refused`: the pool had no room for it. */
+static void put_item(uint64_t message, bool refused) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(3), &t, &err));
+  memset(t->data, 0, t->bytes);
+  assert_ok(clv_packet_new(w.pool, CLV_STATE_PUT, &p, &err));
+  p->frame.message = message;
+  p->frame.state = (typeof(p->frame.state)){.what = CLV_STATE_WEIGHTS, .count = 3};
+  snprintf(p->frame.state.name, sizeof p->frame.state.name, "0.bias");
+  p->refused = refused;
+  if (refused)
+    clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.credit", "");
+  else
+    clv_packet_add(p, t);
+  clv_node_post(w.node, p);
+  (void)clv_node_poll(w.node);
+}
+
+/* What is refused has come as well: the state that is put next is done with its last item. */
+static void a_refused_item_counts(void **state) {
+  (void)state;
+  add_module(3);
+  put_item(80, false);
+  put_item(80, true);
+  assert_int_equal(w.n_sent, 1);
+  assert_said(&w.sent[0], CLV_ERROR);
+  put_item(80, false);
+  uint32_t before = w.n_sent;
+  put_item(81, false);
+  put_item(81, false);
+  assert_int_equal(w.n_sent, before);
+  put_item(81, false);
+  assert_int_equal(w.n_sent, before + 1);
+  assert_int_equal(w.sent[before].kind, CLV_STATE_DONE);
+  assert_int_equal(w.sent[before].reply_to, 81);
+}
+
 static void hear(clv_rref_message m) {
   m.ref = 3;
   m.key = 5;
@@ -173,6 +214,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WORKER(a_value_that_cannot_leave_ends_its_context),
       WORKER(state_that_cannot_leave_is_refused_once),
+      WORKER(a_refused_item_counts),
       WORKER(a_kept_value_that_cannot_leave_is_a_failure),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -258,6 +258,7 @@ static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
   uint32_t index = state == CLV_LANE_BULK;
   clv_frame f = frame_of(kind, index);
   make_lanes(state, lanes);
+  w.link->pings = 7;
   hear(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
   bool refused = s->cancelled > 0;
@@ -283,6 +284,57 @@ static void each_frame_on_each_lane(void **state) {
     for (size_t k = 0; k < CLV_COUNT(kinds); k++)
       if (is_taken((clv_lane_state)s, kinds[k]) != legal[s][k])
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
+}
+
+static clv_code pong(uint64_t reply_to) {
+  clv_err err;
+  const clv_frame f = {.kind = CLV_PONG, .reply_to = reply_to};
+  return clv_link_on_frame(w.link, 0, &f, NULL, &(clv_payload){0}, &err);
+}
+
+/* It would say how far the peer is, or end the asking for good. */
+static void a_pong_that_nobody_asked_for_is_refused(void **state) {
+  (void)state;
+  clv_link_counts c;
+  begin_link();
+  assert_int_equal(pong(0), CLV_INVALID);
+  assert_int_equal(pong(5), CLV_INVALID);
+  clv_link_count(w.link, &c);
+  assert_int_equal(c.round_trip_ns, 0);
+  w.link->pings = 2;
+  w.link->ping_sent_ns = clv_now_ns();
+  assert_int_equal(pong(1), CLV_OK);
+  assert_int_equal(pong(1), CLV_INVALID);
+  assert_int_equal(pong(2), CLV_OK);
+  assert_int_equal(pong(2), CLV_INVALID);
+  assert_int_equal(w.link->pongs, 2);
+  end();
+}
+
+/* Each reading is followed by a PING of another thread, unless that has to wait for the lock. */
+static uint64_t time_with_pings(void *user) {
+  uint64_t *now = user;
+  *now += 100;
+  if (w.link && pthread_mutex_trylock(&w.link->lock) == 0) {
+    w.link->pings++;
+    w.link->ping_sent_ns = *now + 1;
+    pthread_mutex_unlock(&w.link->lock);
+  }
+  return *now;
+}
+
+static void a_ping_while_it_is_counted_is_no_age(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_link_counts c;
+  uint64_t now = 1000;
+  begin();
+  clv_link_options o = options();
+  o.clock = (clv_clock){time_with_pings, &now};
+  assert_ok(clv_link_new(&o, &w.link, &err));
+  clv_link_count(w.link, &c);
+  assert_in_range(c.round_trip_ns, 0, 100);
+  end();
 }
 
 /* ---- incoming tensors ------------------------------------------------------------------------ */
@@ -457,6 +509,8 @@ int main(void) {
       cmocka_unit_test(nothing_is_closed_in_vain),
       cmocka_unit_test(a_packet_outlives_its_link),
       cmocka_unit_test(each_frame_on_each_lane),
+      cmocka_unit_test(a_pong_that_nobody_asked_for_is_refused),
+      cmocka_unit_test(a_ping_while_it_is_counted_is_no_age),
       cmocka_unit_test(each_fact_of_an_incoming_tensor),
       cmocka_unit_test(each_byte_comes_once),
       cmocka_unit_test(a_kept_value_over_the_quota_is_a_failure),
