@@ -98,7 +98,7 @@ of("common/engine/context_work.c", ENGINE_WORK,
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
 of("common/engine/context_table.c", ENGINE_CELLS,
-   a_value_comes_and_nothing_goes_on=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
+   a_value_comes_and_nothing_runs=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
    a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
    a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,
@@ -122,7 +122,7 @@ of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
-of("common/engine/node_links.c", SIMULATED + "0",
+of("common/engine/node_links.c", SIMULATED.replace("200", "1000"),
    what_cannot_leave_is_forgotten=("void clv_node_send(", "if (clv_link_send(link, p, &err) != CLV_OK)", "if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)"))
 of("common/link/departures.c", SIMULATED,
    credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
