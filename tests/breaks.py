@@ -163,7 +163,7 @@ of("common/engine/context_pass.c", ENGINE_WORK,
 of("common/engine/context.c", ENGINE_CELLS,
    what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
-   a_context_goes_on_after_what_cannot_be=("static clv_code report_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
+   a_context_lives_after_what_cannot_be=("static clv_code report_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
    what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))

@@ -182,10 +182,36 @@ static void do_send(program *p, scope *s) {
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
+static uint32_t needs_of(const program *p, const kept_value *k) {
+  return bit(k->place) | p->scopes[k->scope].needs;
+}
+
+static uint32_t stands_of(const program *p, const kept_value *k) {
+  return bit(k->place) | p->scopes[k->scope].stands;
+}
+
+static void fetch_kept(program *p, int i) {
+  const kept_value *k = &p->kept[i];
+  if (!k->id.id) {
+    skip(p, "fetch kept");
+    return;
+  }
+  if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
+         stands_of(p, k), "fetch k%d", i))
+    note_tensor(p, &p->tensor);
+}
+
+/* Those made in the context. */
+static void fetch_kept_of(program *p, const scope *s) {
+  for (int i = 0; i < p->n_kept; i++)
+    if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
+}
+
 /* What is still to be computed when a context ends is given up. */
 static void compute_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].moves) fetch(p, s, &s->values[i], "what moves statistics");
+  fetch_kept_of(p, s);
 }
 
 void do_open(program *p) {
@@ -235,14 +261,6 @@ static void do_keep(program *p, scope *s) {
      number_of(p, s), p->n_kept - 1, (int)(v - s->values));
 }
 
-static uint32_t needs_of(const program *p, const kept_value *k) {
-  return bit(k->place) | p->scopes[k->scope].needs;
-}
-
-static uint32_t stands_of(const program *p, const kept_value *k) {
-  return bit(k->place) | p->scopes[k->scope].stands;
-}
-
 static void do_use(program *p, scope *s) {
   int i = p->n_kept ? (int)below(p, (uint32_t)p->n_kept) : 0;
   if (!p->n_kept || p->kept[i].rows != s->rows || s->n == VALUES) return;
@@ -258,17 +276,6 @@ static void do_use(program *p, scope *s) {
   }
   DO(p, cleave_kept_use(p->rt, s->id, k->id, &v->ref, &p->error), s->needs, 0, "c%d: v%d is k%d",
      number_of(p, s), s->n - 1, i);
-}
-
-static void fetch_kept(program *p, int i) {
-  const kept_value *k = &p->kept[i];
-  if (!k->id.id) {
-    skip(p, "fetch kept");
-    return;
-  }
-  if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
-         stands_of(p, k), "fetch k%d", i))
-    note_tensor(p, &p->tensor);
 }
 
 static void do_fetch_kept(program *p) {
@@ -349,14 +356,13 @@ static void fetch_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
   for (int i = 0; i < s->n_losses; i++) fetch(p, s, &s->losses[i], "a loss likewise");
-  for (int i = 0; i < p->n_kept; i++)
-    if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
+  fetch_kept_of(p, s);
 }
 
 /* A backward that fails ends its context: whether statistics that it moved go back then depends on
- * who has moved them since, which is nobody's to say. */
+ * who has moved them since, and whether a step of it does on what has been heard of that. */
 static void do_backward(program *p, scope *s) {
-  if (s->old && moves_statistics(p, s)) return;
+  if (s->old && (moves_statistics(p, s) || s->undecided)) return;
   static const float unequal[] = {0.5f, 1.5f};
   bool weighted = one_in(p, 3), retain = one_in(p, 3);
   int n = 1 + (int)below(p, 2);
