@@ -264,6 +264,8 @@ static void contexts(engine *w) {
   }
   call(w, 4, 11, 0);
   give_up(w, 4);
+  assert_int_equal(w->contexts->n_open, 0); /* and nothing of them is held */
+  assert_null(w->contexts->open);
 }
 
 /* What has to do with a value: each fact in a context of its own, where it may fail. */
@@ -457,8 +459,10 @@ static bool is_right(const walk *all, clv_machine machine, uint32_t state, uint3
   const clv_table *table = clv_table_of(machine);
   clv_action action = table->cells[state][fact].action;
   uint32_t i = clv_table_index(machine, state, fact);
-  bool there = action != CELL_NEVER;
-  const char *wrong = there && !all->met[i]                    ? "no program meets it"
+  bool there = action != CELL_NEVER, moves = table->cells[state][fact].next != state;
+  bool stays = action == CELL_IGNORE || action == CELL_COUNT || action == CELL_REPEAT;
+  const char *wrong = stays && moves                           ? "what changes nothing moves"
+                      : there && !all->met[i]                  ? "no program meets it"
                       : !there && all->met[i]                  ? "a program meets what cannot be"
                       : action == CELL_REFUSE && !all->said[i] ? "it is not said"
                                                                : NULL;
