@@ -108,7 +108,7 @@ of("common/engine/node_links.c", EXECUTOR,
 of("common/engine/node_frames.c", "simulate/simulate --runs 20",
    what_an_end_makes_ready_stays=("void clv_node_ended", "run_engine(n, &why)", "CLV_OK"))
 of("common/engine/context_table.c", ENGINE_CELLS,
-   a_value_comes_and_nothing_goes_on=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
+   a_value_comes_and_nothing_runs=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
    a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
    a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,
