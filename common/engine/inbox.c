@@ -107,7 +107,8 @@ static clv_inbox_item pop(clv_inbox *b) {
 bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret) {
   pthread_mutex_lock(&b->lock);
   bool halted = is_halted(b);
-  *ret = halted ? (clv_inbox_item){0} : pop(b);
+  *ret = (clv_inbox_item){0};
+  if (!halted) *ret = pop(b);
   pthread_mutex_unlock(&b->lock);
   return !halted;
 }
