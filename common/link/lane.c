@@ -69,9 +69,11 @@ static clv_code on_credit(const message *m, clv_err *err) {
   return CLV_OK;
 }
 
+/* A link that closes, or has broken, says so itself. */
 static clv_code on_ping(const message *m, clv_err *err) {
   clv_frame pong = clv_link_pong(m->link, m->f);
-  return clv_outlet_send_plain(m->link->outlet, &pong, err);
+  clv_code code = clv_outlet_send_plain(m->link->outlet, &pong, err);
+  return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
 static clv_code on_pong(const message *m, clv_err *err) {

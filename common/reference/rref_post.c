@@ -132,7 +132,12 @@ static void acknowledge(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
   clv_rref_queue_message(t, &p->ack, RREF_FROM_PEER, p->node);
 }
 
+static bool has_left_window(const clv_rref_peer *p, uint64_t number) {
+  return number < p->highest && p->highest - number >= CLV_WIRE_REF_WINDOW;
+}
+
 void clv_rref_answer(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
+  if (has_left_window(&t->peers[to], number)) return; /* its sender has given it up */
   *answer_to(&t->peers[to], number) = (uint8_t)(1 + code);
   acknowledge(t, &t->peers[to], number);
 }
@@ -160,7 +165,7 @@ static void advance(clv_rref_peer *p, uint64_t number) {
 }
 
 bool clv_rref_is_new(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
-  if (!number || number + CLV_WIRE_REF_WINDOW <= p->highest) return false;
+  if (!number || has_left_window(p, number)) return false;
   if (number > p->highest) advance(p, number);
   bool answered = *answer_to(p, number);
   if (answered) acknowledge(t, p, number);

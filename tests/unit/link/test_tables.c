@@ -286,6 +286,20 @@ static void each_frame_on_each_lane(void **state) {
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
+/* What it waits for still leaves, and nobody takes the end for an answer that makes no sense. */
+static void a_ping_to_a_link_that_closes_is_no_offence(void **state) {
+  (void)state;
+  clv_lane *lanes[LANES];
+  clv_frame f = frame_of(CLV_PING, 0);
+  make_lanes(CLV_LANE_CONTROL, lanes);
+  clv_link_end(w.link, CLV_OK, "closed");
+  hear(lanes[0], &f, NULL, 0);
+  assert_false(clv_link_refused(w.link));
+  assert_int_equal(w.streams[0].cancelled, 0);
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  end();
+}
+
 static clv_code pong(uint64_t reply_to) {
   clv_err err;
   const clv_frame f = {.kind = CLV_PONG, .reply_to = reply_to};
@@ -510,6 +524,7 @@ int main(void) {
       cmocka_unit_test(a_packet_outlives_its_link),
       cmocka_unit_test(each_frame_on_each_lane),
       cmocka_unit_test(a_pong_that_nobody_asked_for_is_refused),
+      cmocka_unit_test(a_ping_to_a_link_that_closes_is_no_offence),
       cmocka_unit_test(a_ping_while_it_is_counted_is_no_age),
       cmocka_unit_test(each_fact_of_an_incoming_tensor),
       cmocka_unit_test(each_byte_comes_once),

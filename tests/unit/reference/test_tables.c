@@ -576,6 +576,22 @@ static void a_repeated_message_is_answered_as_before(void **state) {
   node_done(&n);
 }
 
+/* What its sender gave up: its place in the window is that of a later message. */
+static void an_answer_that_is_too_late_is_none(void **state) {
+  node n;
+  uint64_t number;
+  clv_code code;
+  (void)state;
+  node_init(&n);
+  clv_rref_peer *p = &n.t->peers[OTHER];
+  assert_true(clv_rref_is_new(n.t, p, 1));
+  assert_true(clv_rref_is_new(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
+  clv_rref_answer(n.t, OTHER, 1, CLV_NOT_FOUND);
+  assert_false(clv_rref_next_ack(p, &number, &code));
+  assert_true(clv_rref_is_new(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
+  node_done(&n);
+}
+
 static void count(const node *n, uint32_t *ret) {
   clv_rref_counts c;
   clv_rrefs_count(n->t, &c);
@@ -681,6 +697,7 @@ int main(void) {
       cmocka_unit_test(each_cell_is_reached_or_refused),
       cmocka_unit_test(a_value_that_does_not_come_is_asked_for_again),
       cmocka_unit_test(a_repeated_message_is_answered_as_before),
+      cmocka_unit_test(an_answer_that_is_too_late_is_none),
       cmocka_unit_test(what_is_settled_stays),
       cmocka_unit_test(results_may_wait_for_several_inputs),
       cmocka_unit_test(a_result_outlives_its_record),
