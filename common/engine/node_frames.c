@@ -195,7 +195,8 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
-  if (n->o.on_driver || !p->from || handlers[kind].peers || p->from == n->master) return CLV_OK;
+  if (n->o.on_driver || !p->from || handlers[kind].peers || clv_node_is_master(n, p->from))
+    return CLV_OK;
   return clv_fail(err, CLV_DENIED, "%s is not for worker '%s' to send", clv_frame_kind_name(kind),
                   clv_link_peer(p->from));
 }

@@ -39,7 +39,8 @@ typedef struct clv_request {
 
 /* node_links.c. */
 clv_request clv_node_request(const clv_frame *f);
-clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a reference, or NULL */
+bool clv_node_is_master(clv_session_node *n, const clv_link *link); /* now */
+clv_link *clv_node_link_to(clv_session_node *n, const char *name);  /* with a reference, or NULL */
 /* To the program, or to the master; what cannot leave is an error, a link that has ended is none.
  * Takes it. */
 clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;

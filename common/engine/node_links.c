@@ -29,6 +29,13 @@ void clv_node_set_master(clv_session_node *n, clv_link *link) {
   clv_link_unref(old);
 }
 
+bool clv_node_is_master(clv_session_node *n, const clv_link *link) {
+  pthread_mutex_lock(&n->lock);
+  bool is = link == n->master;
+  pthread_mutex_unlock(&n->lock);
+  return is;
+}
+
 clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link, clv_err *err) {
   clv_code code = CLV_OK;
   clv_link *old = NULL;

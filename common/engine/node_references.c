@@ -261,7 +261,7 @@ static void perform(clv_session_node *n, const clv_packet *p) {
 /* The master names who sent what it passes on; other links have one end. */
 static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  bool by_master = !is_master(n) && p->from == n->master;
+  bool by_master = !is_master(n) && clv_node_is_master(n, p->from);
   bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
   const char *name = of_master ? "" : by_master ? p->frame.reference.node : clv_link_peer(p->from);
   return clv_name_index(n->contexts, name, ret, err);

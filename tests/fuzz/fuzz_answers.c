@@ -141,6 +141,7 @@ static bool went(cleave_status status, const cleave_error *e) {
 
 static void connect_worker(program *g) {
   clv_err err;
+  uint64_t ns;
   api_peer *p = &g->rt->peers[1];
   clv_link_options o = {.peer_name = "w1",
                         .pool = g->rt->pool,
@@ -152,6 +153,7 @@ static void connect_worker(program *g) {
         clv_node_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();
   g->link = p->link;
+  (void)!clv_link_ping(g->link, 0, &ns, &err); /* PING 1 may be answered */
   g->rt->n_peers = 2;
 }
 

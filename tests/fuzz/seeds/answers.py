@@ -53,7 +53,7 @@ def traced(*rows):
 
 BADLY = traced((0,) * 8, (99,) * 8, (1, 1, 0, 5, 9, 0, 1, 22), (1, -1) + (0,) * 6,
                (1, 0, 0, -1 << 63, -1 << 63, -1, -1, -1))
-PONG = frame(pb.PONG, context=0, message=1, reply_to=0, measure=pb.Measure(clock_ns=(1 << 63) - 1))
+PONG = frame(pb.PONG, context=0, message=1, reply_to=1, measure=pb.Measure(clock_ns=(1 << 63) - 1))
 ANSWERS = {
     "trace_clock": [PONG] + PASSED + [BADLY, THEN],
     "passed_on": PASSED, "traced": PASSED + [traced((1, 0, 0, 5, 9, 0, 1, 22), (6, 255, 0, 5, 9, 0, 1, 22)), THEN],
