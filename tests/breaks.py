@@ -138,6 +138,16 @@ of("common/engine/node_links.c", EXECUTOR,
    why_work_failed_is_lost=("void clv_node_work_ended", "copy_of(why)", "NULL"))
 of("common/engine/node_frames.c", "simulate/simulate --runs 20",
    what_an_end_makes_ready_stays=("void clv_node_ended", "run_engine(n, &why)", "CLV_OK"))
+OVERTAKEN = "tests/unit/engine/test_overtaken"
+of("common/engine/context_queue.c", OVERTAKEN,
+   a_change_overtakes_a_backward=("static void change_is_ready", "k->next_due = NULL;", "clv_work_ready(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);\n  if (k) return;"))
+of("common/engine/context_step.c", OVERTAKEN,
+   a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->taken)", "if (code == CLV_OK && s->taken && ctx->state == CONTEXT_OPEN)"))
+of("common/engine/context_forward.c", OVERTAKEN,
+   statistics_are_kept_of_a_call_without_memory=("static clv_code ready(", "CLV_TRY(clv_call_ready_forward(e, c, err));\n  keep_buffers(e, c);", "keep_buffers(e, c);\n  CLV_TRY(clv_call_ready_forward(e, c, err));"))
+of("common/engine/context_wake.c", OVERTAKEN,
+   an_end_rests_while_a_call_waits=("static bool end_waits", "if (e->counts.calls_waiting) return false;", ""),
+   an_answer_rests=("static bool apply_waits", "c && c->gradients && steps_wait(", "c && steps_wait("))
 of("common/engine/context_table.c", ENGINE_CELLS,
    a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
    an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),

@@ -84,17 +84,19 @@ static bool steps_wait(const clv_context *c, const clv_frame *f, uint32_t module
   return bytes <= SMALL_STEP_BYTES;
 }
 
+/* Where nothing is to be stepped, the answer is all that there is, and somebody waits for it. */
 static bool apply_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   (void)e;
-  return c && steps_wait(c, &p->frame, p->frame.module);
+  return c && c->gradients && steps_wait(c, &p->frame, p->frame.module);
 }
 
-/* Who waits for an end says it without the step, or has the context traced. */
+/* Who waits for an end says it without the step, or has the context traced. A call that has not run
+ * may stand in the way of others, which its end lets run. */
 static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  (void)e;
 #ifdef CLV_MUTATE_END_WAITS
   return c != NULL;
 #endif
+  if (e->counts.calls_waiting) return false;
   return c && p->frame.has_commit && !c->trace && steps_wait(c, &p->frame, CLV_MODULE_ALL);
 }
 

@@ -32,6 +32,16 @@ static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index,
   return clv_outlet_send(l->outlet, index, &f, pieces, 0, 0, err);
 }
 
+/* A link that ends while it is dialled takes no further lane: what ended it is the reason. */
+static clv_code join_failed(clv_link *l, clv_code code, clv_err *err) {
+  pthread_mutex_lock(&l->lock);
+  if (l->life >= CLV_LIFE_ENDING)
+    code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
+                    l->close_text);
+  pthread_mutex_unlock(&l->lock);
+  return code;
+}
+
 /* The lane may end, and be gone, as soon as it is dialled. */
 static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *err) {
   clv_lane *ln;
@@ -39,6 +49,7 @@ static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *
   CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
   CLV_TRY(clv_lane_dialled(l, index, &ln, err));
   clv_code code = clv_life_note_fact(l, CLV_LIFE_JOIN, &n, err);
+  if (code != CLV_OK) code = join_failed(l, code, err);
   if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.is, err);
   if (code != CLV_OK) {
     s = (clv_stream){0};

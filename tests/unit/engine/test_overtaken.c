@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What must not overtake what: a change the work that became ready before it, a failing call the
+ * statistics that another context has kept, the end of a context a step that has begun, and a rest
+ * somebody who waits.
+ */
+#include "common/engine/wake_int.h"
+#include "tests/unit/engine/contexts_test.h"
+
+typedef struct heard {
+  uint32_t aborts, gradients;
+} heard;
+
+static void on_result(engine *w, clv_result *r) {
+  heard *h = w->user;
+  h->aborts += r->packet->frame.kind == CLV_ABORT;
+  h->gradients += r->packet->frame.kind == CLV_GRADIENT;
+  clv_packet_free(r->packet);
+}
+
+static void give(engine *w, clv_packet *p) {
+  clv_err err = {0};
+  assert_ok(engine_packet(w, p, &err));
+}
+
+static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint32_t module,
+                           uint64_t value, clv_tensor *here) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_call(w->pool, context, id, module, true, &p, &err));
+  assert_ok(clv_packet_arg(p, value, true, here, &err));
+  return p;
+}
+
+static void prepare(engine *w, uint64_t context, uint64_t id, uint64_t target) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, true, false, &p, &err));
+  assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  if (target) assert_ok(clv_packet_target(p, 0, target, "", 0, &err));
+  give(w, p);
+}
+
+static void gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, clv_tensor *t) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_gradient(w->pool, context, 1, id, order, "", t, &p, &err));
+  give(w, p);
+}
+
+/* The backward of context 1 is ready as soon as its forward has run: before the step of context 2,
+ * which stands behind that forward. */
+static void a_step_does_not_overtake_a_backward(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  engine_begin(&w, 0);
+  clv_tensor *x = engine_tensor(&w, 1), *dy = engine_tensor(&w, 2);
+  give(&w, call_of(&w, 2, 20, 0, 0, x));
+  prepare(&w, 2, 20, 0);
+  gradient(&w, 2, 20, 0, dy);
+  give(&w, call_of(&w, 1, 30, 0, 29, NULL));
+  prepare(&w, 1, 30, 29);
+  gradient(&w, 1, 30, 0, dy);
+  assert_ok(clv_packet_apply(w.pool, 2, 90, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
+  give(&w, p);
+  assert_ok(clv_packet_value(w.pool, 1, 29, "", x, &p, &err));
+  give(&w, p);
+  assert_int_equal(h.aborts, 0);
+  assert_int_equal(h.gradients, 1);
+  assert_int_equal(w.modules[0]->steps, 1);
+  clv_tensor_unref(x);
+  clv_tensor_unref(dy);
+  engine_end(&w);
+}
+
+/* Weights that have moved are of another version, whatever became of the context meanwhile. */
+static void a_step_that_has_begun_is_counted(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  engine_begin(&w, 7);
+  w.holds = true;
+  clv_tensor *x = engine_tensor(&w, 1);
+  p = call_of(&w, 1, 30, 0, 0, x);
+  clv_packet_call_positions(p, 1, 2, 3, false);
+  give(&w, p);
+  engine_run(&w, true);
+  prepare(&w, 1, 30, 0);
+  engine_run(&w, true);
+  gradient(&w, 1, 30, 0, x);
+  engine_run(&w, true);
+  uint64_t version = w.modules[0]->version;
+  assert_ok(clv_packet_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
+  give(&w, p);
+  assert_int_equal(w.n_started, 1);
+  gradient(&w, 1, 30, 3, x); /* after its backward, which fails the context */
+  engine_run(&w, true);
+  assert_int_equal(h.aborts, 1);
+  assert_int_equal(w.modules[0]->version, version + 1);
+  assert_int_equal(w.modules[0]->steps, 1);
+  clv_tensor_unref(x);
+  engine_end(&w);
+}
+
+static float running_mean(const engine *w) {
+  const clv_module *m = w->modules[1];
+  return *(const float *)((const char *)m->block + m->params->trainable_bytes);
+}
+
+static void a_call_without_memory_keeps_no_statistics(void **state) {
+  enum { MOST = 8192 };
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  static clv_tensor *held[MOST];
+  uint32_t n = 0;
+  (void)state;
+  engine_begin(&w, 0);
+  clv_tensor *x = engine_tensor(&w, 1);
+  float before = running_mean(&w);
+  give(&w, call_of(&w, 1, 30, 1, 0, x));
+  assert_true(running_mean(&w) != before);
+  p = call_of(&w, 2, 31, 1, 0, x);
+  while (n < MOST &&
+         clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &held[n], &err) == CLV_OK)
+    n++;
+  assert_true(n < MOST);
+  give(&w, p);
+  while (n) clv_tensor_unref(held[--n]);
+  assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));
+  p->frame.context = 1;
+  give(&w, p);
+  assert_true(running_mean(&w) == before);
+  clv_tensor_unref(x);
+  engine_end(&w);
+}
+
+static void what_somebody_waits_for_does_not_rest(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  engine_begin(&w, 0);
+  clv_tensor *x = engine_tensor(&w, 1);
+  give(&w, call_of(&w, 1, 30, 1, 29, NULL)); /* call 31 stands behind it */
+  give(&w, call_of(&w, 2, 31, 1, 0, x));
+  assert_ok(clv_packet_end_context(w.pool, 1, 70, &p, &err));
+  clv_packet_end_commit(p, 1, 0.25f, true);
+  assert_false(clv_contexts_can_wait(w.contexts, 0, p));
+  give(&w, p);
+  assert_ok(clv_packet_apply(w.pool, 2, 90, 1, 1, 0.5f, false, &p, &err));
+  assert_false(clv_contexts_can_wait(w.contexts, 0, p));
+  give(&w, p);
+  clv_tensor_unref(x);
+  engine_end(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_step_does_not_overtake_a_backward),
+      cmocka_unit_test(a_step_that_has_begun_is_counted),
+      cmocka_unit_test(a_call_without_memory_keeps_no_statistics),
+      cmocka_unit_test(what_somebody_waits_for_does_not_rest),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
