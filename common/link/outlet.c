@@ -200,8 +200,9 @@ static clv_code hand_over(clv_outlet *o, clv_stream s, uint32_t index, const clv
   }
   __atomic_fetch_add(&o->bytes_out, bytes, __ATOMIC_RELAXED);
   clv_code code = s.of->send(s.is, pieces, n, err);
-  if (code != CLV_OK && index == 0) clv_outlet_sent(o);
-  return code;
+  if (code == CLV_OK) return code;
+  if (index == 0) clv_outlet_sent(o);
+  return clv_err_prefix(err, "the connection to %s", o->peer);
 }
 
 clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,

@@ -253,7 +253,8 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
     link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
-  if (c && c->ending && rt->late.status == CLEAVE_OK) rt->late = why;
+  /* Of one that had failed before the program has heard already. */
+  if (c && c->ending && !c->failed && rt->late.status == CLEAVE_OK) rt->late = why;
   if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
