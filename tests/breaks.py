@@ -186,6 +186,8 @@ of("common/engine/context_order.c", ENGINE_CELLS,
 of("common/engine/context_wake.c", WAKES,
    a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
+of("common/engine/node_links.c", "tests/unit/engine/test_master",
+   what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (code == CLV_OK || clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"

@@ -186,6 +186,13 @@ void clv_context_fail_at(clv_contexts *e, clv_context *c, const clv_err *why, ui
   clv_context_fail(e, c, clv_shared_err_at(e, why, module));
 }
 
+bool clv_contexts_fail(clv_contexts *e, uint64_t context, uint32_t module, const clv_err *why) {
+  clv_context *c = clv_context_find(e, context);
+  if (!c || c->state == CONTEXT_ENDED) return false;
+  clv_context_fail_at(e, c, why, module);
+  return true;
+}
+
 void clv_context_fail_again(clv_contexts *e, clv_context *c) {
   clv_context_fail(e, c, clv_shared_err_ref(c->failed));
 }

@@ -87,6 +87,10 @@ typedef struct clv_result {
 bool clv_contexts_result(clv_contexts *e, clv_result *ret);
 void clv_result_done(clv_contexts *e, clv_result *r); /* but for its packet */
 
+/* The context fails here as well: a packet of its own could not leave. False: there is none, it has
+ * ended, and nobody here needs to know. */
+bool clv_contexts_fail(clv_contexts *e, uint64_t context, uint32_t module, const clv_err *why);
+
 /* A STATE_PUT has written to a module: nothing older is put back any more. */
 void clv_contexts_written(clv_contexts *e, uint32_t module);
 

@@ -182,7 +182,8 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
 }
 
 /* Over the link to the worker that is named; without one the master passes it on. What may not
- * leave, or cannot as the link has ended, is an error of its context. */
+ * leave, or cannot as the link has ended, is an error of its context, here too: who hears of it
+ * from this node does not tell it back. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
   clv_code code = CLV_OK;
@@ -198,7 +199,8 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
     clv_node_refuse(n, &err, &c);
     clv_packet_free(p);
   }
-  if (code != CLV_OK) report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+  if (code == CLV_OK || clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;
+  report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
 }
 
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {

@@ -122,6 +122,23 @@ static void a_value_that_cannot_leave_ends_its_context(void **state) {
   }
 }
 
+/* It has failed here as well: its backward is answered so, and does not wait. */
+static void its_context_fails_at_its_own_node(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+  (void)state;
+  assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE, "", t, &p, &err));
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_deliver(w.pool, CONTEXT, VALUE, "", &p, &err));
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
+  clv_node_post(w.node, p);
+  (void)clv_node_poll(w.node);
+  assert_int_equal(w.n_sent, 2);
+  for (uint32_t i = 0; i < w.n_sent; i++) assert_said(&w.sent[i], CLV_ABORT);
+}
+
 static void add_module(int64_t columns) {
   clv_err err = {0};
   clv_module *module;
@@ -213,6 +230,7 @@ int main(void) {
 #define WORKER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       WORKER(a_value_that_cannot_leave_ends_its_context),
+      WORKER(its_context_fails_at_its_own_node),
       WORKER(state_that_cannot_leave_is_refused_once),
       WORKER(a_refused_item_counts),
       WORKER(a_kept_value_that_cannot_leave_is_a_failure),
