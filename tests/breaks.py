@@ -188,6 +188,8 @@ of("common/engine/context_wake.c", WAKES,
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (code == CLV_OK || clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
+of("common/link/link.c", "tests/unit/link/test_dial",
+   a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = join_failed(l, code, err);", ""))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"

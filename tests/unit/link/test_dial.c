@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A link that ends while its lanes are dialled: the reason is what ended it, not the lane that it
+ * took no more.
+ */
+#include "common/link/link_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+static const char reason[] = "the peer's certificate was revoked";
+
+/* The first lane ends as soon as something is sent on it. */
+typedef struct dialled {
+  clv_lane *first;
+  uint32_t dials, ends;
+} dialled;
+
+static clv_code end_first(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  dialled *d = stream;
+  clv_lane *first = clv_steal(&d->first);
+  (void)err;
+  for (size_t i = 0; i < n; i++)
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  if (first) clv_lane_ended(first, CLV_DENIED, reason);
+  return CLV_OK;
+}
+static void nothing(void *stream) { (void)stream; }
+static void no_cancel(void *stream, clv_code code, const char *text) {
+  (void)stream, (void)code, (void)text;
+}
+static bool no_defer(void *stream, clv_rpc_job *job) {
+  (void)stream, (void)job;
+  return false;
+}
+static const clv_transport transport = {end_first, nothing, no_cancel, no_defer, nothing, nothing};
+
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret, clv_err *err) {
+  dialled *d = user;
+  (void)err;
+  assert_int_equal(index, d->dials++);
+  d->first = lane;
+  *ret = d;
+  return CLV_OK;
+}
+
+static void no_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)user, (void)link;
+  clv_packet_free(p);
+}
+static void count_end(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)link, (void)code, (void)text;
+  ((dialled *)user)->ends++;
+}
+
+static void what_ended_it_is_the_reason(void **state) {
+  dialled d = {0};
+  clv_err err = {0};
+  clv_link *link;
+  clv_pool *pool;
+  (void)state;
+  assert_ok(clv_pool_new(1 << 20, 4096, &pool, &err));
+  const clv_link_options o = {
+      .peer_name = "worker 'w1'",
+      .pool = pool,
+      .accept = clv_wire_limits_default(),
+      .send_credit = 1 << 20,
+      .events = {.user = &d, .on_packet = no_packet, .on_closed = count_end}};
+  const clv_link_dial to = {.bulk_lanes = 2, .role = CLV_ATTACH_MASTER};
+  const clv_dialler dialler = {&transport, &d, dial, NULL};
+  assert_int_equal(clv_link_start(&o, &to, &dialler, &link, &err), CLV_UNAVAILABLE);
+  assert_string_equal(err.text,
+                      "the connection to worker 'w1' has ended: "
+                      "the peer's certificate was revoked");
+  assert_int_equal(d.dials, 1);
+  clv_pool_unref(pool);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_ended_it_is_the_reason)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
