@@ -12,7 +12,7 @@ static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
 
 static clv_wire_about some_about(void) {
   return (clv_wire_about){
-      .protocol = 6,
+      .protocol = 7,
       .n_capabilities = 2,
       .n_libraries = 2,
       .capabilities = capabilities,
@@ -25,7 +25,7 @@ static clv_wire_about some_about(void) {
 }
 
 static void assert_about(const clv_wire_about *a) {
-  assert_int_equal(a->protocol, 6);
+  assert_int_equal(a->protocol, 7);
   assert_int_equal(a->n_capabilities, 2);
   assert_string_equal(a->capabilities[1], "transfer.direct");
   assert_int_equal(a->n_libraries, 2);
