@@ -96,6 +96,7 @@ static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
  * come. */
 static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   until_ns = CLV_MIN(until_ns, clv_rrefs_due(n->references));
+  clv_node_flush(n);
   clv_share_release(n->o.share);
   if (n->o.wait) return wait_in_world(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
@@ -125,6 +126,7 @@ static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item 
   __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
   clv_share_yield(n->o.share);
   bool any = next_item(n, begin, deadline_ns, ret, &waker);
+  if (!any) clv_node_flush(n);
   if (!any) clv_share_release(n->o.share);
   uint64_t idle = now_ns(n) - begin;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
@@ -145,6 +147,7 @@ bool clv_node_poll(clv_session_node *n) {
   clv_inbox_rest(&n->inbox, false);
   tick_if_due(n, now_ns(n));
   for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && is_any(&i); any = true) handle(n, &i);
+  clv_node_flush(n);
   clv_inbox_rest(&n->inbox, true);
   return any;
 }

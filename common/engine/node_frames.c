@@ -111,12 +111,24 @@ static void take_results(clv_session_node *n) {
   }
 }
 
+/* Work that takes longer than a message of its own: what came before it leaves first, and so while
+ * it waits for the cores. */
+enum { LONG_WORK_NS = 50000 };
+
+static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
+  if (n->work_ns > LONG_WORK_NS || clv_share_may_wait(n->o.share)) clv_node_flush(n);
+  uint64_t begin = clv_clock_now(&n->o.clock);
+  bool any = clv_contexts_run_one(n->contexts, ret, err);
+  if (any) n->work_ns = CLV_MAX(clv_clock_now(&n->o.clock) - begin, n->work_ns / 2);
+  return any;
+}
+
 /* Takes results and runs what is ready until there is none; the first error of the way. */
 static clv_code run_engine(clv_session_node *n, clv_err *err) {
   clv_code code, first = CLV_OK;
   clv_err why;
   take_results(n);
-  while (clv_contexts_run_one(n->contexts, &code, &why) || clv_contexts_next_frame(n->contexts)) {
+  while (run_one(n, &code, &why) || clv_contexts_next_frame(n->contexts)) {
     if (first == CLV_OK && code != CLV_OK) *err = why;
     if (first == CLV_OK) first = code;
     take_results(n);

@@ -18,6 +18,7 @@ struct clv_session_node {
   clv_module *modules[CLV_MODULE_ALL];                    /* NULL where not local */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
+  uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
   clv_contexts *contexts;
   clv_executor executor; /* counts what is out, and starts it with that of the options */
   clv_rrefs *references;
@@ -47,6 +48,8 @@ clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) CL
 /* Over the link to the worker that frame.to names; without one the master passes it on. A tensor
  * that may not leave is an error of its context. Takes it. */
 void clv_node_send(clv_session_node *n, clv_packet *p);
+/* What clv_node_send has sent leaves now: said before the compute thread waits or works. */
+void clv_node_flush(clv_session_node *n);
 const clv_executor *clv_node_executor(clv_session_node *n); /* NULL: it computes itself */
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);

@@ -186,6 +186,7 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
  * from this node does not tell it back. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
+  p->with_next = true;
   clv_code code = CLV_OK;
   const clv_request c = clv_node_request(&p->frame);
   CLV_AUTO(clv_link_unrefp)
@@ -201,6 +202,20 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
   }
   if (code == CLV_OK || clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;
   report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+}
+
+void clv_node_flush(clv_session_node *n) {
+  clv_link *links[1 + MAX_NAMES];
+  uint32_t n_links = 0;
+  pthread_mutex_lock(&n->lock);
+  if (n->master) links[n_links++] = clv_link_ref(n->master);
+  for (uint32_t i = 0; i < n->n_peers; i++)
+    if (n->peers[i]) links[n_links++] = clv_link_ref(n->peers[i]);
+  pthread_mutex_unlock(&n->lock);
+  for (uint32_t i = 0; i < n_links; i++) {
+    clv_link_flush(links[i]);
+    clv_link_unref(links[i]);
+  }
 }
 
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {

@@ -213,6 +213,8 @@ static void leave(clv_share *s, bool if_over) {
   pthread_mutex_unlock(&t->lock);
 }
 
+bool clv_share_may_wait(const clv_share *s) { return s && (!s->held || somebody_waits(s->at)); }
+
 void clv_share_yield(clv_share *s) {
   if (s && s->held && somebody_waits(s->at)) leave(s, true);
 }

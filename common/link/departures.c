@@ -168,6 +168,10 @@ static uint64_t tensor_bytes(const clv_packet *p) {
   return bytes;
 }
 
+static void release(const clv_rpc_piece *pieces, size_t n) {
+  for (size_t i = 0; i < n; i++) pieces[i].release(pieces[i].owner);
+}
+
 static clv_code send_inline(clv_departures *d, clv_packet *p, clv_err *err) {
   clv_rpc_piece pieces[1 + CLV_WIRE_TENSORS];
   size_t payload = 0;
@@ -177,6 +181,11 @@ static clv_code send_inline(clv_departures *d, clv_packet *p, clv_err *err) {
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
     pieces[i + 1] = clv_outlet_piece(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
+  }
+  if (p->with_next &&
+      clv_outlet_enclose(d->outlet, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
+    release(pieces + 1, p->frame.n_tensors);
+    return CLV_OK;
   }
   return clv_outlet_send(d->outlet, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
 }
@@ -277,7 +286,9 @@ static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
   return queued || bytes > d->credit_left || bytes >= DEFERRED_BYTES ? WAITS : NOW;
 }
 
+/* Nobody flushes when it leaves at last. */
 static void add_waiting(clv_departures *d, clv_packet *p) {
+  p->with_next = false;
   p->next = NULL;
   *(d->last ? &d->last->next : &d->first) = p;
   d->last = p;

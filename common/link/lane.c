@@ -208,15 +208,34 @@ static uint64_t bytes_of(const clv_iov *iov, size_t n) {
   return bytes;
 }
 
+static clv_code note_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
+                           const clv_payload *payload, clv_err *err) {
+  message m = {ln->link, ln, ln->index, f, pieces, payload};
+  return note(ln->state, &m, err);
+}
+
+/* The frames before the last one, in their order. */
+static clv_code note_before(clv_lane *ln, const clv_bundle *before, const clv_piece *pieces,
+                            size_t n, const clv_wire_limits *limits, clv_err *err) {
+  for (uint32_t i = 0; i < before->n; i++) {
+    clv_frame f;
+    clv_payload payload;
+    CLV_TRY(clv_frame_decode_before(pieces, n, &before->frame[i], limits, &f, &payload, err));
+    CLV_TRY(note_frame(ln, &f, pieces, &payload, err));
+  }
+  return CLV_OK;
+}
+
 static clv_code decode_and_note(clv_lane *ln, const clv_iov *iov, size_t n, clv_err *err) {
   const clv_piece *pieces = (const clv_piece *)iov; /* same layout, by wire.h's contract */
   clv_frame f;
   clv_payload payload;
+  clv_bundle before;
   clv_wire_limits limits = ln->link ? ln->link->accept : clv_wire_limits_default();
-  CLV_TRY(clv_frame_decode(pieces, n, &limits, &f, &payload, err));
+  CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
   if (ln->link) __atomic_fetch_add(&ln->link->counts.bytes_in, bytes_of(iov, n), __ATOMIC_RELAXED);
-  message m = {ln->link, ln, ln->index, &f, pieces, &payload};
-  return note(ln->state, &m, err);
+  CLV_TRY(note_before(ln, &before, pieces, n, &limits, err));
+  return f.kind ? note_frame(ln, &f, pieces, &payload, err) : CLV_OK;
 }
 
 /* A link that has ended before has closed its streams; one whose peer goes on is cut off. */

@@ -17,6 +17,8 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   return code;
 }
 
+void clv_link_flush(clv_link *l) { clv_outlet_flush(l->outlet); }
+
 /* ---- dialling -------------------------------------------------------------------------------- */
 
 static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index, clv_err *err) {

@@ -36,8 +36,9 @@ typedef struct clv_packet {
   uint64_t credit;
   uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
   bool head; /* of a CALL whose tensors are on their way: it has its place in the order of frames */
-  bool headed;  /* the same CALL, whole */
-  bool refused; /* its tensors were over the quota and are not here; frame.failure says which */
+  bool headed;    /* the same CALL, whole */
+  bool with_next; /* leaves with the next one of its link, or with clv_link_flush */
+  bool refused;   /* its tensors were over the quota and are not here; frame.failure says which */
   struct clv_packet *next;
 } clv_packet;
 
@@ -234,6 +235,8 @@ void clv_link_close(clv_link *link);
  * nothing. What may_send says; CLV_UNAVAILABLE once the link has ended; CLV_EXHAUSTED for more
  * bytes than the peer's whole credit; else what the transport says of a frame that left at once. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
+/* What was sent with `with_next` set leaves now. Whoever sets it sees to that before it waits. */
+void clv_link_flush(clv_link *link);
 
 void clv_link_count(clv_link *link, clv_link_counts *ret);
 void clv_link_measure_load(clv_link *link, clv_link_load *ret);
@@ -271,6 +274,10 @@ clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *
 typedef struct clv_transport {
   /* As clv_rpc_stream_send: takes over every piece in all cases, never blocks, keeps the order. */
   clv_code (*send)(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err);
+  /* As clv_rpc_stream_enclose and clv_rpc_stream_flush; both may be NULL: then each frame is a
+   * message. */
+  bool (*enclose)(void *stream, const clv_iov *pieces, size_t n);
+  bool (*flush)(void *stream);
   /* As clv_rpc_stream_close: half close after what was sent. */
   void (*close)(void *stream);
   /* As clv_rpc_stream_cancel: ends it now, with clv_lane_ended of this side to follow, later or

@@ -89,7 +89,7 @@ typedef struct clv_outlet {
   char text[CLV_ERR_TEXT];
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
-  uint32_t n_unsent;  /* frames on lane 0 that the transport has not accepted; atomic */
+  uint32_t n_unsent;  /* messages on lane 0 that the transport has not accepted; atomic */
   uint64_t bytes_out; /* atomic */
 } clv_outlet;
 
@@ -110,6 +110,11 @@ clv_rpc_piece clv_outlet_piece(clv_tensor *t, size_t offset, size_t len);
 clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
                          size_t n_payload, size_t payload, clv_err *err) CLV_USE_RESULT;
 clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+/* A frame of lane 0 that leaves with the next one there, in front of it, or with
+ * clv_outlet_flush. False: it has to leave by itself. Pieces are copied, and stay the caller's. */
+bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *payload,
+                        size_t n_payload, size_t bytes) CLV_USE_RESULT;
+void clv_outlet_flush(clv_outlet *o);
 void clv_outlet_sent(clv_outlet *o); /* the transport has accepted a frame of lane 0 */
 bool clv_outlet_defer(clv_outlet *o, clv_rpc_job *job) CLV_USE_RESULT;
 

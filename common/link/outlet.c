@@ -220,6 +220,36 @@ clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_
   return code;
 }
 
+/* Its prefix, its head and its payload. */
+static bool enclose(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload, size_t n,
+                    size_t bytes) {
+  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  clv_iov pieces[2 + CLV_WIRE_TENSORS] = {{prefix, clv_frame_put_before(prefix, head->len + bytes)},
+                                          {head->data, head->len}};
+  for (size_t i = 0; i < n; i++) pieces[2 + i] = (clv_iov){payload[i].data, payload[i].len};
+  return s.of->enclose(s.is, pieces, 2 + n);
+}
+
+bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *payload,
+                        size_t n_payload, size_t bytes) {
+  clv_err ignored;
+  CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
+  if (!s.of || !s.of->enclose) return false;
+  clv_bytes head = head_take(o);
+  bool done = clv_frame_encode(f, bytes, &head, &ignored) == CLV_OK &&
+              enclose(s, &head, payload, n_payload, bytes);
+  if (done) __atomic_fetch_add(&o->bytes_out, head.len + bytes, __ATOMIC_RELAXED);
+  head_put(o, head);
+  return done;
+}
+
+void clv_outlet_flush(clv_outlet *o) {
+  clv_err ignored;
+  CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
+  if (!s.of || !s.of->flush || count_unsent(o, &ignored) != CLV_OK) return;
+  if (!s.of->flush(s.is)) clv_outlet_sent(o);
+}
+
 clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) {
   clv_rpc_piece pieces[1];
   return clv_outlet_send(o, 0, f, pieces, 0, 0, err);

@@ -11,6 +11,10 @@
 static clv_code rpc_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   return clv_rpc_stream_send(stream, pieces, n, err);
 }
+static bool rpc_enclose(void *stream, const clv_iov *pieces, size_t n) {
+  return clv_rpc_stream_enclose(stream, pieces, n);
+}
+static bool rpc_flush(void *stream) { return clv_rpc_stream_flush(stream); }
 static void rpc_close(void *stream) { clv_rpc_stream_close(stream); }
 static void rpc_cancel(void *stream, clv_code code, const char *text) {
   clv_rpc_stream_cancel(stream, code, text);
@@ -19,8 +23,8 @@ static bool rpc_defer(void *stream, clv_rpc_job *job) { return clv_rpc_stream_de
 static void rpc_ref(void *stream) { clv_rpc_stream_ref(stream); }
 static void rpc_unref(void *stream) { clv_rpc_stream_unref(stream); }
 
-const clv_transport clv_transport_rpc = {rpc_send,  rpc_close, rpc_cancel,
-                                         rpc_defer, rpc_ref,   rpc_unref};
+const clv_transport clv_transport_rpc = {rpc_send,   rpc_enclose, rpc_flush, rpc_close,
+                                         rpc_cancel, rpc_defer,   rpc_ref,   rpc_unref};
 
 /* ---- connections ----------------------------------------------------------------------------- */
 

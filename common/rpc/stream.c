@@ -46,6 +46,7 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   grpc_metadata_array_destroy(&stream->trailing_metadata);
   grpc_slice_unref(stream->details);
   gpr_free((void *)(uintptr_t)stream->error_string);
+  free(stream->enclosed);
   pthread_mutex_destroy(&stream->lock);
   free(stream);
 }
@@ -235,6 +236,7 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) 
 
 void clv_rpc_stream_close(clv_rpc_stream *stream) {
   if (!stream) return;
+  (void)clv_rpc_stream_flush(stream);
   pthread_mutex_lock(&stream->lock);
   stream->close_wanted = true;
   pthread_mutex_unlock(&stream->lock);

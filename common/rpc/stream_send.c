@@ -7,6 +7,7 @@
  */
 #include <grpc/slice_buffer.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/rpc/stream_int.h"
 
@@ -113,16 +114,30 @@ static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   return CLV_OK;
 }
 
+/* Under the lock: copied once more, into a slice of the library's. */
+static void add_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
+  size_t bytes = stream->enclosed_bytes;
+  if (!bytes) return;
+  grpc_slice_buffer_add(slices_of(node), grpc_slice_from_copied_buffer(stream->enclosed, bytes));
+  node->bytes += bytes;
+  stream->enclosed_bytes = stream->n_enclosed = 0;
+}
+
+static void queue(clv_rpc_stream *stream, rpc_send_node *node) {
+  if (stream->tail)
+    stream->tail->next = node;
+  else
+    stream->head = node;
+  stream->tail = node;
+  stream->queued_bytes += node->bytes;
+}
+
 static clv_code append(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
   pthread_mutex_lock(&stream->lock);
   clv_code code = refuse_send(stream, err);
   if (code == CLV_OK) {
-    if (stream->tail)
-      stream->tail->next = node;
-    else
-      stream->head = node;
-    stream->tail = node;
-    stream->queued_bytes += node->bytes;
+    add_enclosed(stream, node);
+    queue(stream, node);
   }
   pthread_mutex_unlock(&stream->lock);
   return code;
@@ -150,6 +165,62 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
   }
   rpc_stream_kick(stream);
   return CLV_OK;
+}
+
+/* Under the lock. */
+static bool have_room(clv_rpc_stream *stream, size_t bytes) {
+  clv_err ignored;
+  if (!stream->enclosed) stream->enclosed = malloc(RPC_ENCLOSED_MAX);
+  return stream->enclosed && stream->n_enclosed < CLV_RPC_ENCLOSED &&
+         bytes <= RPC_ENCLOSED_MAX - stream->enclosed_bytes &&
+         refuse_send(stream, &ignored) == CLV_OK;
+}
+
+bool clv_rpc_stream_enclose(clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < n; i++) bytes += pieces[i].len;
+  pthread_mutex_lock(&stream->lock);
+  bool fits = have_room(stream, bytes);
+  stream->n_enclosed += fits;
+  for (size_t i = 0; fits && i < n; i++) {
+    memcpy(stream->enclosed + stream->enclosed_bytes, pieces[i].data, pieces[i].len);
+    stream->enclosed_bytes += pieces[i].len;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return fits;
+}
+
+static bool any_enclosed(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  bool any = stream->n_enclosed > 0;
+  pthread_mutex_unlock(&stream->lock);
+  return any;
+}
+
+/* Another thread's message may take them first: then nothing is sent. */
+static bool append_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
+  clv_err ignored;
+  pthread_mutex_lock(&stream->lock);
+  bool any = stream->n_enclosed && refuse_send(stream, &ignored) == CLV_OK;
+  if (any) {
+    add_enclosed(stream, node);
+    queue(stream, node);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return any;
+}
+
+bool clv_rpc_stream_flush(clv_rpc_stream *stream) {
+  rpc_send_node *node;
+  clv_err ignored;
+  if (!any_enclosed(stream) || take_node(stream, &node, &ignored) != CLV_OK) return false;
+  node->bytes = 0;
+  bool any = append_enclosed(stream, node);
+  if (any)
+    rpc_stream_kick(stream);
+  else
+    give_node(stream, node);
+  return any;
 }
 
 size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream) {

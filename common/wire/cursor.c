@@ -20,6 +20,18 @@ clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_p
   return CLV_OK;
 }
 
+void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                   const clv_payload *part) {
+  *c = (clv_wire_cursor){.pieces = pieces,
+                         .n_pieces = n_pieces,
+                         .piece = part->piece,
+                         .offset = part->offset,
+                         .end = part->len};
+  if (part->piece == n_pieces) return;
+  c->data = pieces[part->piece].data;
+  c->avail = pieces[part->piece].len;
+}
+
 static clv_code truncated(const clv_wire_cursor *c, const char *what, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what, c->pos,
                   c->end);

@@ -31,6 +31,9 @@ typedef struct clv_field_tag {
 /* At the first byte of the message; CLV_EXHAUSTED when it is longer than max_bytes. */
 clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
                          size_t max_bytes, clv_err *err) CLV_USE_RESULT;
+/* At the first byte of a part of it. */
+void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                   const clv_payload *part);
 clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret,
                           clv_err *err) CLV_USE_RESULT;

@@ -206,6 +206,10 @@ static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_field
   return p;
 }
 
+size_t clv_frame_put_before(uint8_t prefix[CLV_WIRE_BEFORE_PREFIX], size_t bytes) {
+  return (size_t)(put_varint(put_tag(prefix, 30, WIRE_LEN), bytes) - prefix);
+}
+
 clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
                           clv_err *err) {
   CLV_TRY(clv_frame_check(frame, clv_frame_bodies(frame), payload_len, NULL, err));

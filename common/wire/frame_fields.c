@@ -45,6 +45,7 @@ const clv_field clv_frame_fields[FRAME_FIELDS] = {
             .offset = AT(reference),
             .size = BODY_REFERENCE},
     [29] = {.name = "order", .type = FIELD_U32, .offset = AT(order)},
+    [30] = {.name = "before", .type = FIELD_BEFORE},
 };
 
 const clv_field clv_tensor_fields[TENSOR_FIELDS] = {

@@ -28,6 +28,7 @@ typedef enum clv_field_type {
   FIELD_NEEDED, /* calls */
   FIELD_TARGETS,
   FIELD_RATES, /* of a commit */
+  FIELD_BEFORE,
   FIELD_TYPES
 } clv_field_type;
 
@@ -39,7 +40,7 @@ typedef struct clv_field {
 } clv_field;
 
 enum {
-  FRAME_FIELDS = 30,
+  FRAME_FIELDS = 31,
   BODY_FIRST = 16,
   N_BODIES = 13,
   BODY_FIELDS = 8,

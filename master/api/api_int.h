@@ -408,6 +408,12 @@ void api_wake(cleave_runtime *rt);
 
 /* With the lock: to the node, whichever it is. Takes the packet. */
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error);
+/* It may leave with the next packet to that node, if the caller's thread is the one that brings it
+ * to the master's own node (cleave_options.single_thread): when it waits for something, everything
+ * has left. */
+cleave_status api_send_with_next(cleave_runtime *rt, uint32_t node, clv_packet *p,
+                                 cleave_error *error);
+
 cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
                          uint64_t message, clv_packet **ret, cleave_error *error);
 int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */

@@ -147,7 +147,7 @@ typedef struct preparing {
 static cleave_status flush(preparing *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
   p->packet->frame.backward.more = more;
-  return api_send(p->rt, p->node, clv_steal(&p->packet), error);
+  return api_send_with_next(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
 static bool has_room(const preparing *p, const api_value *v) {

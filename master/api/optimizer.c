@@ -315,7 +315,7 @@ void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *re
     if (clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     clv_packet_end_commit(p, (float)rt->stepping_scale, rate, rt->stepping_apply);
     *ret_sent |= NODE_BIT(i);
-    if (api_send(rt, i, p, NULL) != CLEAVE_OK)
+    if (api_send_with_next(rt, i, p, NULL) != CLEAVE_OK)
       c->ended |= NODE_BIT(i); /* lost, which it has said */
   }
   apply_at(rt, c, ~*ret_sent);

@@ -80,8 +80,15 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   return in_time || until < until_ns || until_ns < rt->hear_until_ns;
 }
 
+static void flush_links(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (!rt->peers[i].lost) clv_link_flush(rt->peers[i].link);
+}
+
+/* Who helps has the node see to what leaves with the next packet. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   if (rt->node && !rt->driving && !rt->helping) return help(rt, until_ns);
+  if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
 }
@@ -147,6 +154,12 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
   /* A link may end before it has said so. */
   api_place_error(error, to->name, err.code == CLV_UNAVAILABLE ? "link" : "");
   return (cleave_status)err.code;
+}
+
+cleave_status api_send_with_next(cleave_runtime *rt, uint32_t node, clv_packet *p,
+                                 cleave_error *error) {
+  p->with_next = rt->single_thread && node > 0;
+  return api_send(rt, node, p, error);
 }
 
 static void *drive(void *user) {

@@ -14,7 +14,10 @@ typedef struct end {
   clv_lane *lane; /* NULL: it has not begun, or has ended */
   uint32_t place, index;
   bool dialled, ended, closing, last_said;
-  uint64_t last_at; /* when the last message from here arrives: they keep their order */
+  unsigned n_enclosed;
+  size_t enclosed_bytes;
+  char enclosed[4096]; /* goes behind the next message */
+  uint64_t last_at;    /* when the last message from here arrives: they keep their order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
 } end;
@@ -131,6 +134,7 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   end *from = stream;
   size_t len = 0, at = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
+  len += from->enclosed_bytes;
   bool open = !from->ended && !from->closing;
   event *e = open ? new_event(MESSAGE, from->other, arrival(from), len) : NULL;
   for (size_t i = 0; i < n; i++) {
@@ -139,10 +143,34 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
   }
   if (!open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
+  memcpy(e->bytes + at, from->enclosed, from->enclosed_bytes);
+  from->enclosed_bytes = from->n_enclosed = 0;
   push(from->network, e);
   uint64_t taken = from->network->now + sim_network_delay(from->network) / 4;
   push(from->network, new_event(TAKEN, from, taken, 0));
   return CLV_OK;
+}
+
+/* What goes behind the next message. */
+static bool stream_enclose(void *stream, const clv_iov *pieces, size_t n) {
+  end *from = stream;
+  size_t len = 0;
+  for (size_t i = 0; i < n; i++) len += pieces[i].len;
+  if (from->ended || from->closing || from->n_enclosed == CLV_RPC_ENCLOSED ||
+      len > sizeof from->enclosed - from->enclosed_bytes)
+    return false;
+  from->n_enclosed++;
+  for (size_t i = 0; i < n; i++) {
+    memcpy(from->enclosed + from->enclosed_bytes, pieces[i].data, pieces[i].len);
+    from->enclosed_bytes += pieces[i].len;
+  }
+  return true;
+}
+
+static bool stream_flush(void *stream) {
+  clv_err ignored;
+  end *from = stream;
+  return from->n_enclosed && stream_send(stream, NULL, 0, &ignored) == CLV_OK;
 }
 
 static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
@@ -155,6 +183,7 @@ static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
 static void stream_close(void *stream) {
   end *from = stream;
   if (from->ended || from->closing) return;
+  (void)stream_flush(stream);
   from->closing = true;
   push(from->network, new_event(CLOSE, from->other, arrival(from), 0));
 }
@@ -184,6 +213,8 @@ static bool stream_defer(void *stream, clv_rpc_job *job) {
 static void stream_keep(void *stream) { (void)stream; }
 
 static const clv_transport transport = {.send = stream_send,
+                                        .enclose = stream_enclose,
+                                        .flush = stream_flush,
                                         .close = stream_close,
                                         .cancel = stream_cancel,
                                         .defer = stream_defer,
@@ -211,7 +242,18 @@ static void accepted(end *e) {
   if (clv_lane_new(e->acceptor, e->uri, &transport, e, &e->lane, &err) != CLV_OK) abort();
 }
 
+static void print_frame(const sim_network *n, const event *e, const clv_frame *f) {
+  printf(
+      "%12.6f ms  %u -> %u lane %u: %s, context %llu, message %llu, reference %llx by %llx, of %zu "
+      "bytes\n",
+      (double)n->now / 1e6, e->to->other->place, e->to->place, e->to->index,
+      clv_frame_kind_name(f->kind), (unsigned long long)f->context, (unsigned long long)f->message,
+      (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork, e->len);
+}
+
+/* The last frame of a message first: it is what the others went with. */
 static void print_event(const sim_network *n, const event *e) {
+  clv_bundle before;
   clv_frame f;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
@@ -221,14 +263,11 @@ static void print_event(const sim_network *n, const event *e) {
     printf("%12.6f ms  %u: lane %u to %u has ended (%s): %s\n", (double)n->now / 1e6, e->to->place,
            e->to->index, e->to->other->place, clv_code_name(e->code), e->text);
   if (!n->o.trace || e->kind != MESSAGE) return;
-  bool good = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) == CLV_OK;
-  printf(
-      "%12.6f ms  %u -> %u lane %u: %s, context %llu, message %llu, reference %llx by %llx, %zu "
-      "bytes\n",
-      (double)n->now / 1e6, e->to->other->place, e->to->place, e->to->index,
-      good ? clv_frame_kind_name(f.kind) : "?", good ? (unsigned long long)f.context : 0,
-      good ? (unsigned long long)f.message : 0, good ? (unsigned long long)f.reference.ref : 0,
-      good ? (unsigned long long)f.reference.fork : 0, e->len);
+  if (clv_frame_decode_bundle(&piece, 1, &limits, &before, &f, &payload, &err) != CLV_OK) return;
+  if (f.kind) print_frame(n, e, &f);
+  for (uint32_t i = before.n; i-- > 0;)
+    if (clv_frame_decode_before(&piece, 1, &before.frame[i], &limits, &f, &payload, &err) == CLV_OK)
+      print_frame(n, e, &f);
 }
 
 static void happen(sim_network *n, event *e) {

@@ -46,8 +46,12 @@ static bool no_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static const clv_transport transport = {keep_sent, no_close, no_cancel,
-                                        no_defer,  no_close, no_close};
+static const clv_transport transport = {.send = keep_sent,
+                                        .close = no_close,
+                                        .cancel = no_cancel,
+                                        .defer = no_defer,
+                                        .ref = no_close,
+                                        .unref = no_close};
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 

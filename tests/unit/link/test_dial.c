@@ -31,7 +31,12 @@ static bool no_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static const clv_transport transport = {end_first, nothing, no_cancel, no_defer, nothing, nothing};
+static const clv_transport transport = {.send = end_first,
+                                        .close = nothing,
+                                        .cancel = no_cancel,
+                                        .defer = no_defer,
+                                        .ref = nothing,
+                                        .unref = nothing};
 
 static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret, clv_err *err) {
   dialled *d = user;

@@ -32,8 +32,12 @@ static bool fake_defer(void *stream, clv_rpc_job *job) {
 }
 static void fake_ref(void *stream) { ((fake *)stream)->refs++; }
 static void fake_unref(void *stream) { ((fake *)stream)->refs--; }
-static const clv_transport transport = {fake_send,  fake_close, fake_cancel,
-                                        fake_defer, fake_ref,   fake_unref};
+static const clv_transport transport = {.send = fake_send,
+                                        .close = fake_close,
+                                        .cancel = fake_cancel,
+                                        .defer = fake_defer,
+                                        .ref = fake_ref,
+                                        .unref = fake_unref};
 
 /* ---- a link ---------------------------------------------------------------------------------- */
 
