@@ -150,7 +150,7 @@ void clv_share_free(clv_share *s); /* its thread must be done with it; NULL is a
  * it is scheduled, with so many threads (those of all cores at most), or it is stopped: false. To
  * be called before each piece of work; costs next to nothing while nobody else waits. */
 bool clv_share_take(clv_share *s, unsigned threads);
-/* By the same thread: whether clv_share_take may block now. */
+/* By the same thread: whether clv_share_take with as many threads as last time would block now. */
 bool clv_share_may_wait(const clv_share *s);
 void clv_share_yield(clv_share *s); /* ends its slice if another share is due; never waits */
 /* nothing to do: to be called before waiting for anything else */

@@ -213,7 +213,14 @@ static void leave(clv_share *s, bool if_over) {
   pthread_mutex_unlock(&t->lock);
 }
 
-bool clv_share_may_wait(const clv_share *s) { return s && (!s->held || somebody_waits(s->at)); }
+bool clv_share_may_wait(const clv_share *s) {
+  if (!s || somebody_waits(s->at)) return s;
+  if (s->held) return false;
+  pthread_mutex_lock(&s->at->lock);
+  bool taken = s->at->free < s->wanted;
+  pthread_mutex_unlock(&s->at->lock);
+  return taken;
+}
 
 void clv_share_yield(clv_share *s) {
   if (s && s->held && somebody_waits(s->at)) leave(s, true);

@@ -24,6 +24,8 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
   ret->awaited_ns = __atomic_load_n(&c->awaited_ns, __ATOMIC_RELAXED);
   ret->bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED);
   ret->bytes_out = __atomic_load_n(&l->outlet->bytes_out, __ATOMIC_RELAXED);
+  ret->messages_in = __atomic_load_n(&c->messages_in, __ATOMIC_RELAXED);
+  ret->messages_out = __atomic_load_n(&l->outlet->messages_out, __ATOMIC_RELAXED);
   ret->tensors_in = __atomic_load_n(&l->in.tensors_in, __ATOMIC_RELAXED);
   ret->tensors_out = __atomic_load_n(&l->out->tensors_out, __ATOMIC_RELAXED);
 }

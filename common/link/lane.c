@@ -208,6 +208,11 @@ static uint64_t bytes_of(const clv_iov *iov, size_t n) {
   return bytes;
 }
 
+static void count_message(clv_link *l, uint64_t bytes) {
+  __atomic_fetch_add(&l->counts.bytes_in, bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&l->counts.messages_in, 1, __ATOMIC_RELAXED);
+}
+
 static clv_code note_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) {
   message m = {ln->link, ln, ln->index, f, pieces, payload};
@@ -233,7 +238,7 @@ static clv_code decode_and_note(clv_lane *ln, const clv_iov *iov, size_t n, clv_
   clv_bundle before;
   clv_wire_limits limits = ln->link ? ln->link->accept : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
-  if (ln->link) __atomic_fetch_add(&ln->link->counts.bytes_in, bytes_of(iov, n), __ATOMIC_RELAXED);
+  if (ln->link) count_message(ln->link, bytes_of(iov, n));
   CLV_TRY(note_before(ln, &before, pieces, n, &limits, err));
   return f.kind ? note_frame(ln, &f, pieces, &payload, err) : CLV_OK;
 }

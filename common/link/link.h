@@ -152,7 +152,8 @@ clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message
 /* ---- links ----------------------------------------------------------------------------------- */
 
 typedef struct clv_link_counts {
-  uint64_t bytes_in, bytes_out; /* of messages, framing included, TLS not */
+  uint64_t bytes_in, bytes_out;       /* of messages, framing included, TLS not */
+  uint64_t messages_in, messages_out; /* a message carries 1 to 16 frames */
   uint64_t tensors_in, tensors_out;
   uint64_t round_trip_ns; /* last PING, 0 before */
   int64_t

@@ -89,8 +89,8 @@ typedef struct clv_outlet {
   char text[CLV_ERR_TEXT];
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
-  uint32_t n_unsent;  /* messages on lane 0 that the transport has not accepted; atomic */
-  uint64_t bytes_out; /* atomic */
+  uint32_t n_unsent; /* messages on lane 0 that the transport has not accepted; atomic */
+  uint64_t bytes_out, messages_out; /* atomic */
 } clv_outlet;
 
 clv_code clv_outlet_new(const char *peer, clv_outlet **ret, clv_err *err) CLV_USE_RESULT;

@@ -199,6 +199,7 @@ static clv_code hand_over(clv_outlet *o, clv_stream s, uint32_t index, const clv
     }
   }
   __atomic_fetch_add(&o->bytes_out, bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   clv_code code = s.of->send(s.is, pieces, n, err);
   if (code == CLV_OK) return code;
   if (index == 0) clv_outlet_sent(o);
@@ -220,14 +221,14 @@ clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_
   return code;
 }
 
-/* Its prefix, its head and its payload. */
-static bool enclose(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload, size_t n,
-                    size_t bytes) {
+/* Its prefix, its head and its payload. Returns how many bytes; 0: there is no room. */
+static size_t enclose(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload, size_t n,
+                      size_t bytes) {
   uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
   clv_iov pieces[2 + CLV_WIRE_TENSORS] = {{prefix, clv_frame_put_before(prefix, head->len + bytes)},
                                           {head->data, head->len}};
   for (size_t i = 0; i < n; i++) pieces[2 + i] = (clv_iov){payload[i].data, payload[i].len};
-  return s.of->enclose(s.is, pieces, 2 + n);
+  return s.of->enclose(s.is, pieces, 2 + n) ? pieces[0].len + head->len + bytes : 0;
 }
 
 bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *payload,
@@ -236,18 +237,22 @@ bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *
   CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
   if (!s.of || !s.of->enclose) return false;
   clv_bytes head = head_take(o);
-  bool done = clv_frame_encode(f, bytes, &head, &ignored) == CLV_OK &&
-              enclose(s, &head, payload, n_payload, bytes);
-  if (done) __atomic_fetch_add(&o->bytes_out, head.len + bytes, __ATOMIC_RELAXED);
+  size_t sent = 0;
+  if (clv_frame_encode(f, bytes, &head, &ignored) == CLV_OK)
+    sent = enclose(s, &head, payload, n_payload, bytes);
+  __atomic_fetch_add(&o->bytes_out, sent, __ATOMIC_RELAXED);
   head_put(o, head);
-  return done;
+  return sent > 0;
 }
 
 void clv_outlet_flush(clv_outlet *o) {
   clv_err ignored;
   CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
   if (!s.of || !s.of->flush || count_unsent(o, &ignored) != CLV_OK) return;
-  if (!s.of->flush(s.is)) clv_outlet_sent(o);
+  if (s.of->flush(s.is))
+    __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
+  else
+    clv_outlet_sent(o);
 }
 
 clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) {

@@ -211,6 +211,7 @@ typedef struct api_value {
   struct api_value *after; /* its node runs it after the backward of this one */
   uint32_t n_followers;    /* calls that run after this one's backward, until it begins */
   uint32_t number;         /* of the CALL among those its node was sent, from 1 */
+  uint64_t n_helped;       /* of the runtime, when it was called */
   /* of the backward pass in progress */
   uint32_t phase, contributions, arrived;
   float root;                     /* what its gradient starts with, 0: it is no root */
@@ -343,6 +344,7 @@ struct cleave_runtime {
   pthread_t driver;
   bool driving; /* there is such a thread; otherwise whoever waits drives, one at a time */
   bool helping;
+  uint64_t n_helped; /* times that a thread of the program has begun to help */
   api_peer *peers;
   uint32_t n_peers;
   clv_wire_id session;

@@ -182,12 +182,12 @@ static void add_order(clv_packet *p, const api_context *c, const cleave_call_opt
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
-/* Whether an input is still to come from the master's own node: this call waits for it. */
-static bool waits_for_master(const api_value *v) {
-  for (uint32_t i = 0; i < v->n_args; i++) {
+/* Whether an input is still to come from the master's own node, which has not run since the call
+ * that makes it: this call waits for it. */
+static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
+  for (uint32_t i = 0; i < v->n_args && !rt->helping; i++) {
     const api_value *a = v->args[i];
-    bool own = a->module && a->module->node == 0;
-    if (own && !a->here && !(a->at & NODE_BIT(v->module->node))) return true;
+    if (a->module && a->module->node == 0 && a->n_helped == rt->n_helped) return true;
   }
   return false;
 }
@@ -207,13 +207,14 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   cleave_status status = ask_along(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK)
-    status =
-        (waits_for_master(v) ? api_send_with_next : api_send)(rt, m->node, clv_steal(&p), error);
+    status = (waits_for_master(rt, v) ? api_send_with_next : api_send)(rt, m->node, clv_steal(&p),
+                                                                       error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
     if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
   PASS(status);
   c->nodes |= NODE_BIT(m->node);
   v->number = ++c->calls[m->node];
+  v->n_helped = rt->n_helped;
   v->after = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
   if (v->after && !v->after->passed) {
     v->after->n_followers++;

@@ -34,6 +34,7 @@ void api_wake(cleave_runtime *rt) {
 /* The others that wait look again as well: one of them takes over if its own wait is not over. */
 static bool help(cleave_runtime *rt, uint64_t until_ns) {
   rt->helping = true;
+  rt->n_helped++;
   clv_node_unkick(rt->node);
   api_unlock(rt);
   bool in_time = clv_node_help(rt->node, until_ns);

@@ -11,7 +11,7 @@
 static inline const char *at(const char *name) {
   static char paths[8][200];
   static unsigned n;
-  char *path = paths[n++ % 8];
+  char *path = paths[__atomic_fetch_add(&n, 1, __ATOMIC_RELAXED) % 8];
   snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
   return path;
 }

@@ -24,9 +24,9 @@ typedef struct worker_numbers {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* its */
   clv_service_snapshot now;
-  holding *held;         /* [n_allow] */
-  clv_work_counts *work; /* [n_allow] */
-  clv_edge_bytes *edges; /* [CLV_EDGES], as the next */
+  holding *held;          /* [n_allow] */
+  clv_work_counts *work;  /* [n_allow] */
+  clv_edge_counts *edges; /* [CLV_EDGES], as the next */
   load *loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
@@ -176,6 +176,7 @@ static void by_link(clv_metrics_out *out, const worker_numbers *n,
   static void put_##name(clv_metrics_out *out, const void *n) { by_link(out, n, pick_##name); }
 
 BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
+BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)
 BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
 BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
 
@@ -291,6 +292,9 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_link_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of messages with masters and other workers, framing included, TLS not.",
      .write = put_link_bytes},
+    {.name = "cleave_worker_link_messages_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Messages with masters and other workers; one carries 1 to 16 frames.",
+     .write = put_link_messages},
     {.name = "cleave_worker_link_packets", .kind = CLV_GAUGE, .unit = "",
      .help = "Queue: packets that have come and are not worked on yet (in), or wait to leave (out).",
      .write = put_link_packets},

@@ -32,13 +32,14 @@ typedef struct clv_work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
 } clv_work_counts;
 
-typedef struct clv_edge_bytes {
-  uint64_t in, out;
-} clv_edge_bytes;
+typedef struct clv_edge_counts {
+  uint64_t in, out; /* bytes */
+  uint64_t messages_in, messages_out;
+} clv_edge_counts;
 
 typedef struct clv_edge_total {
   char *peer; /* "": the master */
-  clv_edge_bytes ended;
+  clv_edge_counts ended;
 } clv_edge_total;
 
 /* What a reload may change. */
@@ -88,7 +89,7 @@ struct clv_session {
   bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
   clv_work_counts
       counted; /* of what follows the service's totals know, as the next; under its lock */
-  clv_edge_bytes *counted_edges;
+  clv_edge_counts *counted_edges;
   char why[CLV_ERR_TEXT];
   bool leaving; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
   uint64_t told_ms;                   /* when its master heard that it ends; 0: not yet */
@@ -215,7 +216,7 @@ clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RES
 void clv_session_count_totals(clv_session *s);
 /* The same added to what is there: *w, and edges [CLV_EDGES(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_edge_bytes *edges);
+                          clv_edge_counts *edges);
 
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. */

@@ -15,12 +15,14 @@ size_t clv_edge_of(const clv_worker_config *c, const char *peer) {
   return *peer ? 1 + i : 0;
 }
 
-static void add_link(clv_link *link, clv_edge_bytes *edge) {
+static void add_link(clv_link *link, clv_edge_counts *edge) {
   clv_link_counts c;
   if (!link) return;
   clv_link_count(link, &c);
   edge->in += c.bytes_in;
   edge->out += c.bytes_out;
+  edge->messages_in += c.messages_in;
+  edge->messages_out += c.messages_out;
 }
 
 static void add_modules(clv_session_node *node, clv_work_counts *w) {
@@ -37,7 +39,7 @@ static void add_modules(clv_session_node *node, clv_work_counts *w) {
 }
 
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_edge_bytes *edges) {
+                          clv_edge_counts *edges) {
   pthread_mutex_lock(&s->lock);
   add_link(s->master, &edges[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
@@ -63,7 +65,7 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
 void clv_session_count_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
   size_t n = CLV_EDGES(c);
-  clv_edge_bytes *edges = s->counted_edges + n; /* the array's second half */
+  clv_edge_counts *edges = s->counted_edges + n; /* the array's second half */
   clv_work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
   clv_session_add_work(s, c, &w, edges);
@@ -71,6 +73,8 @@ void clv_session_count_totals(clv_session *s) {
     clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
     move(&e->ended.in, edges[i].in, &s->counted_edges[i].in);
     move(&e->ended.out, edges[i].out, &s->counted_edges[i].out);
+    move(&e->ended.messages_in, edges[i].messages_in, &s->counted_edges[i].messages_in);
+    move(&e->ended.messages_out, edges[i].messages_out, &s->counted_edges[i].messages_out);
   }
   clv_work_counts *total = &s->member->ended;
   move(&total->forwards, w.forwards, &s->counted.forwards);
