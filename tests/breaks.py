@@ -191,6 +191,13 @@ of("common/engine/node_links.c", "tests/unit/engine/test_master",
 of("common/link/link.c", "tests/unit/link/test_dial",
    a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = join_failed(l, code, err);", ""))
 
+# ---- messages of several frames ------------------------------------------------------------------
+of("common/rpc/stream_send.c", "tests/unit/rpc/test_stream",
+   more_is_enclosed_than_a_receiver_takes=("static bool have_room", "stream->n_enclosed < CLV_RPC_ENCLOSED &&", ""))
+of("common/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
+   frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BEFORE)", "if (d->before->n == 2 * CLV_WIRE_BEFORE)"),
+   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_before", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
+
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/context_frames.c", SIMULATED,
@@ -206,7 +213,10 @@ of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
 of("common/engine/node_links.c", SIMULATED + "0",
    what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
+of("common/engine/node.c", SIMULATED,
+   what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
 of("common/link/departures.c", SIMULATED,
+   what_has_waited_waits_for_the_next=("static void add_waiting(", "p->with_next = false;", ""),
    credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/context.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))

@@ -192,7 +192,7 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_er
   return clv_cursor_skip(&d->at, len, err);
 }
 
-/* Only where it lies: the frame is decoded when it is its turn. */
+/* Only where it lies: it is decoded later. */
 static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err *err) {
   size_t len;
   (void)f, (void)place;

@@ -29,7 +29,7 @@ enum {
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
-  CLV_WIRE_BEFORE = 15,             /* frames before the last one of a message */
+  CLV_WIRE_BEFORE = 15,             /* frames before the last one of a message; */
   CLV_WIRE_BEFORE_PREFIX = 8,       /* bytes in front of each, at most */
   CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
   CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
@@ -278,20 +278,17 @@ typedef struct clv_payload {
   size_t piece, offset, len;
 } clv_payload;
 
-/* Frames that a message carries before its own, in their order. */
 typedef struct clv_bundle {
-  uint32_t n;
+  uint32_t n; /* frames that a message carries before its own, in their order */
   clv_payload frame[CLV_WIRE_BEFORE];
 } clv_bundle;
 
-/* What stands in front of an encoded frame of `bytes` bytes, payload included, that goes before
- * another one in a message; both may follow that one's own bytes. Returns how many bytes. */
+/* What stands in front of an encoded frame before another one in a message. Returns its length. */
 size_t clv_frame_put_before(uint8_t prefix[CLV_WIRE_BEFORE_PREFIX], size_t bytes);
 
-/* Replace *head with the frame's encoding, tag and length of a payload of payload_len bytes
- * included as its last bytes: head followed by the payload's bytes is one valid protobuf Frame.
- * *head is reused: no allocation once it has grown. CLV_INVALID when the frame breaks a rule that
- * the decoder would refuse (kind, counts, sizes, text), naming it; *head is then undefined. */
+/* Replace *head with the frame's encoding, tag and length of a payload of payload_len bytes as its
+ * last bytes: head and the payload's bytes are one Frame. *head is reused. CLV_INVALID when the
+ * frame breaks a rule that the decoder would refuse, naming it; *head is then undefined. */
 clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
                           clv_err *err) CLV_USE_RESULT;
 
@@ -304,14 +301,12 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
                           clv_frame *ret_frame, clv_payload *ret_payload,
                           clv_err *err) CLV_USE_RESULT;
 
-/* The same of a message that may carry frames before its own, which clv_frame_decode refuses. Of
- * one that consists of them alone frame->kind is 0, and nothing is checked. Each of them is decoded
- * by clv_frame_decode_before, whose payload lies in `pieces` as well. */
-clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n_pieces,
-                                 const clv_wire_limits *limits, clv_bundle *ret_before,
-                                 clv_frame *ret_frame, clv_payload *ret_payload,
-                                 clv_err *err) CLV_USE_RESULT;
-clv_code clv_frame_decode_before(const clv_piece *pieces, size_t n_pieces, const clv_payload *frame,
+/* The same of a message that may carry frames before its own. Of one that consists of them alone
+ * frame->kind is 0. Each of them is decoded by clv_frame_decode_before. */
+clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
+                                 clv_bundle *ret_before, clv_frame *ret_frame,
+                                 clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_decode_before(const clv_piece *pieces, size_t n, const clv_payload *frame,
                                  const clv_wire_limits *limits, clv_frame *ret_frame,
                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
 

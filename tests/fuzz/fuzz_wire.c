@@ -38,12 +38,11 @@ static void release(input *in) {
 
 static void check(bool holds) { NEVER(!holds); }
 
-static void fuzz_frame(const input *in) {
-  clv_frame frame, again;
-  clv_payload payload, payload_again;
+static void encode_again(const input *in, const clv_frame *read, clv_payload payload) {
+  clv_frame frame = *read, again;
+  clv_payload payload_again;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
-  if (clv_frame_decode(in->piece, in->n, &limits, &frame, &payload, &err) != CLV_OK) return;
   uint8_t *bytes = malloc(payload.len + 1);
   clv_payload_copy(in->piece, &payload, 0, payload.len, bytes);
   check(clv_payload_crc32c(in->piece, &payload, 0, payload.len) ==
@@ -65,6 +64,24 @@ static void fuzz_frame(const input *in) {
   clv_bytes_done(&head);
   clv_bytes_done(&head_again);
   free(bytes);
+}
+
+/* The frames before the last one, and that. */
+static void fuzz_frame(const input *in) {
+  clv_frame frame, one;
+  clv_payload payload, of_one;
+  clv_bundle before;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_err err;
+  if (clv_frame_decode_bundle(in->piece, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
+    return;
+  check(before.n <= CLV_WIRE_BEFORE && (before.n || frame.kind));
+  check((clv_frame_decode(in->piece, in->n, &limits, &one, &of_one, &err) == CLV_OK) == !before.n);
+  for (uint32_t i = 0; i < before.n; i++)
+    if (clv_frame_decode_before(in->piece, in->n, &before.frame[i], &limits, &one, &of_one, &err) ==
+        CLV_OK)
+      encode_again(in, &one, of_one);
+  if (frame.kind) encode_again(in, &frame, payload);
 }
 
 /* An accepted message encodes again, unless what was dropped (unknown fields) had paid for its

@@ -308,6 +308,11 @@ def ping_and_status():
             lane.send(pb.Frame(kind=pb.PING, message=50 + k))
             pong = lane.recv()
             assert pong.kind == pb.PONG and pong.reply_to == 50 + k, pong
+        pings = [pb.Frame(kind=pb.PING, message=60 + k) for k in range(16)]
+        for message in (pb.Frame(kind=pb.PING, message=76, before=pings[1:]), pb.Frame(before=pings[1:])):
+            lane.send(message)
+            for f in frames_of([pb.Frame.FromString(message.SerializeToString())]):
+                assert lane.recv().reply_to == f.message
         status = c.stub.Status(pb.StatusRequest())
         assert [x.name for x in status.sessions] == ["ping"] and not status.rss_bytes
         assert status.incarnation == c.about.incarnation and not status.draining

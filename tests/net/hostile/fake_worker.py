@@ -258,6 +258,7 @@ class FakeWorker:
     # ---- the lanes
 
     def session(self, frames, context):
+        frames = frames_of(frames)
         first = next(frames)
         if self.attached:
             yield from self.attached(first, self)

@@ -81,6 +81,9 @@ def malformed_frames(e):
         stream_ends(e, whole[:cut], INVALID)
     stream_ends(e, os.urandom(2000), INVALID, MORE)
     stream_ends(e, b"", INVALID)
+    ping = pb.Frame(kind=pb.PING, message=1)
+    for before in ([ping] * 16, [pb.Frame(kind=pb.PING, message=2, before=[ping])], [pb.Frame()]):
+        stream_ends(e, pb.Frame(kind=pb.PING, message=3, before=before).SerializeToString(), INVALID)
     stream_ends(e, b"\x0b" * 30_000, INVALID, MORE)                     # groups without end
     stream_ends(e, b"\x8a\x06\x80\x80\x01" + bytes(16384) + b"\x0b", INVALID)
     stream_ends(e, whole + b"\x7a\x01x", INVALID)                       # a second payload

@@ -191,6 +191,16 @@ class Ended(Exception):
         self.code, self.text = code, text
 
 
+def frames_of(messages):
+    """The frames of these messages, in their order (PROTOCOL.md 4)."""
+    for message in messages:
+        for f in message.before:
+            yield pb.Frame.FromString(f.SerializeToString())
+        message.ClearField("before")
+        if message.kind:
+            yield message
+
+
 class Lane:
     """One Session stream; frames in and out, as messages or as raw bytes."""
 
@@ -207,7 +217,7 @@ class Lane:
 
     def _read(self):
         try:
-            for frame in self.call:
+            for frame in frames_of(self.call):
                 if frame.kind == pb.PING:  # of a worker that is asked how it does, or behind chunks
                     self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))
                 else:

@@ -250,6 +250,42 @@ static void test_order(void **state) {
   clv_bytes_done(&r.data);
 }
 
+static bool enclose(clv_rpc_stream *stream, const char *text) {
+  return clv_rpc_stream_enclose(stream, &(clv_iov){text, strlen(text)}, 1);
+}
+
+/* What is enclosed goes behind the next message, or by itself, or before the close; no more of it
+ * than a receiver takes. */
+static void test_enclosed(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  static char large[16 * 1024 + 1];
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  assert_false(clv_rpc_stream_flush(stream));
+  assert_true(enclose(stream, "2"));
+  assert_true(enclose(stream, "3"));
+  must(clv_rpc_stream_send(stream, &(clv_rpc_piece){"1", 1, NULL, NULL}, 1, &err), &err);
+  assert_true(event_wait(&r.messages, 1, 20000));
+  for (int i = 0; i < CLV_RPC_ENCLOSED; i++) assert_true(enclose(stream, "4"));
+  assert_false(enclose(stream, "5"));
+  assert_true(clv_rpc_stream_flush(stream));
+  assert_true(event_wait(&r.messages, 2, 20000));
+  memset(large, '5', sizeof large - 1);
+  assert_true(enclose(stream, large + 2));
+  assert_false(enclose(stream, "678"));
+  assert_true(enclose(stream, "67"));
+  clv_rpc_stream_close(stream);
+  assert_true(event_wait(&r.closed, 1, 20000));
+  assert_int_equal(r.code, CLV_OK);
+  assert_int_equal(r.data.len, 3 + CLV_RPC_ENCLOSED + sizeof large - 1);
+  assert_memory_equal(r.data.data, "123444444444444444555", 21);
+  assert_memory_equal(r.data.data + r.data.len - 3, "567", 3);
+  assert_false(enclose(stream, "8"));
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+}
+
 static void test_send_after_close(void **state) {
   (void)state;
   clv_err err;
@@ -478,6 +514,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_echo_sizes, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_too_large, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_order, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_enclosed, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_send_after_close, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_server_speaks_first, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_server_ends, set_up, tear_down),

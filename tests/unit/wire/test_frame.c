@@ -157,6 +157,51 @@ static void single_bytes_give_the_same(void **state) {
   }
 }
 
+static void add_before(clv_bytes *message, const clv_frame *f, size_t payload) {
+  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  CLV_AUTO(clv_bytes_done) clv_bytes one = encode_whole(f, payload);
+  clv_bytes_add(message, prefix, clv_frame_put_before(prefix, one.len));
+  clv_bytes_add(message, one.data, one.len);
+}
+
+/* The second of the frames before the last one, and that, wherever the message is cut. */
+static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame *second,
+                           size_t payload_of_second, uint32_t n, clv_frame_kind last) {
+  clv_err err = {0};
+  clv_bundle before;
+  clv_frame got;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_piece pieces[] = {{message->data, cut}, {message->data + cut, message->len - cut}};
+  assert_ok(clv_frame_decode_bundle(pieces, 2, &limits, &before, &got, &payload, &err));
+  assert_int_equal(before.n, n);
+  assert_int_equal(got.kind, last);
+  assert_ok(clv_frame_decode_before(pieces, 2, &before.frame[1], &limits, &got, &payload, &err));
+  assert_same(second, &got);
+  assert_int_equal(payload.len, payload_of_second);
+  uint8_t copy[4096];
+  clv_payload_copy(pieces, &payload, 0, payload.len, copy);
+  for (size_t i = 0; i < payload.len; i++) assert_int_equal(copy[i], (uint8_t)(i * 7 + 3));
+}
+
+/* In front of its last frame or behind it, or without one. */
+static void a_message_of_several_frames_round_trips(void **state) {
+  clv_frame end = sample_frame(CLV_END_CONTEXT), value = sample_frame(CLV_VALUE),
+            call = sample_frame(CLV_CALL);
+  size_t of_end = sample_payload_len(CLV_END_CONTEXT), of_value = sample_payload_len(CLV_VALUE),
+         of_call = sample_payload_len(CLV_CALL);
+  CLV_AUTO(clv_bytes_done) clv_bytes message = {0};
+  (void)state;
+  add_before(&message, &end, of_end);
+  add_before(&message, &value, of_value);
+  compare_bundle(&message, 3, &value, of_value, 2, 0);
+  CLV_AUTO(clv_bytes_done) clv_bytes last = encode_whole(&call, of_call);
+  clv_bytes_add(&message, last.data, last.len);
+  add_before(&message, &end, of_end);
+  for (size_t cut = 0; cut <= message.len; cut++)
+    compare_bundle(&message, cut, &value, of_value, 3, CLV_CALL);
+}
+
 /* Every list at its limit, every name at its longest: they fit what the encoder writes into. */
 static void the_largest_frames_round_trip(void **state) {
   (void)state;
@@ -598,6 +643,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_kind_round_trips),
     cmocka_unit_test(any_cut_into_pieces_gives_the_same),
     cmocka_unit_test(single_bytes_give_the_same),
+    cmocka_unit_test(a_message_of_several_frames_round_trips),
     cmocka_unit_test(the_largest_frames_round_trip),
     cmocka_unit_test(a_root_starts_with_any_finite_number),
     cmocka_unit_test(a_call_may_name_any_other_before_it),

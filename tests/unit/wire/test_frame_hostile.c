@@ -25,6 +25,56 @@ static clv_code decode(const void *bytes, size_t len, const clv_wire_limits *lim
   return code;
 }
 
+static clv_code decode_bundle(const clv_bytes *b, clv_err *err) {
+  clv_bundle before;
+  clv_frame frame;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  return clv_frame_decode_bundle(&(clv_piece){b->data, b->len}, 1, &limits, &before, &frame,
+                                 &payload, err);
+}
+
+/* `n` frames of 2 bytes before none. */
+static clv_bytes pings_before(uint32_t n) {
+  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  const uint8_t ping[] = {8, CLV_PING};
+  clv_bytes b = {0};
+  for (uint32_t i = 0; i < n; i++) {
+    clv_bytes_add(&b, prefix, clv_frame_put_before(prefix, sizeof ping));
+    clv_bytes_add(&b, ping, sizeof ping);
+  }
+  return b;
+}
+
+static void frames_before_another_have_none_and_are_few(void **state) {
+  clv_err err = {0};
+  clv_bundle before;
+  clv_frame frame;
+  clv_payload payload;
+  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  clv_wire_limits limits = clv_wire_limits_default();
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes most = pings_before(CLV_WIRE_BEFORE);
+  assert_ok(decode_bundle(&most, &err));
+  CLV_AUTO(clv_bytes_done) clv_bytes more = pings_before(CLV_WIRE_BEFORE + 1);
+  assert_int_equal(decode_bundle(&more, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "more than 15 frames before one"));
+  assert_int_equal(
+      clv_frame_decode(&(clv_piece){most.data, most.len}, 1, &limits, &frame, &payload, &err),
+      CLV_INVALID);
+  CLV_AUTO(clv_bytes_done) clv_bytes nested = {0}, inner = pings_before(1);
+  clv_bytes_add(&nested, prefix, clv_frame_put_before(prefix, inner.len));
+  clv_bytes_add(&nested, inner.data, inner.len);
+  clv_piece piece = {nested.data, nested.len};
+  assert_ok(clv_frame_decode_bundle(&piece, 1, &limits, &before, &frame, &payload, &err));
+  assert_int_equal(
+      clv_frame_decode_before(&piece, 1, &before.frame[0], &limits, &frame, &payload, &err),
+      CLV_INVALID);
+  assert_non_null(strstr(err.text, "has none before it"));
+  nested.len -= 2; /* the frame runs past the end of the message */
+  assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
+}
+
 static clv_wire_limits defaults(void) { return clv_wire_limits_default(); }
 
 /* ---- bytes that are not a Frame ----------------------------------------------------------------
@@ -701,6 +751,7 @@ static void targets_of_a_call_are_limited(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(frames_before_another_have_none_and_are_few),
       cmocka_unit_test(malformed_bytes_are_refused),
       cmocka_unit_test(every_truncation_is_refused_or_smaller),
       cmocka_unit_test(every_flipped_bit_is_survived),
