@@ -187,6 +187,25 @@ of("common/engine/context_wake.c", WAKES,
    a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 
+SPARED = "tests/unit/engine/test_spared"
+of("common/engine/context_spare.c", SPARED,
+   a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return false && (d || v->wanted);"),
+   what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return d;"),
+   all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->wanted;", "return true || d;"),
+   inputs_of_a_spared_call_are_given_up=("static void find_spared", "if (v->state == VALUE_MAKING) spare_inputs(e, v->maker, &todo);", ""),
+   a_spared_call_waits_for_its_position=("static void let_go(", "leave_order(e, v->maker);", ""),
+   a_spared_call_waits_for_a_backward=("static void let_go(", "leave_leader(e, v->maker);", ""))
+of("common/engine/context_free.c", SPARED,
+   a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"),
+   what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_spared_for_a_call(v)", ""))
+of("common/engine/context_value.c", SPARED,
+   a_late_reference_does_not_get_the_failure=("static clv_code keep_nothing", "ctx->failed ? ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"))
+of("common/engine/context_end.c", SPARED,
+   statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
+   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
+of("common/engine/context_frames.c", SPARED,
+   frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_is_awaited(e, c, &p->frame)", "false"))
+
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/context_frames.c", SIMULATED,
@@ -209,4 +228,5 @@ of("master/api/context.c", SIMULATED,
 of("master/api/workers.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
 of("master/api/kept.c", SIMULATED,
+   nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))

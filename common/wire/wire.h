@@ -136,6 +136,7 @@ typedef enum clv_frame_kind {
   CLV_REF_VALUE,
   CLV_REF_RENEW,
   CLV_REF_ACK,
+  CLV_SPARE,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 

@@ -383,7 +383,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->ending) continue; /* released, and on its way out */
+    if (c->ending || c->lingers) continue; /* released, and on its way out */
     l->contexts++;
     api_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -408,8 +408,10 @@ static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   for (bool ending = true; ending;) {
     size_t at = 0;
     ending = false;
-    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; ending = true)
-      if (!c->ending) return c->id;
+    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
+      if (!c->ending && !c->lingers) return c->id;
+      ending |= c->ending;
+    }
     ending = ending && api_sleep(rt, until_ns);
   }
   return 0;
