@@ -198,8 +198,6 @@ of("common/engine/context_spare.c", SPARED,
 of("common/engine/context_free.c", SPARED,
    a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"),
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_spared_for_a_call(v)", ""))
-of("common/engine/context_value.c", SPARED,
-   a_late_reference_does_not_get_the_failure=("static clv_code keep_nothing", "ctx->failed ? ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"))
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))

@@ -189,7 +189,6 @@ static void forget_oldest(clv_contexts *e) {
   clv_context *oldest = e->tomb_first;
   e->tomb_first = oldest->next;
   e->n_tombs--;
-  clv_shared_err_unref(e, oldest->failed);
   unlink_context(e, oldest);
   clv_slab_give(&e->contexts, oldest);
 }

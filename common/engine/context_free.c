@@ -133,6 +133,8 @@ void clv_context_empty(clv_contexts *e, clv_context *c) {
   c->trace = clv_tensor_unref(c->trace);
   c->n_trace = 0;
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
+  clv_shared_err_unref(e, c->failed);
+  c->failed = NULL;
   clv_context_forget_frames(c);
 }
 

@@ -260,7 +260,7 @@ void clv_call_leave_coming(clv_context_call *c);             /* its tensors are 
 void clv_strands_free(clv_contexts *e, clv_context *c);
 /* Gradients of one module (or CLV_MODULE_ALL) in a context. */
 void clv_context_forget_gradients(clv_contexts *e, clv_context *c, uint32_t module);
-/* Everything a context holds; the record itself stays, and why it failed. */
+/* Everything a context holds; the record itself stays. */
 void clv_context_empty(clv_contexts *e, clv_context *c);
 void clv_context_forget_frames(clv_context *c); /* which wait for CALLs */
 /* The first failure of a context goes to the master; its backward pass ends. */

@@ -253,7 +253,7 @@ struct clv_context {
   clv_context *next, **at; /* open ones; tombstones use next alone, oldest first */
   uint64_t id;
   uint8_t state;          /* clv_context_state */
-  clv_shared_err *failed; /* also when it has ended */
+  clv_shared_err *failed;
   clv_value *values;
   uint32_t n_calls;
   uint64_t calls_seen;      /* CALLs, in the order of frames, be their tensors here or not */

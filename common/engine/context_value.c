@@ -92,12 +92,12 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
                              : clv_value_add_delivery(e, v, name, err);
 }
 
-/* Of a context that has ended nothing is kept but why it failed. */
-static clv_code keep_nothing(clv_contexts *e, const clv_context *ctx, uint64_t ref, clv_err *err) {
+/* Of a context that has ended nothing is kept. */
+static clv_code keep_nothing(clv_contexts *e, uint64_t ref, clv_err *err) {
   clv_delivery *d;
   CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
   d->keep = ref;
-  clv_exit_keep(e, d, NULL, ctx->failed ? ctx->failed : &clv_shared_err_ended);
+  clv_exit_keep(e, d, NULL, &clv_shared_err_ended);
   return CLV_OK;
 }
 
@@ -108,7 +108,7 @@ clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t 
   clv_action action;
   CLV_TRY(clv_context_open(e, id, &ctx, err));
   bool gone = ctx->state == CONTEXT_ENDING && !clv_context_value(e, ctx, value_id);
-  if (gone || ctx->state == CONTEXT_ENDED) return keep_nothing(e, ctx, ref, err);
+  if (gone || ctx->state == CONTEXT_ENDED) return keep_nothing(e, ref, err);
   CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
   CLV_TRY(clv_value_step(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));

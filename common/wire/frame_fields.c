@@ -140,6 +140,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more)},
         [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
         [5] = {.name = "calls", .type = FIELD_NEEDED, .offset = AT(backward.calls)},
+        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped)},
     },
     /* the number of `to` */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},

@@ -263,6 +263,7 @@ typedef struct clv_frame {
     };
     struct {
       bool retain, vote, more;
+      uint32_t skipped; /* phases since the node's last that it has no part in */
       uint32_t n_calls, n_targets, n_peers;
       clv_needed calls[CLV_WIRE_NEEDED];
       clv_target targets[CLV_WIRE_TARGETS];
@@ -366,6 +367,7 @@ typedef struct clv_wire_open_request {
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
+  bool single;                 /* no other attempt will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
 

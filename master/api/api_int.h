@@ -245,6 +245,7 @@ typedef struct api_context {
   api_node_set nodes, ended, sparing; /* sparing: its end has been answered for all but that */
   uint32_t calls[API_MAX_NODES];      /* sent to each node: PREPARE waits there for as many */
   uint32_t phase;
+  uint32_t phase_at[API_MAX_NODES]; /* the last one that the node had a part in */
   bool running;                     /* a backward pass */
   uint32_t called[API_MAX_MODULES]; /* calls of each module so far */
   api_node_set expected, finished;
@@ -352,7 +353,8 @@ struct cleave_runtime {
   api_peer *peers;
   uint32_t n_peers;
   clv_wire_id session;
-  uint64_t epoch; /* 0: a session that nobody goes on with */
+  uint64_t epoch;
+  bool single; /* a session that nobody goes on with */
   clv_key seed;
 
   pthread_mutex_t lock;
@@ -468,6 +470,8 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
 /* With the lock, waits: the owners of what is kept of a context have answered. */
 void api_kepts_wait(cleave_runtime *rt, api_context *c, uint64_t until_ns);
 void api_kepts_leave(cleave_runtime *rt, api_context *c); /* its end no longer waits */
+/* Their owners may hear that it has failed before they hear what to keep. */
+void api_kepts_context_fail(cleave_runtime *rt, const api_context *c);
 /* Tells the nodes what kept values of the context may need of them. False: nothing. */
 bool api_kepts_spare(cleave_runtime *rt, api_context *c);
 /* REF_ frames: what the master's own node tells the program, what workers have for it or for each

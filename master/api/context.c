@@ -104,6 +104,7 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
   if (c->failed) return;
   c->failed = true;
   c->failure = *failure;
+  api_kepts_context_fail(rt, c);
   if (rt->deciding != c) api_context_notify(rt, c, notified);
   api_wake(rt);
 }

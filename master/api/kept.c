@@ -164,6 +164,15 @@ static void leave_context(cleave_runtime *rt, const api_context *c) {
     if (k->context == c) k->context = NULL;
 }
 
+void api_kepts_context_fail(cleave_runtime *rt, const api_context *c) {
+  size_t at = 0;
+  for (api_kept *k; c->keeping && (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->context != c || k->failed) continue;
+    k->failed = true;
+    k->failure = c->failure;
+  }
+}
+
 void api_kepts_leave(cleave_runtime *rt, api_context *c) {
   if (c->keeping) leave_context(rt, c);
   c->keeping = 0;

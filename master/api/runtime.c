@@ -197,11 +197,12 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
   rt->session = (clv_wire_id){0};
-  rt->epoch = c->attempt.epoch;
+  rt->single = !c->attempt.epoch;
+  rt->epoch = rt->single ? 1 : c->attempt.epoch;
   memcpy(&rt->session, c->attempt.session, sizeof rt->session);
   if (!c->train.seed.given && !c->train.seed.drawn)
     TRY(api_random(rt, &rt->seed, sizeof rt->seed, &err));
-  if (!rt->epoch) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
+  if (rt->single) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
   return CLEAVE_OK;
 }
 

@@ -191,12 +191,16 @@ static void gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, b
 enum { RETAIN = 1, VOTE = 2, MORE = 4 };
 
 /* id 0: it names no call; each has one gradient. */
+/* Where phases are left out, it had no part in them. */
 static void prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;
+  const clv_context *c = clv_context_find(w->contexts, context);
+  uint32_t last = c ? c->phase : 0;
   assert_ok(clv_packet_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
                                flags & MORE, &p, &err));
   if (id) assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  p->frame.backward.skipped = phase > last ? phase - last - 1 : 0;
   send(w, p);
 }
 

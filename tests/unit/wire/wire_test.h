@@ -70,6 +70,7 @@ static inline void sample_drop(clv_frame *f) {
 
 static inline void sample_prepare(clv_frame *f) {
   f->backward.retain = f->backward.vote = f->backward.more = true;
+  f->backward.skipped = 2;
   f->backward.n_calls = 3;
   f->backward.calls[0] = (clv_needed){.call = 80, .root = 1, .n_targets = 2};
   f->backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
