@@ -252,7 +252,7 @@ struct clv_context {
   clv_context *next_in_bucket;
   clv_context *next, **at; /* open ones; tombstones use next alone, oldest first */
   uint64_t id;
-  uint8_t state;          /* clv_context_state */
+  uint8_t state; /* clv_context_state */
   clv_shared_err *failed;
   clv_value *values;
   uint32_t n_calls;
