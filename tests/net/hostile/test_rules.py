@@ -421,12 +421,12 @@ rule("r12_2_a_fork_of_somebody_else", of_nobody(fork=99))
 rule("r12_3_a_wrong_key", a_wrong_key)
 
 
-def the_worker_goes_on():
+def that_was_no_harm():
     With.evil.caller.close()
     the_worker_is_well_afterwards()
 
 
 if pyclient.MISSING is None:
-    suite.test(the_worker_goes_on)
+    suite.test(that_was_no_harm)
 if __name__ == "__main__":
     run_hostile(suite, "rules")
