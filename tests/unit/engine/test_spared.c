@@ -240,6 +240,35 @@ static void statistics_go_back_behind_spared_calls(void **state) {
   engine_end(&w);
 }
 
+/* Where calls run one at a time: behind another context's, until that one ends, and before the
+ * next. */
+static void a_spared_call_keeps_its_place(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  engine_begin(&w, 0);
+  clv_tensor *x = engine_tensor(&w, 1);
+  for (uint64_t context = 2, id = 29; context <= 3; context++, id = 31) {
+    assert_ok(clv_packet_call(w.pool, context, id, STATISTICS, true, &p, &err));
+    assert_ok(clv_packet_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
+    give(&w, p);
+  }
+  call(&w, 30, STATISTICS, LEAF);
+  keep(&w, 30);
+  give(&w, end(&w));
+  bring(&w, LEAF);
+  assert_int_equal(forwards(&w, STATISTICS), 0);
+  assert_ok(clv_packet_end_context(w.pool, 2, 71, &p, &err));
+  give(&w, p);
+  assert_int_equal(forwards(&w, STATISTICS), 2);
+  assert_int_equal(h.kept, 1);
+  assert_int_equal(h.failed, CLV_OK);
+  clv_tensor_unref(x);
+  engine_end(&w);
+}
+
 static void a_failure_is_the_references(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -300,6 +329,7 @@ int main(void) {
       cmocka_unit_test(a_call_on_its_way_is_spared),
       cmocka_unit_test(a_step_does_not_overtake_a_spared_call),
       cmocka_unit_test(statistics_go_back_behind_spared_calls),
+      cmocka_unit_test(a_spared_call_keeps_its_place),
       cmocka_unit_test(a_failure_is_the_references),
       cmocka_unit_test(a_failure_ends_what_was_spared),
       cmocka_unit_test(frames_behind_the_end_change_nothing),
