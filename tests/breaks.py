@@ -198,6 +198,23 @@ of("common/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BEFORE)", "if (d->before->n == 2 * CLV_WIRE_BEFORE)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_before", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
 
+SPARED = "tests/unit/engine/test_spared"
+of("common/engine/context_spare.c", SPARED,
+   a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return false && (d || v->wanted);"),
+   what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return d;"),
+   all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->wanted;", "return true || d;"),
+   inputs_of_a_spared_call_are_given_up=("static void find_spared", "if (v->state == VALUE_MAKING) spare_inputs(e, v->maker, &todo);", ""),
+   a_spared_call_waits_for_its_position=("static void let_go(", "leave_order(e, v->maker);", ""),
+   a_spared_call_waits_for_a_backward=("static void let_go(", "leave_leader(e, v->maker);", ""))
+of("common/engine/context_free.c", SPARED,
+   a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"),
+   what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_spared_for_a_call(v)", ""))
+of("common/engine/context_end.c", SPARED,
+   statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
+   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
+of("common/engine/context_frames.c", SPARED,
+   frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_is_awaited(e, c, &p->frame)", "false"))
+
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/context_frames.c", SIMULATED,
@@ -223,4 +240,46 @@ of("master/api/context.c", SIMULATED,
 of("master/api/workers.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
 of("master/api/kept.c", SIMULATED,
+   nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
+
+# ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
+def rules(path, **edits):
+    """r5_9_a_module is the break R5.9 a module."""
+    for test, edit in edits.items():
+        section, number, *words = test[1:].split("_")
+        BREAKS.append(Break(f"R{section}.{number} {' '.join(words)}", path, [edit], f"tests/net/hostile/test_rules.py {test}"))
+
+
+CHECK_HEAD, CHECK_COMMIT, CHECK_NEEDED, CHECK_REFERENCE, TAKE_TARGETS = (
+    f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "take_targets"))
+rules("common/wire/frame_check.c",
+   r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->needs | rule->may) & bit))", "if (false)"),
+   r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
+   r5_6_a_flag_of_another_kind=(CHECK_HEAD, "if (f->flags && f->kind != CLV_CALL)", "if (false)"),
+   r5_7_a_worker_where_none_is_named=(CHECK_HEAD, "if (f->to[0] && (!rule->may_name_worker || unsaid))", "if (unsaid && f->to[0])"),
+   r5_8_upstream_of_a_CALL=(CHECK_HEAD, "if (f->n_upstream) return", "if (false) return"),
+   r5_9_a_module_over_255=(CHECK_HEAD, "if (f->module > CLV_WIRE_MODULES)", "if (false)"),
+   r5_10_a_scale_that_is_not_finite=(CHECK_COMMIT, "if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))", "if (false)"),
+   r5_11_a_failure_of_code_17=("static clv_code check_failure(", "|| f->failure.code > CLV_UNAUTHENTICATED", ""),
+   r5_12_a_context_of_0=(CHECK_HEAD, "if (rule->needs_context && f->context == 0)", "if (false)"),
+   r5_13_a_message_of_0=(CHECK_HEAD, "if (rule->needs_id && f->message == 0)", "if (false)"),
+   r5_15_a_call_of_id_0=(CHECK_NEEDED, "if (!call->call)", "if (false)"),
+   r5_16_a_root_that_is_not_finite=(CHECK_NEEDED, "if (!isfinite(call->root))", "if (false)"),
+   r5_17_more_contributions=(CHECK_NEEDED, "if (call->contributions > CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
+   r5_20_a_target_of_order_4096=(CHECK_NEEDED, "|| t->order >= CLV_WIRE_CONTRIBUTIONS", ""),
+   r5_22_positions_that_do_not_ascend=("static clv_code check_positions(", "(!input || (position && position < input))", "true"),
+   r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.position && !f->commit.apply)", "if (false)"),
+   r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (about && (!f->reference.ref || !f->reference.fork))", "if (false && about)"),
+   r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
+   r5_27_a_gradient_of_order_4096=("static clv_code check_by_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
+   r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (item && f->state.index >= f->state.count)", ""))
+rules("common/wire/session.c",
+   r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
+rules("common/engine/context_pass.c",
+   r6_6_a_place_that_is_not_there=("static clv_code take_gradient(", "if (announced && f->order >= v->maker->contributions)", "if (false && announced)"),
+   r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->phase != next)", "if (false)"),
+   r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
+   r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))
+rules("common/reference/rref_owner.c",
+   r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))

@@ -57,6 +57,13 @@ clv_shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why, uint32_t 
   return clv_shared_err_of(e, why, hop);
 }
 
+clv_shared_err *clv_shared_err_in(clv_contexts *e, const clv_frame *f) {
+  clv_err why = {.code = f->failure.code};
+  snprintf(why.text, sizeof why.text, "%s", f->failure.text);
+  memcpy(why.element, f->failure.element, sizeof why.element); /* empty from another process */
+  return clv_shared_err_of(e, &why, f->failure.hop);
+}
+
 void clv_shared_err_put(const clv_shared_err *why, clv_frame *f) {
   clv_frame_set_failure(f, why->code, why->text, why->hop);
   memcpy(f->failure.element, why->element, sizeof f->failure.element);

@@ -110,6 +110,7 @@ static void describe(clv_contexts *e, clv_context_call *c, const clv_frame *f) {
   c->mod = clv_contexts_module(e, f->module);
   c->number = ctx->calls_seen;
   c->previous_weights = f->call.old_weights;
+  for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value;
 }
 
 /* It waits for its arguments, until all of them are known, and for what its places say. */

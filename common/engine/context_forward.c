@@ -138,6 +138,7 @@ static void has_failed(clv_contexts *e, clv_context_call *c) {
 static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = clv_steal(&c->result);
   clv_value *v = c->out;
+  clv_context *ctx = v->ctx;
   clv_action action;
   if (c->phase == CALL_ALONE) clv_call_let_followers_run(e, c);
   clv_call_has_run(e, c);
@@ -147,6 +148,7 @@ static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *fai
   clv_code code = clv_value_step(e, v, VALUE_RAN, &action, err);
   if (code == CLV_OK) code = clv_value_settle(e, v, out, failed, err);
   clv_value_free_if_dropped(e, v);
+  clv_context_end_if_spared_all(e, ctx);
   return code;
 }
 

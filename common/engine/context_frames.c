@@ -30,60 +30,22 @@ void clv_contexts_free(clv_contexts *e) {
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-static void end_context(clv_contexts *e, clv_context *c) {
-  clv_context_forget_buffers(e, c->id, CLV_MODULE_ALL);
-  clv_context_empty(e, c);
-  clv_context_bury(e, c);
-}
-
-static clv_code send_ended(clv_contexts *e, const clv_frame *end, clv_tensor *trace, clv_err *err) {
-  clv_packet *reply;
-  CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
-  if (trace) clv_packet_add(reply, trace);
-  reply->frame.context = end->context;
-  reply->frame.message = ++*e->env.next_message;
-  reply->frame.reply_to = end->message;
-  clv_exit_send(e, reply);
-  return CLV_OK;
-}
-
-/* The decision on its step comes first; a failed context says its failure again. */
-static void last_step(clv_contexts *e, clv_context *c, const clv_frame *end) {
-  clv_action action = clv_context_step(e, c, CONTEXT_APPLY)->action;
-  if (action == CELL_REPEAT) clv_context_fail_again(e, c);
-  if (action == CELL_RECORD) clv_context_last_step(e, c, end);
-}
-
 /* One that never came here leaves a tombstone as well: its frames may still be on their way. */
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = NULL;
   clv_context *c;
   clv_err ignored;
-  if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK)
-    return send_ended(e, &p->frame, NULL, err);
-  if (p->frame.has_commit && c->state != CONTEXT_ENDED) last_step(e, c, &p->frame);
-  clv_action action = clv_context_step(e, c, CONTEXT_END)->action;
-  if (action == CELL_END) {
-    trace = clv_context_trace(c);
-    end_context(e, c);
-  }
-  bool said = action == CELL_END || action == CELL_REPEAT;
-  return said ? send_ended(e, &p->frame, trace, err) : CLV_OK;
-}
-
-static void abort_one(clv_contexts *e, uint64_t id) {
-  clv_context *c;
-  clv_err ignored;
-  if (clv_context_open(e, id, &c, &ignored) != CLV_OK) return;
-  if (clv_context_step(e, c, CONTEXT_ABORT)->action != CELL_END) return;
-  clv_context_restore_buffers(e, id, CLV_MODULE_ALL);
-  end_context(e, c);
+  if (clv_context_open(e, p->frame.context, &c, &ignored) == CLV_OK)
+    return clv_context_end(e, c, &p->frame, err);
+  return clv_context_send_ended(e, &p->frame, 0, NULL, err);
 }
 
 static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
+  clv_context *c;
+  clv_err ignored;
   (void)err;
-  if (p->frame.context) abort_one(e, p->frame.context);
-  while (!p->frame.context && e->open) abort_one(e, e->open->id);
+  if (p->frame.context && clv_context_open(e, p->frame.context, &c, &ignored) == CLV_OK)
+    clv_context_abort(e, c, &p->frame);
+  while (!p->frame.context && e->open) clv_context_abort(e, e->open, &p->frame);
   return CLV_OK;
 }
 
@@ -113,6 +75,7 @@ static const struct {
     [CLV_DELIVER] = {clv_on_deliver, CONTEXT_DELIVER},
     [CLV_VALUE] = {clv_on_value, CONTEXT_VALUE},
     [CLV_DROP] = {clv_on_drop, CONTEXT_DROP},
+    [CLV_SPARE] = {clv_on_spare, CONTEXT_SPARE},
     [CLV_PREPARE] = {clv_on_prepare, CONTEXT_PREPARE},
     [CLV_GRADIENT] = {clv_on_gradient, CONTEXT_GRADIENT},
     [CLV_APPLY] = {clv_on_apply, CONTEXT_APPLY},
@@ -123,12 +86,25 @@ static void count_late(clv_contexts *e) {
   __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
 }
 
+/* What an end has spared may wait for it. */
+static clv_code after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
+  if (!clv_context_is_awaited(e, c, &p->frame)) {
+    count_late(e);
+    return CLV_OK;
+  }
+  clv_code code = handlers[p->frame.kind].handle(e, c, p, err);
+  clv_context_end_if_spared_all(e, c);
+  return code;
+}
+
 /* A fact meets its context. */
 static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   switch (clv_context_step(e, c, handlers[kind].fact)->action) {
     case CELL_RECORD:
       return handlers[kind].handle(e, c, p, err);
+    case CELL_GIVE:
+      return after_end(e, c, p, err);
     case CELL_REPEAT:
       clv_context_fail_again(e, c);
       return CLV_OK;

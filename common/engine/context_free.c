@@ -71,7 +71,7 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
   for (clv_delivery *d = v->deliveries, *next; d; d = next) {
     next = d->next;
     if (d->keep)
-      clv_exit_keep(e, d, NULL, &clv_shared_err_ended);
+      clv_exit_keep(e, d, NULL, v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended);
     else
       clv_slab_give(&e->deliveries, d);
   }
@@ -89,10 +89,13 @@ static bool is_busy(const clv_context_call *c) {
          c->places[ORDER_WEIGHT].position; /* which is to be counted, due or not */
 }
 
+/* A call that is to come may take it. */
+static bool is_spared_for_a_call(const clv_value *v) { return v->spared && v->ctx->coming; }
+
 /* A dropped value stays while something here waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
-  if (v->dropped && !v->uses && !v->deliveries && !(v->maker && is_busy(v->maker)))
-    clv_value_free(e, v);
+  bool awaited = v->uses || v->deliveries || (v->maker && is_busy(v->maker));
+  if (v->dropped && !awaited && !is_spared_for_a_call(v)) clv_value_free(e, v);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -132,6 +135,10 @@ void clv_context_empty(clv_contexts *e, clv_context *c) {
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
   clv_shared_err_unref(e, c->failed);
   c->failed = NULL;
+  clv_context_forget_frames(c);
+}
+
+void clv_context_forget_frames(clv_context *c) {
   for (clv_packet *p = c->waiting, *next; p; p = next) {
     next = p->next;
     clv_packet_free(p);

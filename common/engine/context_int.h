@@ -28,7 +28,9 @@
  *   context_queue.c   the queue of each module
  *   context_order.c   positions
  *   context_free.c    records given back; a context fails, or ends
+ *   context_spare.c   what an end spares, as kept values need it
  *   context_value.c, context_call.c, context_pass.c, context_change.c   facts about each
+ *   context_end.c     contexts end
  *   context_forward.c, context_backward.c, context_step.c   the kinds of work
  *   context_run.c     what is ready is started and finished
  *   context_frames.c  frames come in
@@ -148,7 +150,8 @@ extern clv_shared_err clv_shared_err_ended; /* of what a context that ends still
 /* A record of *why; when there is no memory for one, a static reason that says so. */
 clv_shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop);
 clv_shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why,
-                                  uint32_t module); /* and its op */
+                                  uint32_t module);                     /* and its op */
+clv_shared_err *clv_shared_err_in(clv_contexts *e, const clv_frame *f); /* as the frame says */
 void clv_shared_err_put(const clv_shared_err *why, clv_frame *f);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
@@ -263,16 +266,28 @@ void clv_strands_free(clv_contexts *e, clv_context *c);
 void clv_context_forget_gradients(clv_contexts *e, clv_context *c, uint32_t module);
 /* Everything a context holds; the record itself stays. */
 void clv_context_empty(clv_contexts *e, clv_context *c);
+void clv_context_forget_frames(clv_context *c); /* which wait for CALLs */
 /* The first failure of a context goes to the master; its backward pass ends. */
 void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why); /* takes a reference */
 void clv_context_fail_at(clv_contexts *e, clv_context *c, const clv_err *why, uint32_t module);
 /* The first failure is said again. */
 void clv_context_fail_again(clv_contexts *e, clv_context *c);
 
+/* ---- what an end spares (context_spare.c) ---------------------------------------------------- */
+
+/* The values of a context that kept ones need and that are not here yet, those that another node
+ * wants for one it keeps included; of the rest nothing stays. The number of calls to come. */
+uint32_t clv_context_spare(clv_contexts *e, clv_context *ctx);
+uint32_t clv_context_n_spared(const clv_context *ctx);
+/* A frame behind the end brings something that was spared. */
+bool clv_context_is_awaited(clv_contexts *e, const clv_context *ctx, const clv_frame *f);
+/* What was spared only for calls that have come goes. True: nothing is left. */
+bool clv_context_spared_all(clv_contexts *e, clv_context *ctx);
+
 /* ---- values (context_value.c) ---------------------------------------------------------------- */
 
 typedef clv_code clv_context_handler(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err);
-clv_context_handler clv_on_deliver, clv_on_value, clv_on_drop;
+clv_context_handler clv_on_deliver, clv_on_value, clv_on_drop, clv_on_spare;
 
 static inline bool clv_value_is_settled(const clv_value *v) { return v->state >= VALUE_LEAF; }
 
@@ -321,6 +336,19 @@ void clv_context_finalise(clv_contexts *e, uint64_t working);
 void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module);
 /* What was kept for a context (0: whichever) is of no more use. */
 void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module);
+
+/* ---- ends (context_end.c) -------------------------------------------------------------------- */
+
+/* END_CONTEXT, in whatever state. Results: of its step, and ENDED with the calls that are spared,
+ * after which another ENDED follows when these are done. */
+clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end,
+                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_context_send_ended(clv_contexts *e, const clv_frame *end, uint32_t n_spared,
+                                clv_tensor *trace, clv_err *err) CLV_USE_RESULT;
+/* What its end has spared may be done: then it is answered again, and gone. */
+void clv_context_end_if_spared_all(clv_contexts *e, clv_context *c);
+/* ABORT: kept values that are to come have its failure. */
+void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f);
 
 /* ---- kinds of work (context_forward.c, context_backward.c, context_step.c) ------------------- */
 

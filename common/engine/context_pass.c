@@ -88,11 +88,21 @@ static clv_code refused(const clv_context_call *c, const clv_cell *cell, clv_err
                   c->module, cell->text, alone ? ": " : "", alone ? why : "");
 }
 
+static clv_code no_place(const clv_context_call *c, uint32_t order, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "call %llx has no place %u for a gradient: %u are announced",
+                  (unsigned long long)c->out->id, order, c->contributions);
+}
+
+/* Of those that came ahead of the pass, too. */
+static clv_code check_orders(const clv_context_call *c, uint32_t phase, clv_err *err) {
+  for (const clv_contribution *k = c->out->got; k; k = k->next)
+    if (k->phase == phase && k->order >= c->contributions) return no_place(c, k->order, err);
+  return CLV_OK;
+}
+
 /* Its gradients are here: its backward is ready. */
 static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
-  if (count_got(c, ctx->phase) > c->contributions)
-    return clv_fail(err, CLV_INVALID, "call %llx has more gradients than the %u announced",
-                    (unsigned long long)c->out->id, c->contributions);
+  CLV_TRY(check_orders(c, ctx->phase, err));
   bool again = c->phase == CALL_RETAINED;
   const clv_cell *cell = clv_call_step(e, c, CALL_IS_DUE);
   if (cell->action == CELL_REFUSE) return refused(c, cell, err);
@@ -156,6 +166,10 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
     if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
       return clv_fail(err, CLV_INVALID, "input %u of call %llx was not to have a gradient", t->slot,
                       (unsigned long long)c->out->id);
+    if (c->arg[t->slot] && c->arg[t->slot] != t->value) /* a leaf that came along may have no id */
+      return clv_fail(err, CLV_INVALID, "input %u of call %llx was value %llx, not %llx", t->slot,
+                      (unsigned long long)c->out->id, (unsigned long long)c->arg[t->slot],
+                      (unsigned long long)t->value);
     clv_gradient_target *mine = &c->targets[t->slot];
     *mine = (clv_gradient_target){.value = t->value, .order = t->order};
     const char *name = t->to ? f->backward.peers[t->to - 1] : "";
@@ -195,6 +209,11 @@ static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *
     return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s", f->phase, ctx->phase,
                     cell->text);
   if (cell->action != CELL_BEGIN) return CLV_OK;
+  uint64_t next = (uint64_t)ctx->phase + 1 + f->backward.skipped;
+  if (f->phase != next)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "PREPARE of phase %u; the next, with %u skipped, is %llu", f->phase,
+                    f->backward.skipped, (unsigned long long)next);
   ctx->phase = f->phase;
   ctx->prepared = ++e->n_events;
   return CLV_OK;
@@ -239,6 +258,8 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "a gradient of phase %u for call %llx %s", f->phase,
                     (unsigned long long)f->message, cell->text);
+  bool announced = f->phase == ctx->phase && v->maker && v->maker->needed;
+  if (announced && f->order >= v->maker->contributions) return no_place(v->maker, f->order, err);
   return clv_pass_contribute(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL, err);
 }
 

@@ -13,19 +13,22 @@
 
 /* A context is opened by the first frame that names it and takes frames until it ends. After a
  * failure in a backward pass or a step it answers PREPARE and APPLY with that failure and drops
- * gradients; everything else goes on. An ended one is remembered: what comes for it is late, and a
- * second END_CONTEXT is answered again. */
+ * gradients; everything else goes on. An end that spares what kept values need takes nothing but
+ * the values and CALLs on their way to it. An ended one is remembered: what comes for it is late,
+ * and a second END_CONTEXT is answered again. */
 static const clv_cell contexts[][MOST_FACTS] = {
     [CONTEXT_OPEN] = {[CONTEXT_HEAD] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_CALL] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_DELIVER] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_VALUE] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_DROP] = RECORD(CONTEXT_OPEN),
+                      [CONTEXT_SPARE] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_PREPARE] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_GRADIENT] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_APPLY] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_REVERT] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_END] = DO(END, CONTEXT_ENDED),
+                      [CONTEXT_END_SPARES] = DO(SETTLE, CONTEXT_ENDING),
                       [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
                       [CONTEXT_FAILS] = DO(BEGIN, CONTEXT_FAILED)},
     [CONTEXT_FAILED] = {[CONTEXT_HEAD] = RECORD(CONTEXT_FAILED),
@@ -33,6 +36,7 @@ static const clv_cell contexts[][MOST_FACTS] = {
                         [CONTEXT_DELIVER] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_VALUE] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_DROP] = RECORD(CONTEXT_FAILED),
+                        [CONTEXT_SPARE] = DO(IGNORE, CONTEXT_FAILED),
                         [CONTEXT_PREPARE] = DO(REPEAT, CONTEXT_FAILED),
                         [CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED),
                         [CONTEXT_APPLY] = DO(REPEAT, CONTEXT_FAILED),
@@ -40,11 +44,25 @@ static const clv_cell contexts[][MOST_FACTS] = {
                         [CONTEXT_END] = DO(END, CONTEXT_ENDED),
                         [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
                         [CONTEXT_FAILS] = DO(REPEAT, CONTEXT_FAILED)},
+    [CONTEXT_ENDING] = {[CONTEXT_HEAD] = DO(IGNORE, CONTEXT_ENDING),
+                        [CONTEXT_CALL] = DO(GIVE, CONTEXT_ENDING),
+                        [CONTEXT_DELIVER] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_VALUE] = DO(GIVE, CONTEXT_ENDING),
+                        [CONTEXT_DROP] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_SPARE] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_PREPARE] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_GRADIENT] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_APPLY] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_REVERT] = DO(COUNT, CONTEXT_ENDING),
+                        [CONTEXT_END] = DO(REPEAT, CONTEXT_ENDING),
+                        [CONTEXT_SPARED] = DO(END, CONTEXT_ENDED),
+                        [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)},
     [CONTEXT_ENDED] = {[CONTEXT_HEAD] = DO(IGNORE, CONTEXT_ENDED),
                        [CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_DELIVER] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_VALUE] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_DROP] = DO(COUNT, CONTEXT_ENDED),
+                       [CONTEXT_SPARE] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_PREPARE] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_GRADIENT] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_APPLY] = DO(COUNT, CONTEXT_ENDED),

@@ -21,7 +21,7 @@ typedef enum clv_machine {
   MACHINES
 } clv_machine;
 
-enum { MOST_STATES = 9, MOST_FACTS = 12, TABLE_CELLS = MACHINES * MOST_STATES * MOST_FACTS };
+enum { MOST_STATES = 9, MOST_FACTS = 16, TABLE_CELLS = MACHINES * MOST_STATES * MOST_FACTS };
 
 /* What is done with a fact. */
 typedef enum clv_action {
@@ -44,7 +44,12 @@ typedef struct clv_cell {
   const char *text; /* of CELL_REFUSE: what is wrong, without who */
 } clv_cell;
 
-typedef enum clv_context_state { CONTEXT_OPEN, CONTEXT_FAILED, CONTEXT_ENDED } clv_context_state;
+typedef enum clv_context_state {
+  CONTEXT_OPEN,
+  CONTEXT_FAILED,
+  CONTEXT_ENDING, /* its end has been said; what kept values need is still computed */
+  CONTEXT_ENDED
+} clv_context_state;
 
 typedef enum clv_context_fact {
   CONTEXT_HEAD, /* of a CALL */
@@ -52,11 +57,14 @@ typedef enum clv_context_fact {
   CONTEXT_DELIVER,
   CONTEXT_VALUE,
   CONTEXT_DROP,
+  CONTEXT_SPARE,
   CONTEXT_PREPARE,
   CONTEXT_GRADIENT,
   CONTEXT_APPLY,
   CONTEXT_REVERT,
   CONTEXT_END,
+  CONTEXT_END_SPARES, /* the same, where something is spared; */
+  CONTEXT_SPARED,     /* all of which is done */
   CONTEXT_ABORT,
   CONTEXT_FAILS, /* in a backward pass or a step */
 } clv_context_fact;

@@ -174,6 +174,9 @@ struct clv_value {
   clv_context_call *maker; /* the call here that makes it, or NULL */
   clv_contribution *got;   /* gradients of it; they may come before the call */
   bool dropped;            /* goes when nothing waits for it any more */
+  bool wanted;             /* at another node, for a value that is kept there */
+  bool spared;             /* by the end of its context: a kept value needs it */
+  clv_value *next_spared;  /* while it is found out which */
 };
 
 typedef struct clv_gradient_target {
@@ -276,7 +279,9 @@ struct clv_context {
   bool position_begun; /* the next one is a forward that waits for its inputs or runs */
   bool marked;         /* something of it may have become ready */
   clv_context *next_marked;
-  clv_tensor *trace; /* [n_trace_cap, CLV_TRACE_COLUMNS]; NULL: not noted */
+  uint64_t end_message; /* of the END_CONTEXT that spares something */
+  bool restores;        /* which takes running statistics back */
+  clv_tensor *trace;    /* [n_trace_cap, CLV_TRACE_COLUMNS]; NULL: not noted */
   uint32_t n_trace;
 };
 

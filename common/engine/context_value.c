@@ -4,9 +4,6 @@
  */
 #include "common/engine/context_int.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_exit_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
@@ -110,19 +107,13 @@ clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t 
   clv_value *v;
   clv_action action;
   CLV_TRY(clv_context_open(e, id, &ctx, err));
-  if (ctx->state == CONTEXT_ENDED) return keep_nothing(e, ref, err);
+  bool gone = ctx->state == CONTEXT_ENDING && !clv_context_value(e, ctx, value_id);
+  if (gone || ctx->state == CONTEXT_ENDED) return keep_nothing(e, ref, err);
   CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
   CLV_TRY(clv_value_step(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));
   v->deliveries->keep = ref;
   return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
-}
-
-static clv_shared_err *failure_in(clv_contexts *e, const clv_frame *f) {
-  clv_err why = {.code = f->failure.code};
-  snprintf(why.text, sizeof why.text, "%s", f->failure.text);
-  memcpy(why.element, f->failure.element, sizeof why.element); /* empty from another process */
-  return clv_shared_err_of(e, &why, f->failure.hop);
 }
 
 clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
@@ -134,7 +125,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   CLV_TRY(clv_value_step(e, v, VALUE_CAME, &action, err));
   if (action == CELL_IGNORE) return CLV_OK; /* a repeat */
   clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
-                                   f->has_failure ? failure_in(e, f) : NULL, err);
+                                   f->has_failure ? clv_shared_err_in(e, f) : NULL, err);
   clv_value_free_if_dropped(e, v);
   return code;
 }
@@ -146,6 +137,16 @@ clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
     if (!v) continue;
     v->dropped = true;
     clv_value_free_if_dropped(e, v);
+  }
+  return CLV_OK;
+}
+
+/* One that is here already, or that nothing here makes, needs nothing. */
+clv_code clv_on_spare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+  (void)err;
+  for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
+    clv_value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
+    if (v) v->wanted = true;
   }
   return CLV_OK;
 }

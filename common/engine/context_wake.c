@@ -103,7 +103,7 @@ static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p
 static waits *const waiting[CLV_FRAME_KINDS] = {
     [CLV_CALL] = call_waits,   [CLV_DELIVER] = deliver_waits, [CLV_VALUE] = value_waits,
     [CLV_DROP] = drop_waits,   [CLV_PREPARE] = prepare_waits, [CLV_GRADIENT] = gradient_waits,
-    [CLV_APPLY] = apply_waits, [CLV_END_CONTEXT] = end_waits,
+    [CLV_APPLY] = apply_waits, [CLV_END_CONTEXT] = end_waits, [CLV_SPARE] = drop_waits,
 };
 
 static size_t bytes_of(const clv_packet *p) {

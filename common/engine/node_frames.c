@@ -182,6 +182,7 @@ static const struct {
     [CLV_DELIVER] = {engine, false},
     [CLV_VALUE] = {engine, true},
     [CLV_DROP] = {engine, false},
+    [CLV_SPARE] = {engine, false},
     [CLV_PREPARE] = {engine, false},
     [CLV_GRADIENT] = {engine, true},
     [CLV_APPLY] = {engine, false},

@@ -78,6 +78,10 @@ clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, cons
 clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
                          uint32_t n, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
+/* Before END_CONTEXT: values that the node makes and a kept one elsewhere needs. */
+clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
+                          clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+
 /* phase: 1 for the first backward pass of the context, then 2, ... calls: it waits for that many of
  * the node's CALLs, up to the last one it names. more: other PREPAREs of the same phase follow (a
  * frame holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS names); flags of

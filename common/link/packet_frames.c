@@ -62,16 +62,27 @@ clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, cons
   return CLV_OK;
 }
 
-clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
-                         uint32_t n, clv_packet **ret, clv_err *err) {
+static clv_code packet_about(clv_pool *pool, clv_frame_kind kind, uint64_t context,
+                             const uint64_t *values, uint32_t n, clv_packet **ret, clv_err *err) {
   if (n > CLV_WIRE_UPSTREAM)
-    return clv_fail(err, CLV_EXHAUSTED, "%u values to drop; at most %d in one frame", n,
-                    CLV_WIRE_UPSTREAM);
-  CLV_TRY(packet_of(pool, CLV_DROP, context, 0, ret, err));
-  (*ret)->frame.step = calls;
+    return clv_fail(err, CLV_EXHAUSTED, "%u values to %s; at most %d in one frame", n,
+                    clv_frame_kind_name(kind), CLV_WIRE_UPSTREAM);
+  CLV_TRY(packet_of(pool, kind, context, 0, ret, err));
   (*ret)->frame.n_upstream = n;
   memcpy((*ret)->frame.upstream, values, n * sizeof *values);
   return CLV_OK;
+}
+
+clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
+                         uint32_t n, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_about(pool, CLV_DROP, context, values, n, ret, err));
+  (*ret)->frame.step = calls;
+  return CLV_OK;
+}
+
+clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
+                          clv_packet **ret, clv_err *err) {
+  return packet_about(pool, CLV_SPARE, context, values, n, ret, err);
 }
 
 clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,

@@ -50,6 +50,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
+    [CLV_SPARE] = {.name = "SPARE", .needs_context = true},
     [CLV_PREPARE] = {.name = "PREPARE", .needs = BODY_BACKWARD, .needs_context = true},
     [CLV_GRADIENT] = {.name = "GRADIENT",
                       .needs_context = true,
@@ -389,7 +390,7 @@ static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *e
   if (f->to[0] && (!rule->may_name_worker || unsaid))
     return clv_fail(err, CLV_INVALID, "`to` does not belong here");
   CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
-  if (f->kind == CLV_DROP) return CLV_OK;
+  if (f->kind == CLV_DROP || f->kind == CLV_SPARE) return CLV_OK;
   if (f->n_upstream) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
   return CLV_OK;
 }

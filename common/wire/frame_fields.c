@@ -3,7 +3,7 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 39 && CLV_WIRE_PROTOCOL == 7,
+    CLV_FRAME_KINDS == 40 && CLV_WIRE_PROTOCOL == 7,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
@@ -141,6 +141,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more)},
         [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
         [5] = {.name = "calls", .type = FIELD_NEEDED, .offset = AT(backward.calls)},
+        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped)},
     },
     /* the number of `to` */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},

@@ -22,9 +22,11 @@ clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
       .epoch = from->epoch,
       .name = from->name,
       .lanes = from->lanes,
+      .single = from->single,
       .n_peer_identities = (uint32_t)from->n_peer_identities,
       .peer_identities = (const char **)from->peer_identities,
   };
+  if (!from->epoch) return clv_fail(err, CLV_INVALID, "epoch 0; the first attempt is 1");
   CLV_TRY(clv_check_count(from->n_peer_identities, CLV_WIRE_PEERS, "peer identities", err));
   CLV_TRY(clv_check_count(from->lanes, CLV_WIRE_LANES, "lanes", err));
   CLV_TRY(clv_get_name(from->name, "session name", err));
@@ -46,6 +48,7 @@ clv_code clv_wire_open_request_encode(const clv_wire_open_request *message, clv_
   to.peer_identities = (char **)(uintptr_t)message->peer_identities;
   to.lanes = message->lanes;
   to.config_digest = clv_put_bytes(&message->config_digest, sizeof message->config_digest);
+  to.single = message->single;
   to.reference_lease_ms = message->reference_lease_ms;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_open_request back = {0};

@@ -29,7 +29,7 @@ enum {
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
-  CLV_WIRE_BEFORE = 15,             /* frames before the last one of a message; */
+  CLV_WIRE_BEFORE = 15,             /* frames before the last one of a message */
   CLV_WIRE_BEFORE_PREFIX = 8,       /* bytes in front of each, at most */
   CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
   CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
@@ -138,6 +138,7 @@ typedef enum clv_frame_kind {
   CLV_REF_VALUE,
   CLV_REF_RENEW,
   CLV_REF_ACK,
+  CLV_SPARE,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -264,6 +265,7 @@ typedef struct clv_frame {
     };
     struct {
       bool retain, vote, more;
+      uint32_t skipped; /* phases since the node's last that it has no part in */
       uint32_t n_calls, n_targets, n_peers;
       clv_needed calls[CLV_WIRE_NEEDED];
       clv_target targets[CLV_WIRE_TARGETS];
@@ -272,8 +274,7 @@ typedef struct clv_frame {
   };
 } clv_frame;
 
-/* Where a decoded frame's payload lies: `len` bytes from byte `offset` of pieces[piece] on, through
- * as many pieces as it takes. */
+/* Where a payload lies: `len` bytes from byte `offset` of pieces[piece] on. */
 typedef struct clv_payload {
   size_t piece, offset, len;
 } clv_payload;
@@ -301,8 +302,7 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
                           clv_frame *ret_frame, clv_payload *ret_payload,
                           clv_err *err) CLV_USE_RESULT;
 
-/* The same of a message that may carry frames before its own. Of one that consists of them alone
- * frame->kind is 0. Each of them is decoded by clv_frame_decode_before. */
+/* The same of a message with frames before its own, if it has one: else frame->kind is 0. */
 clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
                                  clv_bundle *ret_before, clv_frame *ret_frame,
                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
@@ -383,6 +383,7 @@ typedef struct clv_wire_open_request {
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
+  bool single;                 /* no other attempt will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
 

@@ -173,12 +173,14 @@ cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_err
 typedef struct api_kept {
   clv_ref_ids ids;
   uint32_t owner;
+  uint64_t value;              /* of the context it was made in */
   const cleave_module *module; /* whose output it is; NULL: a leaf of the program */
   char made_in[64];            /* the context */
   clv_dtype dtype;
   clv_shape shape;
   struct api_context *context; /* whose end waits for the owner's answer; NULL: it has come */
   bool confirmed, released, gone, fetching, failed;
+  bool there;           /* it has been fetched */
   uint32_t uses, users; /* values that stand for it; functions that wait for it */
   uint64_t fetches;     /* that are done */
   clv_tensor *got;      /* by the last of them, or */
@@ -202,8 +204,9 @@ typedef struct api_value {
   bool spent;              /* a backward without retain went over it */
   bool passed;             /* some backward went over it */
   bool failed;
-  uint32_t fetching; /* functions that wait for it */
-  uint64_t future;   /* id of a future on it; 0: none */
+  bool spared, wanted; /* by the end of its context: a kept value needs it; that is elsewhere */
+  uint32_t fetching;   /* functions that wait for it */
+  uint64_t future;     /* id of a future on it; 0: none */
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
@@ -229,7 +232,10 @@ typedef struct api_context {
   uint64_t id;
   char name[64];
   bool evaluation, closing, events;
-  bool ending; /* closing, and nobody waits for it */
+  bool ending;   /* closing, and nobody waits for it */
+  bool spares;   /* its end leaves what kept values need to be computed */
+  bool lingers;  /* it has been closed, and stays for that */
+  bool owes_end; /* which is to be said when the owners of kept values have answered */
   bool final_step;
   uint32_t n_windowed; /* calls that wait for the backward of another one, which has not begun */
   uint64_t step;
@@ -237,9 +243,10 @@ typedef struct api_context {
   uint32_t keeping;                   /* of its values, until their owners have answered */
   uint64_t ends_due_ns, ends_wait_ns; /* when its end is said again, and how long after that */
   api_value *newest;
-  api_node_set nodes, ended;
-  uint32_t calls[API_MAX_NODES]; /* sent to each node: PREPARE waits there for as many */
+  api_node_set nodes, ended, sparing; /* sparing: its end has been answered for all but that */
+  uint32_t calls[API_MAX_NODES];      /* sent to each node: PREPARE waits there for as many */
   uint32_t phase;
+  uint32_t phase_at[API_MAX_NODES]; /* the last one that the node had a part in */
   bool running;                     /* a backward pass */
   uint32_t called[API_MAX_MODULES]; /* calls of each module so far */
   api_node_set expected, finished;
@@ -348,7 +355,8 @@ struct cleave_runtime {
   api_peer *peers;
   uint32_t n_peers;
   clv_wire_id session;
-  uint64_t epoch; /* 0: a session that nobody goes on with */
+  uint64_t epoch;
+  bool single; /* a session that nobody goes on with */
   clv_key seed;
 
   pthread_mutex_t lock;
@@ -470,6 +478,10 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
 /* With the lock, waits: the owners of what is kept of a context have answered. */
 void api_kepts_wait(cleave_runtime *rt, api_context *c, uint64_t until_ns);
 void api_kepts_leave(cleave_runtime *rt, api_context *c); /* its end no longer waits */
+/* Their owners may hear that it has failed before they hear what to keep. */
+void api_kepts_context_fail(cleave_runtime *rt, const api_context *c);
+/* Tells the nodes what kept values of the context may need of them. False: nothing. */
+bool api_kepts_spare(cleave_runtime *rt, api_context *c);
 /* REF_ frames: what the master's own node tells the program, what workers have for it or for each
  * other. Returns true when the packet was given away. */
 bool api_on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p);
@@ -501,6 +513,8 @@ cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error);
 /* With the lock: a context that ended without anybody waiting is freed when all nodes have
  * answered. */
 void api_context_ended(cleave_runtime *rt, api_context *c);
+/* Nothing is kept any more that its owner has not answered for. */
+void api_context_end_owed(cleave_runtime *rt, api_context *c);
 
 clv_lr_schedule api_schedule_of(const cleave_schedule *s);
 /* With the lock: the parameters that the groups mean are this optimiser's. When it fails,

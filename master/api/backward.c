@@ -141,12 +141,14 @@ typedef struct preparing {
   api_context *c;
   uint32_t node;
   bool retain, vote;
+  uint32_t skipped;
   clv_packet *packet;
 } preparing;
 
 static cleave_status flush(preparing *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
   p->packet->frame.backward.more = more;
+  p->packet->frame.backward.skipped = p->skipped;
   return api_send_with_next(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
@@ -176,6 +178,8 @@ static cleave_status add_call(preparing *p, const api_value *v, cleave_error *er
 static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node,
                                   size_t n_groups, bool retain, cleave_error *error) {
   preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
+  p.skipped = c->phase - c->phase_at[node] - 1;
+  c->phase_at[node] = c->phase;
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
   cleave_status status = CLEAVE_OK;

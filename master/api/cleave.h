@@ -445,7 +445,9 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until every node has freed what it held for the context. Its references and futures are
- * released with it; what was kept of it is not, and its owners' answers are waited for first. Calls
+ * released with it; what was kept of it is not, and its owners' answers are waited for first.
+ * Values that are kept and still to come are computed all the same, and with them, at whatever
+ * node, the calls that they depend on and no others: these alone are not waited for. Other calls
  * and backward passes in progress are given up; a step on its way is waited for first, and one that
  * had to be taken back is the error of this function. */
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
@@ -578,8 +580,10 @@ typedef struct cleave_kept {
   uint64_t id; /* 0: none */
 } cleave_kept;
 
-/* Returns at once, also when the value has not been computed. It stays at the node of its module;
- * of a leaf in this process. If there never is a value, the error takes its place, and is given by
+/* Returns at once, also when the value has not been computed. Closing its context never decides
+ * whether there is one: it is computed, or the reference holds the error of what failed, be it a
+ * call or the context. It stays at the node of its module;
+ * of a leaf in this process. If there never is a value, that error takes its place, and is given by
  * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later
  * function on it but its release. A node, this one too, that is silent for limits.reference_lease
  * of the session is taken for dead: what was kept for it alone is freed, and its handles are

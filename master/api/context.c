@@ -55,7 +55,7 @@ void api_drop_value(cleave_runtime *rt, api_value *v) {
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
                              cleave_error *error) {
   api_value *v = api_id_table_get(&rt->values, handle.id);
-  if (v && !v->released) {
+  if (v && !v->released && !v->context->closing) {
     *ret = v;
     return CLEAVE_OK;
   }
@@ -63,7 +63,8 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
     return api_fail(error, CLV_INVALID, "%llu is no reference of this runtime",
                     (unsigned long long)handle.id);
   return api_fail(error, CLV_NOT_FOUND, "reference %llu %s", (unsigned long long)handle.id,
-                  v ? "was released" : "is gone: it was released or its context was closed");
+                  v && !v->context->closing ? "was released"
+                                            : "is gone: it was released or its context was closed");
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -103,6 +104,7 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
   if (c->failed) return;
   c->failed = true;
   c->failure = *failure;
+  api_kepts_context_fail(rt, c);
   if (rt->deciding != c) api_context_notify(rt, c, notified);
   api_wake(rt);
 }
@@ -135,7 +137,8 @@ cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->nodes & NODE_BIT(node)) api_context_fail(rt, c, failure, NODE_BIT(node));
+    if (c->nodes & ~(c->lingers ? c->ended : 0) & NODE_BIT(node))
+      api_context_fail(rt, c, failure, NODE_BIT(node));
   api_kepts_node_fail(rt, node, failure);
   for (api_state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
@@ -247,9 +250,34 @@ api_node_set api_lost_nodes(const cleave_runtime *rt) {
   return lost;
 }
 
+/* Its values travel still, on the way to those that are kept, but nobody can name them. */
+static void hide_values(cleave_runtime *rt, api_context *c) {
+  for (api_value *v = c->newest; v; v = v->older) {
+    if (v->future) api_id_table_remove(&rt->futures, v->future);
+    v->future = 0;
+    v->gradient = clv_tensor_unref(v->gradient);
+    if (!v->node_wants) v->here = clv_tensor_unref(v->here);
+  }
+}
+
+static void linger(cleave_runtime *rt, api_context *c) {
+  hide_values(rt, c);
+  rt->n_ending -= c->ending;
+  c->ending = false;
+  c->lingers = true;
+}
+
 void api_context_ended(cleave_runtime *rt, api_context *c) {
-  if (c->ending && !c->users && !(c->nodes & ~c->ended & ~api_lost_nodes(rt)))
-    api_context_forget(rt, c);
+  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  if (c->ending && silent && !(silent & ~c->sparing)) linger(rt, c);
+  if ((c->ending || c->lingers) && !c->owes_end && !c->users && !silent) api_context_forget(rt, c);
+}
+
+void api_context_end_owed(cleave_runtime *rt, api_context *c) {
+  if (!c->owes_end) return;
+  c->owes_end = false;
+  c->spares = api_kepts_spare(rt, c);
+  (void)send_ends(rt, c, NULL);
 }
 
 cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error) {
@@ -257,6 +285,29 @@ cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error) {
   if (status != CLEAVE_OK && error) *error = rt->late;
   rt->late.status = CLEAVE_OK;
   return status;
+}
+
+/* Not before it is known that nothing is given up which somebody keeps. */
+static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error *error) {
+  linger(rt, c);
+  c->owes_end = true;
+  return api_fail(error, CLV_DEADLINE,
+                  "the owners of %u kept values of context %s have not answered in time: it ends "
+                  "when they have",
+                  c->keeping, c->name);
+}
+
+/* Who waits in it does so no longer. Nodes that are to finish something do not hear of it. */
+static void give_up(cleave_runtime *rt, api_context *c) {
+  cleave_error why;
+  if (c->failed || !c->users) return;
+  api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
+  if (!c->spares) {
+    api_context_fail(rt, c, &why, 0);
+    return;
+  }
+  c->failed = true;
+  c->failure = why;
 }
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
@@ -272,10 +323,15 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                     c->name);
   c->closing = c->ending = true;
   runtime->n_ending++;
+  if (c->keeping && !c->failed) return end_later(runtime, c, error);
+  c->spares = !c->failed && api_kepts_spare(runtime, c);
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->final_step) status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
-  drop_values(runtime, c);
+  if (c->spares)
+    hide_values(runtime, c);
+  else
+    drop_values(runtime, c);
   api_context_ended(runtime, c);
   return status;
 }
@@ -292,18 +348,22 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handl
   c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
   c->closing = true;
-  cleave_error given_up;
-  api_fail(&given_up, CLV_CANCELLED, "context %s was closed", c->name);
-  if (!c->failed && c->users) api_context_fail(runtime, c, &given_up, 0);
+  bool later = c->keeping && !c->failed;
+  c->spares = !c->failed && (later || api_kepts_spare(runtime, c));
+  give_up(runtime, c);
   api_wake(runtime);
   while (c->users) api_sleep(runtime, until);
+  if (later) return end_later(runtime, c, error);
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->undone) status = api_context_failure(c, error);
-  while (c->nodes & ~c->ended & ~api_lost_nodes(runtime)) {
+  while (c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(runtime)) {
     if (api_sleep(runtime, until)) continue;
     status = api_fail(error, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
     break;
   }
-  api_context_forget(runtime, c);
+  if (status == CLEAVE_OK && (c->nodes & ~c->ended & ~api_lost_nodes(runtime)))
+    linger(runtime, c);
+  else
+    api_context_forget(runtime, c);
   return status;
 }

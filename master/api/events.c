@@ -172,10 +172,11 @@ static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   if (!c) return false;
-  if (c->events && !(c->ended & NODE_BIT(from->index))) api_take_trace(rt, from, p);
-  c->ended |= NODE_BIT(from->index);
+  if (c->events && !((c->ended | c->sparing) & NODE_BIT(from->index))) api_take_trace(rt, from, p);
+  bool spares = c->spares && p->frame.step;
+  *(spares ? &c->sparing : &c->ended) |= NODE_BIT(from->index);
   bool awaited = !c->ending || rt->n_awaiting;
-  rt->wake |= awaited && !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
+  rt->wake |= awaited && !(c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(rt));
   api_context_ended(rt, c);
   return false;
 }

@@ -14,8 +14,9 @@
 
 /* Its context need not wait for its owner any more. */
 static void answered(cleave_runtime *rt, api_kept *k) {
-  if (k->context) k->context->keeping--;
+  api_context *c = k->context;
   k->context = NULL;
+  if (c && --c->keeping == 0) api_context_end_owed(rt, c);
   rt->wake = true;
 }
 
@@ -110,6 +111,7 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept *
   k->ids = (clv_ref_ids){ref, fork, key};
   k->module = v->module;
   k->owner = v->module ? v->module->node : 0;
+  k->value = v->id;
   k->dtype = v->dtype;
   k->shape = v->shape;
   snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
@@ -162,9 +164,76 @@ static void leave_context(cleave_runtime *rt, const api_context *c) {
     if (k->context == c) k->context = NULL;
 }
 
+void api_kepts_context_fail(cleave_runtime *rt, const api_context *c) {
+  size_t at = 0;
+  for (api_kept *k; c->keeping && (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->context != c || k->failed) continue;
+    k->failed = true;
+    k->failure = c->failure;
+  }
+}
+
 void api_kepts_leave(cleave_runtime *rt, api_context *c) {
   if (c->keeping) leave_context(rt, c);
   c->keeping = 0;
+}
+
+/* ---- what the end of a context spares -------------------------------------------------------- */
+
+/* Somebody may ask for it, and nobody here knows that it is there. */
+static bool is_to_come(const api_kept *k) {
+  bool asked = !k->released || k->uses || k->users;
+  return asked && k->module && !k->failed && !k->there;
+}
+
+static bool mark_kept(cleave_runtime *rt, const api_context *c) {
+  size_t at = 0;
+  bool any = false;
+  for (const api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    api_value *v = is_to_come(k) ? api_id_table_get(&rt->values, k->value) : NULL;
+    if (!v || v->context != c) continue;
+    v->spared = any = true;
+  }
+  return any;
+}
+
+/* A call is newer than what it takes. */
+static void mark_inputs(api_context *c) {
+  for (api_value *v = c->newest; v; v = v->older)
+    for (uint32_t i = 0; v->spared && i < v->n_args; i++) {
+      api_value *a = v->args[i];
+      a->spared = true;
+      a->wanted |= a->module && a->module->node != v->module->node;
+    }
+}
+
+static void send_spare(cleave_runtime *rt, const api_context *c, uint32_t node, const uint64_t *ids,
+                       uint32_t n) {
+  clv_packet *p;
+  clv_err ignored; /* then it is given up with the rest */
+  if (n && clv_packet_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
+    (void)api_send(rt, node, p, NULL);
+}
+
+static void notify_wanted(cleave_runtime *rt, const api_context *c, uint32_t node) {
+  uint64_t ids[CLV_WIRE_UPSTREAM];
+  uint32_t n = 0;
+  for (const api_value *v = c->newest; v; v = v->older) {
+    if (!v->wanted || v->module->node != node) continue;
+    ids[n++] = v->id;
+    if (n < CLV_WIRE_UPSTREAM) continue;
+    send_spare(rt, c, node, ids, n);
+    n = 0;
+  }
+  send_spare(rt, c, node, ids, n);
+}
+
+bool api_kepts_spare(cleave_runtime *rt, api_context *c) {
+  if (!mark_kept(rt, c)) return false;
+  mark_inputs(c);
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if (c->nodes & NODE_BIT(i)) notify_wanted(rt, c, i);
+  return true;
 }
 
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
@@ -324,6 +393,7 @@ static void take_value(cleave_runtime *rt, api_kept *k, const api_peer *owner,
     api_fail(&k->not_got, CLV_ANSWER, "'%s' answered with a tensor of another shape", owner->name);
     api_place_error(&k->not_got, owner->name, k->module ? k->module->name : "");
   }
+  k->there |= fits && !p->frame.has_failure;
   k->fetching = false;
   k->fetches++;
   rt->wake = true;

@@ -211,11 +211,12 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
   rt->session = (clv_wire_id){0};
-  rt->epoch = c->attempt.epoch;
+  rt->single = !c->attempt.epoch;
+  rt->epoch = rt->single ? 1 : c->attempt.epoch;
   memcpy(&rt->session, c->attempt.session, sizeof rt->session);
   if (!c->train.seed.given && !c->train.seed.drawn)
     TRY(api_random(rt, &rt->seed, sizeof rt->seed, &err));
-  if (!rt->epoch) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
+  if (rt->single) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
   return CLEAVE_OK;
 }
 
@@ -397,7 +398,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->ending) continue; /* released, and on its way out */
+    if (c->ending || c->lingers) continue; /* released, and on its way out */
     l->contexts++;
     api_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -422,8 +423,10 @@ static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   for (bool ending = true; ending;) {
     size_t at = 0;
     ending = false;
-    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; ending = true)
-      if (!c->ending) return c->id;
+    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
+      if (!c->ending && !c->lingers) return c->id;
+      ending |= c->ending;
+    }
     ending = ending && api_sleep(rt, until_ns);
   }
   return 0;

@@ -207,11 +207,11 @@ static void fetch_kept_of(program *p, const scope *s) {
     if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
 }
 
-/* What is still to be computed when a context ends is given up. */
+/* What is still to be computed when a context ends is given up, but for what is kept. */
 static void compute_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].moves) fetch(p, s, &s->values[i], "what moves statistics");
-  fetch_kept_of(p, s);
+  if (one_in(p, 3)) fetch_kept_of(p, s);
 }
 
 void do_open(program *p) {
@@ -284,6 +284,7 @@ static void do_fetch_kept(program *p) {
 
 void do_release_kept(program *p, int index) {
   kept_value k = p->kept[index];
+  if (one_in(p, 2)) fetch_kept(p, index);
   p->kept[index] = p->kept[--p->n_kept];
   if (!k.id.id) {
     skip(p, "release kept");
@@ -370,6 +371,8 @@ static void do_backward(program *p, scope *s) {
   if (s->n_losses < n) return;
   if (s->old) fetch_all(p, s);
   backward(p, s, weighted ? unequal : NULL, (size_t)n, retain);
+  if (s->old)
+    s->needs |= s->stands; /* whether the context has failed is said by all that follows */
   read_gradients(p, s);
 }
 

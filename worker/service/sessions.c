@@ -237,8 +237,10 @@ static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_req
 /* Epochs only rise: whoever was cut off does not come back beside the attempt that followed. */
 static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
                               bool *ret_changed, clv_err *err) {
-  CLV_TRY(clv_epochs_enter(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
-                           ret_changed, err));
+  *ret_changed = false;
+  if (!r->single)
+    CLV_TRY(clv_epochs_enter(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
+                             ret_changed, err));
   end_earlier(v, uri, r);
   return CLV_OK;
 }

@@ -188,7 +188,6 @@ clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t ses
   epoch_entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
   memcpy(x.session, session, sizeof x.session);
   *ret_changed = false;
-  if (!epoch) return CLV_OK;
   pthread_mutex_lock(&e->lock);
   clv_code code = enter(e, &x, ret_changed, err);
   pthread_mutex_unlock(&e->lock);

@@ -244,6 +244,39 @@ static bool a_handle_that_was_released_is_known_for_it(void) {
   return close_context(c);
 }
 
+/* Through every node and back, kept while all of it is still to be computed; its context is closed,
+ * or ended. */
+static bool keep_at_once(bool ends, cleave_kept *ret) {
+  cleave_module *const way[] = {on_a, on_b, at_home, on_b, on_a};
+  cleave_context c;
+  cleave_reference x;
+  DO(open_context(&c));
+  DO(some_leaf(c, 16, &x));
+  for (int i = 0; i < 5; i++) MUST(cleave_call(rt, c, way[i], &x, 1, &x, e));
+  MUST(cleave_keep(rt, x, ret, e));
+  if (!ends) return close_context(c);
+  MUST(cleave_context_end(rt, c, e));
+  return true;
+}
+
+static bool what_is_kept_is_computed_whatever_closes(void) {
+  enum { MOST = 100 };
+  cleave_kept k[MOST];
+  cleave_tensor first = {0}, t = {0};
+  int n = times < MOST ? times : MOST;
+  for (int i = 0; i < n; i++) DO(keep_at_once(i % 4 == 3, &k[i]));
+  DO(fetched(k[0], &first));
+  for (int i = 0; i < n; i++) {
+    DO(fetched(k[i], &t));
+    DO(same(&first, &t));
+    DO(release(k[i]));
+  }
+  note(&first);
+  cleave_tensor_done(&first);
+  cleave_tensor_done(&t);
+  return true;
+}
+
 /* The workers grant 48 MiB: what is released is free for what comes. */
 static bool released_values_are_freed(void) {
   enum { ROWS = 64 };
@@ -283,6 +316,7 @@ static const struct {
     TEST(an_error_is_stored_in_the_reference),
     TEST(the_owner_confirms),
     TEST(a_handle_that_was_released_is_known_for_it),
+    TEST(what_is_kept_is_computed_whatever_closes),
     TEST(released_values_are_freed),
 };
 

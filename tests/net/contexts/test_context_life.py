@@ -189,7 +189,7 @@ def what_is_wrong_is_refused_and_the_session_continues():
         assert "has 1 input, not 2" in w.recv(pb.VALUE, message=802).failure.text
         for context, phase, calls, text in (
                 (61, 1, [(900, 1, False, [])], "call 384 is not here"),
-                (62, 2, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 321"),
+                (62, 1, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 321"),
                 (63, 1, [(801, 0, True, [])], "12 elements; a root is a scalar"),
                 (64, 1, [(801, 1, False, []), (801, 1, False, [])], "named twice")):
             forward_and_value(w, context, 801, x)

@@ -144,17 +144,45 @@ def a_fork_of_another_worker_keeps_the_value():
         assert owns(w, 0)
 
 
+def kept_without_its_input(w):
+    """100, whose input is to come, is kept."""
+    w.send(call(1, 100, 0, [(99, False)], training=False))
+    w.send(keep(1, 1, 100))
+    acknowledged(w, 1)
+
+
+def fetched(w, number):
+    w.send(said(pb.REF_FETCH, number))
+    return answers(w, 2)[(pb.REF_VALUE, 0)]
+
+
 @suite.test
-def a_context_that_ends_leaves_an_error_in_the_reference():
+def a_context_that_ends_spares_what_is_kept():
     with one_module() as w:
-        w.send(call(1, 100, 0, [(99, False)], training=False))  # 99 never comes
-        w.send(keep(1, 1, 100))
-        acknowledged(w, 1)
-        end(w, 1)
-        for number in (2, 3):
-            w.send(said(pb.REF_FETCH, number))
-            f = answers(w, 2)[(pb.REF_VALUE, 0)]
-            assert f.failure.code == CANCELLED and "context ended" in f.failure.text
+        x = randoms(random.Random(5), N, D)
+        kept_without_its_input(w)
+        w.send(call(1, 101, 0, [(99, False)], training=False))
+        w.send(pb.Frame(kind=pb.END_CONTEXT, context=1, message=7))
+        assert w.recv(pb.ENDED, reply_to=7).step == 1
+        w.send(call(1, 102, 0, [(99, False)], training=False))  # it has ended
+        w.send(frame(pb.VALUE, raw(x), [N, D], context=1, message=99))
+        assert w.recv(pb.ENDED, reply_to=7).step == 0
+        assert fetched(w, 2).tensors
+        modules = w.status().modules
+        assert [m.evals for m in modules] == [1], modules
+
+
+@suite.test
+def what_fails_a_context_is_the_error_of_the_reference():
+    with one_module() as w:
+        kept_without_its_input(w)
+        w.send(pb.Frame(kind=pb.ABORT, context=1, failure=pb.Failure(code=14, text="w2 is gone")))
+        f = fetched(w, 2)
+        assert (f.failure.code, f.failure.text) == (14, "w2 is gone"), f
+        w.send(keep(3, 2, 200, ref=REF + 8, fork=FORK + 8))  # which nothing makes
+        acknowledged(w, 3)
+        w.send(pb.Frame(kind=pb.END_CONTEXT, context=2, message=8))
+        assert w.recv(pb.ENDED).step == 0
 
 
 @suite.test

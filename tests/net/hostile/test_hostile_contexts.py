@@ -102,6 +102,13 @@ def backward_out_of_order(e):
     p.good(first, passes()).refuses(passes(phase=2), FAILED)             # the first has not ended
     p.good(first, passes(n=2), brings()).refuses(brings(), EXISTS)       # the same place
     p.good(first, brings(), brings(order=1)).refuses(passes(), INVALID)  # more than announced
+    p.good(first, passes(n=2), brings()).refuses(brings(order=2), INVALID)  # a place that is not
+    # there, ahead of the pass
+    p.good(first, brings(order=7)).refuses(passes(), INVALID)
+    p.good(first).refuses(passes(phase=3), FAILED)                          # two passes are missing
+    # it had no part in these
+    p.good(first, passes(phase=3, skipped=2), brings(phase=3), answers=2)
+    p.good(first).refuses(passes(to=[(0, 6, 0, 0)]), INVALID)               # its input was 5
     p.good(first, passes()).refuses(brings(of=X), INVALID)               # the wrong shape
     p.good(first, passes()).refuses(brings(of=(f32([1] * 16), [16])), INVALID)
     p.good(*DONE, answers=2).refuses(brings(), FAILED)                   # it is over

@@ -184,6 +184,7 @@ def frames(context, value, module):
         pb.DELIVER: [deliver(context, value), deliver(context, value, "w2")],
         pb.VALUE: [frame(pb.VALUE, X, [N, D], context=context, message=value)],
         pb.DROP: [pb.Frame(kind=pb.DROP, context=context, upstream=[value])],
+        pb.SPARE: [pb.Frame(kind=pb.SPARE, context=context, upstream=[value])],
         pb.PREPARE: [prepare(context, 1, [(value, 1, False, [(0, 1, 0, 0)])], vote=True)],
         pb.GRADIENT: [gradient(context, 1, value, X, [N, D])],
         pb.APPLY: [pb.Frame(kind=pb.APPLY, context=context, message=5, module=m, commit=step)

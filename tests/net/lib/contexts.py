@@ -95,10 +95,10 @@ def deliver(context, value, to=""):
     return pb.Frame(kind=pb.DELIVER, context=context, message=value, to=to)
 
 
-def prepare(context, phase, calls, retain=False, vote=False, peers=()):
+def prepare(context, phase, calls, retain=False, vote=False, peers=(), skipped=0):
     """calls: (id, contributions, root, [(slot, value, peer number, order)])."""
     f = pb.Frame(kind=pb.PREPARE, context=context, phase=phase,
-                 backward=pb.Backward(retain=retain, vote=vote, peers=peers))
+                 backward=pb.Backward(retain=retain, vote=vote, peers=peers, skipped=skipped))
     for c in calls:
         n = f.backward.calls.add(call=c[0], contributions=c[1], root=c[2])
         for slot, value, to, order in c[3]:

@@ -227,10 +227,10 @@ static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
 }
 
 static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
-  static const clv_frame_kind kinds[] = {CLV_CALL,     CLV_CALL,  CLV_CALL,     CLV_DELIVER,
-                                         CLV_VALUE,    CLV_DROP,  CLV_PREPARE,  CLV_PREPARE,
-                                         CLV_GRADIENT, CLV_APPLY, CLV_REVERT,   CLV_END_CONTEXT,
-                                         CLV_GRADIENT, CLV_ABORT, CLV_STATE_GET};
+  static const clv_frame_kind kinds[] = {CLV_CALL,        CLV_CALL,     CLV_CALL,  CLV_DELIVER,
+                                         CLV_VALUE,       CLV_DROP,     CLV_SPARE, CLV_PREPARE,
+                                         CLV_PREPARE,     CLV_GRADIENT, CLV_APPLY, CLV_REVERT,
+                                         CLV_END_CONTEXT, CLV_GRADIENT, CLV_ABORT, CLV_STATE_GET};
   clv_err err = {0};
   clv_packet *p;
   clv_frame_kind kind = kinds[draw(seed, CLV_COUNT(kinds))];
@@ -249,7 +249,8 @@ static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
     return;
   }
   if (kind == CLV_PREPARE) random_prepare(p, seed);
-  if (kind == CLV_DROP) p->frame.upstream[p->frame.n_upstream++] = 1 + draw(seed, 12);
+  if (kind == CLV_DROP || kind == CLV_SPARE)
+    p->frame.upstream[p->frame.n_upstream++] = 1 + draw(seed, 12);
   if (kind == CLV_VALUE || (kind == CLV_GRADIENT && draw(seed, 4))) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = filled(f, 0);
     clv_packet_add(p, t);

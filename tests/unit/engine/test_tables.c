@@ -41,6 +41,7 @@ static void on_result(engine *w, clv_result *r) {
   if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
     fprintf(all->log, "/%llu", (unsigned long long)f->message);
   if (f->phase) fprintf(all->log, " phase %u", f->phase);
+  if (f->step) fprintf(all->log, ", %u spared", (unsigned)f->step);
   if (clv_frame_fails(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
   fprintf(all->log, "\n");
   if (clv_frame_fails(f)) hear(all, f->failure.text);
@@ -49,7 +50,7 @@ static void on_result(engine *w, clv_result *r) {
 
 /* The states of a context, of its values and of the calls that make them. */
 static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) {
-  static const char *const contexts[] = {"open", "failed", "ended"};
+  static const char *const contexts[] = {"open", "failed", "ending", "ended"};
   static const char *const passes[] = {"", ", collecting", ", active", ", ending"};
   static const char *const values[] = {"awaited", "making", "leaf", "made"};
   static const char *const calls[] = {"coming",   "waiting", "ready", "ran",  "retained",
@@ -172,6 +173,13 @@ static void drop(engine *w, uint64_t context, uint64_t id) {
   send(w, p);
 }
 
+static void spare(engine *w, uint64_t context, uint64_t id) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_spare(w->pool, context, &id, 1, &p, &err));
+  send(w, p);
+}
+
 static void gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, bool flows) {
   clv_err err = {0};
   clv_packet *p;
@@ -183,12 +191,16 @@ static void gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, b
 enum { RETAIN = 1, VOTE = 2, MORE = 4 };
 
 /* id 0: it names no call; each has one gradient. */
+/* Where phases are left out, it had no part in them. */
 static void prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;
+  const clv_context *c = clv_context_find(w->contexts, context);
+  uint32_t last = c ? c->phase : 0;
   assert_ok(clv_packet_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
                                flags & MORE, &p, &err));
   if (id) assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  p->frame.backward.skipped = phase > last ? phase - last - 1 : 0;
   send(w, p);
 }
 
@@ -245,10 +257,23 @@ static void every_frame(engine *w, uint64_t c) {
   deliver(w, c, 12);
   value(w, c, 13);
   drop(w, c, 13);
+  spare(w, c, 12);
   gradient(w, c, 1, 12, true);
   prepare(w, c, 1, 12, 0);
   apply(w, c);
   revert(w, c);
+}
+
+/* Ends that spare 12 = f(50): it comes, after everything else; or the context is given up. */
+static void ends(engine *w, uint64_t c) {
+  for (int given_up = 0; given_up < 2; given_up++, c++) {
+    call(w, c, 12, 50);
+    keep(w, c, 12);
+    end(w, c);
+    every_frame(w, c);
+    end(w, c);
+    given_up ? give_up(w, c) : value(w, c, 50);
+  }
 }
 
 static void contexts(engine *w) {
@@ -264,6 +289,7 @@ static void contexts(engine *w) {
   }
   call(w, 4, 11, 0);
   give_up(w, 4);
+  ends(w, 5);
   assert_int_equal(w->contexts->n_open, 0); /* and nothing of them is held */
   assert_null(w->contexts->open);
 }

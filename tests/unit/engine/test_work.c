@@ -80,6 +80,13 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   add_frame(g, c, p);
 }
 
+/* Of the gradient of what call i takes: behind the one from outside and those of earlier calls. */
+static uint32_t place_of(const uint32_t *arg, uint32_t i) {
+  uint32_t n = 1;
+  for (uint32_t k = 0; k < i; k++) n += arg[k] == arg[i];
+  return n;
+}
+
 /* Each call has the gradient of its value from outside and from those that use it. */
 static void backward(program *g, uint32_t c, const uint32_t *arg) {
   clv_err err = {0};
@@ -90,7 +97,7 @@ static void backward(program *g, uint32_t c, const uint32_t *arg) {
     uint32_t n = 1;
     for (uint32_t k = i + 1; k < CALLS; k++) n += arg[k] == i + 1;
     assert_ok(clv_packet_need(p, id_of(c, i + 1), n, 0, &err));
-    if (arg[i]) assert_ok(clv_packet_target(p, 0, id_of(c, arg[i]), "", i + 1, &err));
+    if (arg[i]) assert_ok(clv_packet_target(p, 0, id_of(c, arg[i]), "", place_of(arg, i), &err));
   }
   add_frame(g, c, p);
   for (uint32_t i = 0; i < CALLS; i++) {

@@ -25,7 +25,7 @@ call = frame(pb.CALL, micro_batch=3, flags=pb.FLAG_TRAINING,
 call.tensors.add(dtype=1, dims=[2, 3], bytes=24, crc32c=0xDEADBEEF)
 call.tensors.add(dtype=3, dims=[5], bytes=40, crc32c=0x12345678)
 
-backward = pb.Backward(retain=True, vote=True, more=True, peers=["worker-2", "w3"], calls=[
+backward = pb.Backward(retain=True, vote=True, more=True, skipped=2, peers=["worker-2", "w3"], calls=[
     pb.NeededCall(call=80, root=0.25, targets=[
         pb.Target(value=79, to=2), pb.Target(value=78, slot=1, order=4095)]),
     pb.NeededCall(call=79, contributions=1),

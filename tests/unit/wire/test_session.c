@@ -97,7 +97,7 @@ static void hello_says_what_is_wrong(void **state) {
   clv_wire_hello_request request = {.about = some_about()};
   request.about.protocol = CLV_WIRE_PROTOCOL - 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
-               "protocol 5, this side speaks 6");
+               "protocol 6, this side speaks 7");
   request.about = some_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
@@ -135,6 +135,7 @@ static void sessions_round_trip(void **state) {
                                    .n_peer_identities = 2,
                                    .peer_identities = peers,
                                    .config_digest = some_digest(9),
+                                   .single = true,
                                    .reference_lease_ms = 2500};
   CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
@@ -147,6 +148,7 @@ static void sessions_round_trip(void **state) {
   assert_string_equal(got.peer_identities[0], peers[0]);
   assert_memory_equal(&got.config_digest, &request.config_digest, sizeof got.config_digest);
   assert_int_equal(got.reference_lease_ms, 2500);
+  assert_true(got.single);
   request.lanes = CLV_WIRE_LANES + 1;
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
@@ -168,7 +170,7 @@ static void leases_have_limits(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_open_request request = {.session = some_id(1), .name = "s"};
+  clv_wire_open_request request = {.session = some_id(1), .epoch = 1, .name = "s"};
   for (size_t i = 0; i < CLV_COUNT(leases); i++) {
     CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
     request.reference_lease_ms = leases[i].said;

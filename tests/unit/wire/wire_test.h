@@ -70,6 +70,7 @@ static inline void sample_drop(clv_frame *f) {
 
 static inline void sample_prepare(clv_frame *f) {
   f->backward.retain = f->backward.vote = f->backward.more = true;
+  f->backward.skipped = 2;
   f->backward.n_calls = 3;
   f->backward.calls[0] = (clv_needed){.call = 80, .root = 1, .n_targets = 2};
   f->backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
@@ -147,7 +148,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
   if (kind == CLV_VALUE) f.has_failure = true;
   if (kind == CLV_ABORT || kind == CLV_ERROR || kind == CLV_VALUE)
     clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/module 1");
-  if (kind == CLV_DROP) sample_drop(&f);
+  if (kind == CLV_DROP || kind == CLV_SPARE) sample_drop(&f);
   if (kind == CLV_PREPARE) sample_prepare(&f);
   if (kind == CLV_GRADIENT) {
     f.order = 2;

@@ -1,0 +1,432 @@
+#!/usr/bin/python3
+"""The rules of PROTOCOL.md that carry a tag: each [R5.12] has a test r5_12_... here, which does the
+opposite on a live worker and sees it refused with the code of the page, while the worker goes on.
+Frames that are refused by what they are end their stream; a rule of the order of frames is an
+ERROR, an ABORT of its context, or a value that has failed."""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from hostile import *
+
+suite = Suite()
+GRAPH = lambda: mlp(8, 4)
+DENIED = pyclient.MISSING or grpc.StatusCode.PERMISSION_DENIED
+STEP = pyclient.MISSING or pb.Commit(scale=1, lr=0.1, apply=True)
+
+
+class With:
+    """Evil, for one rule."""
+    evil = None
+
+    def __enter__(self):
+        With.evil = With.evil or Evil()
+        return With.evil
+
+    def __exit__(self, *_):
+        With.evil.tidy()
+
+
+def rule(name, run):
+    """A test r..., as a function of Evil."""
+    def test():
+        with With() as e:
+            run(e)
+    test.__name__ = name
+    suite.test(test)
+
+
+def rules(table, kind):
+    for name, (made, *codes) in table.items():
+        rule(name, lambda e, made=made, codes=codes: kind(e, made, *codes))
+
+
+# ---- 2, 3: calls ---------------------------------------------------------------------------------
+
+def opening(**changed):
+    fields = dict(session=os.urandom(16), epoch=1, name="rule", config_digest=bytes(32))
+    return pb.OpenSessionRequest(**{**fields, **changed})
+
+
+def open_fails(e, changed, *codes):
+    fails(lambda: e.caller.stub.OpenSession(opening(**changed()), timeout=30 * SLOW), *codes)
+
+
+def load_fails(e, changed, *codes):
+    s = e.session(loaded=False, attached=False)
+    spec = [pb.TensorSpec(dtype=F32, dims=(4, 6))]
+    fails(lambda: e.caller.stub.LoadModule(load_request(s, GRAPH(), spec, **changed()), timeout=30 * SLOW), *codes)
+
+
+def attach_fails(e, changed, *codes):
+    s = e.session(attached=False)
+    try:
+        s.attach(**changed(e))
+    except Ended as end:
+        assert end.code in codes, (end.code, end.text)
+        return
+    raise AssertionError("it was accepted")
+
+
+def attempts(first, second, *codes):
+    """Of one session; the earlier one may have been closed."""
+    def run(e):
+        session = os.urandom(16)
+        e.made.append(e.caller.open(session, **first))
+        fails(lambda: e.caller.stub.OpenSession(opening(session=session, **second), timeout=30 * SLOW), *codes)
+    return run
+
+
+def is_not_there(ask):
+    def run(e):
+        s = e.session(attached=False)
+        fails(lambda: ask(e.caller.stub, s), NONE)
+    return run
+
+
+def closed_twice(e):
+    s = e.session(attached=False)
+    s.close()
+    fails(s.close, NONE)
+
+
+def somebody_elses(e):
+    with Caller(the.cluster.ports[0], the.cluster.certs) as other:
+        theirs = other.open(name="theirs")
+        for ask in (pb.StatusRequest(session=theirs.id), pb.CloseSessionRequest(session=theirs.id, epoch=1)):
+            method = e.caller.stub.Status if isinstance(ask, type(pb.StatusRequest())) else e.caller.stub.CloseSession
+            fails(lambda: method(ask), NONE)
+        theirs.close()
+
+
+def loaded_twice(e):
+    s = e.session(attached=False)
+    fails(lambda: s.load(GRAPH(), (4, 6)), EXISTS)
+
+
+def too_large(e):
+    whole = opening().SerializeToString() + b"\xaa\x3e\x80\x80\x10" + bytes(256 << 10)
+    assert e.caller.raw("OpenSession", whole)[0] == MORE
+
+
+def another_protocol(e):
+    code, text = e.caller.raw("Hello", pb.HelloRequest(about=pb.About(protocol=6, software="x")).SerializeToString())
+    assert code == UNIMPLEMENTED and "6" in text and "7" in text, (code, text)
+
+
+def too_many_fields(e):
+    assert e.caller.raw("OpenSession", b"\x22\x00" * 70_000)[0] in (MORE, INVALID)
+
+
+def attached_twice(e):
+    s = e.session()
+    lane = Lane(e.caller.channel)
+    lane.send(attach_of(s, e))
+    ends(lane, FAILED)
+
+
+def not_an_attach(e):
+    e.session(attached=False)
+    lane = Lane(e.caller.channel)
+    lane.send(pb.Frame(kind=pb.PING, message=1))
+    ends(lane, FAILED)
+
+
+if pyclient.MISSING is None:
+    rules({
+        "r2_1_an_epoch_of_0": (lambda: dict(epoch=0), INVALID),
+        "r3_4_an_identity_too_long": (lambda: dict(peer_identities=["spiffe://" + "x" * 300]), INVALID, MORE),
+        "r3_5_seventeen_lanes": (lambda: dict(lanes=17), INVALID, MORE),
+        "r3_6_a_session_of_five_bytes": (lambda: dict(session=b"short"), INVALID),
+        "r3_7_a_digest_of_five_bytes": (lambda: dict(config_digest=b"short"), INVALID),
+        "r3_8_a_session_without_a_name": (lambda: dict(name=""), INVALID),
+        "r3_9_a_lease_of_a_millisecond": (lambda: dict(reference_lease_ms=1), INVALID),
+    }, open_fails)
+    rule("r2_2_open_already", attempts({}, {}, EXISTS))
+    rule("r2_3_an_earlier_attempt", attempts(dict(epoch=6), dict(epoch=5), FAILED))
+    rule("r2_4_another_configuration", attempts(dict(epoch=6), dict(epoch=6, config_digest=bytes(31) + b"x"), FAILED))
+    rule("r2_5_of_another_epoch", is_not_there(
+        lambda stub, s: stub.CloseSession(pb.CloseSessionRequest(session=s.id, epoch=2))))
+    rule("r2_6_closed_twice", closed_twice)
+    rule("r2_7_somebody_elses", somebody_elses)
+    rule("r2_8_loaded_twice", loaded_twice)
+    rules({
+        "r2_9_attached_from_before_a_restart": (lambda e: dict(incarnation=bytes(16)), ABORTED),
+        "r2_10_attached_as_no_peer": (lambda e: dict(role=pb.ROLE_PEER), NONE),
+        "r4_3_a_lane_beyond_the_last": (lambda e: dict(lane=1, lanes=0), INVALID),
+    }, attach_fails)
+    rule("r3_1_over_256_KiB", too_large)
+    rule("r3_2_another_protocol", another_protocol)
+    rule("r3_3_more_fields_than_that", too_many_fields)
+    rule("r4_1_first_not_ATTACH", not_an_attach)
+    rule("r4_2_a_lane_twice", attached_twice)
+    rules({
+        "r3_10_a_module_over_254": (lambda: dict(module=ALL), INVALID),
+        "r3_11_one_key_too_few": (lambda: dict(keys=bytes(16)), INVALID),
+        "r3_12_no_such_parameter_to_freeze": (lambda: dict(frozen=["no.such"]), NONE),
+        "r3_13_no_such_device": (lambda: dict(device="abacus:0"), INVALID, NONE),
+        "r3_14_no_such_artifact": (lambda: dict(init=pb.INIT_ARTIFACT, artifact=pb.Artifact(name="none", sha256=bytes(32))), NONE),
+        "r3_15_no_such_peer": (lambda: dict(route=pb.Route(peers=["nobody"])), NONE),
+        "r3_16_a_rate_that_is_no_number": (lambda: dict(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_ADAM, lr=float("nan"))), INVALID),
+    }, load_fails)
+
+
+# ---- 4, 5: frames by themselves ------------------------------------------------------------------
+
+def stream_ends(e, made, *codes):
+    s = e.session()
+    for f in made():
+        s.lanes[0].send(f)
+    ends(s.lanes[0], *(codes or (INVALID,)))
+
+
+def changed(f, head=None, **fields):
+    """A frame with other fields, zeros too; head: of its tensor."""
+    for k, v in fields.items():
+        if isinstance(v, (int, str, bytes)):
+            setattr(f, k, v)
+        else:
+            f.MergeFrom(pb.Frame(**{k: v}))
+    for k, v in (head or {}).items():
+        if k == "dims":
+            del f.tensors[0].dims[:]
+            f.tensors[0].dims.extend(v)
+        else:
+            setattr(f.tensors[0], k, v)
+    return [f]
+
+
+def placed(f, position=0, backward=0, after=0):
+    f.call.position, f.call.input_position, f.call.after = position, backward, after
+    return f
+
+
+def of_call(head=None, **fields):
+    return lambda: changed(a_call(), head, **fields)
+
+
+def this(f):
+    return lambda: [f()]
+
+
+def needed(**kw):
+    return lambda: [pb.Frame(kind=pb.PREPARE, context=1, phase=1, backward=pb.Backward(
+        calls=[pb.NeededCall(**{"call": 5, "root": 1, **kw})]))]
+
+
+def needed_to(*targets):
+    return needed(targets=[pb.Target(**{"value": 1, **t}) for t in targets])
+
+
+def reference(kind, **fields):
+    about = {k: fields.pop(k) for k in list(fields) if k in ("ref", "fork", "number", "early", "yours")}
+    return lambda: [pb.Frame(kind=kind, **fields, reference=pb.Reference(**{"ref": 1, "fork": 2, "number": 1, **about}))]
+
+
+def commit(**kw):
+    return lambda: [pb.Frame(kind=pb.APPLY, context=1, message=3, commit=pb.Commit(**{"scale": 1, "lr": 1, "apply": True, **kw}))]
+
+
+def two_transfers():
+    f = call(1, 5, 0, [(0, False)] * 2)
+    for arg in f.call.args:
+        arg.here = True
+        f.tensors.add(dtype=F32, dims=[20_000], bytes=80_000, transfer=7)
+    return [f]
+
+
+def put(**kw):
+    return lambda: [frame(pb.STATE_PUT, *X, state=pb.State(**{"what": 1, "name": "x", "count": 1, **kw}))]
+
+
+DATA = bytes(100_000)
+if pyclient.MISSING is None:
+    rules({
+        "r4_4_another_size_than_its_shape": (of_call(head=dict(bytes=95)),),
+        "r4_5_nine_dimensions": (of_call(head=dict(dims=[1] * 9)), INVALID, MORE),
+        "r4_6_a_dtype_that_is_none": (of_call(head=dict(dtype=200)),),
+        "r4_7_a_wrong_checksum": (of_call(head=dict(crc32c=7)), LOST),
+        "r4_8_bytes_behind_its_tensors": (of_call(payload=X[0] + b"x"),),
+        "r4_9_over_64_KiB_in_a_frame": (this(lambda: a_call(of=(bytes(80 << 10), [20480]))),),
+        "r4_10_one_transfer_for_two_tensors": (two_transfers,),
+        "r4_11_a_transfer_beside_bytes": (of_call(head=dict(transfer=5)),),
+        "r4_12_a_chunk_beyond_its_total": (this(lambda: chunk(DATA, offset=1, total=100_000)),),
+        "r4_13_a_chunk_of_no_transfer": (this(lambda: chunk(DATA, transfer=0)),),
+        "r4_14_a_chunk_without_bytes": (this(lambda: chunk(b"", total=5)),),
+        "r4_15_another_total": (lambda: [chunk(DATA, total=200_000), chunk(DATA, total=300_000)],),
+        "r4_16_the_same_bytes_twice": (lambda: [chunk(DATA, total=250_000)] * 2,),
+        "r4_17_over_chunk_bytes": (this(lambda: chunk(bytes(MIB + 1))), MORE),
+        "r4_18_beyond_the_credit": (this(lambda: chunk(DATA, total=CREDIT + 1)), MORE),
+        "r5_1_a_kind_that_is_none": (of_call(kind=99),),
+        "r5_2_a_body_of_another_kind": (of_call(state=pb.State(what=1) if pb else None),),
+        "r5_3_a_body_that_is_missing": (this(lambda: pb.Frame(kind=pb.APPLY, context=1, message=3)),),
+        "r5_4_a_tensor_too_many": (this(lambda: frame(pb.DROP, *X, context=1)),),
+        "r5_5_a_flag_that_is_none": (of_call(flags=32),),
+        "r5_6_a_flag_of_another_kind": (this(lambda: pb.Frame(kind=pb.DROP, context=1, flags=1)),),
+        "r5_7_a_worker_where_none_is_named": (this(lambda: pb.Frame(kind=pb.DROP, context=1, to="w2")),),
+        "r5_8_upstream_of_a_CALL": (of_call(upstream=[1]),),
+        "r5_9_a_module_over_255": (of_call(module=256),),
+        "r5_10_a_scale_that_is_not_finite": (commit(scale=float("inf")),),
+        "r5_11_a_failure_of_code_17": (this(lambda: pb.Frame(
+            kind=pb.VALUE, context=1, message=5, failure=pb.Failure(code=17))),),
+        "r5_12_a_context_of_0": (of_call(context=0),),
+        "r5_13_a_message_of_0": (of_call(message=0),),
+        "r5_14_seventeen_calls": (this(lambda: prepare(1, 1, [(i, 0, 0, []) for i in range(5, 22)])),),
+        "r5_15_a_call_of_id_0": (needed(call=0),),
+        "r5_16_a_root_that_is_not_finite": (needed(root=float("nan")),),
+        "r5_17_more_contributions": (needed(contributions=4097),),
+        "r5_18_slot_8": (needed_to(dict(slot=8)),),
+        "r5_19_two_targets_of_a_slot": (needed_to(dict(slot=0), dict(slot=0, value=2)),),
+        "r5_20_a_target_of_order_4096": (needed_to(dict(order=4096)),),
+        "r5_21_a_worker_that_is_not_listed": (needed_to(dict(to=1)),),
+        "r5_22_positions_that_do_not_ascend": (this(lambda: placed(call(1, 9, 0, [(5, False)]), 5, 4)),),
+        "r5_23_a_position_of_a_step_not_taken": (commit(apply=False, position=3),),
+        "r5_24_a_reference_of_id_0": (reference(pb.REF_FETCH, ref=0),),
+        "r5_25_a_reference_without_a_number": (reference(pb.REF_FETCH, number=0),),
+        "r5_26_early_where_it_means_nothing": (reference(pb.REF_DELETE, early=True),),
+        "r5_27_a_gradient_of_order_4096": (this(lambda: gradient(1, 1, 5, *Y, order=4096)),),
+        "r5_28_an_item_behind_the_last": (put(index=9, count=9),),
+        "r5_29_a_value_without_anything": (this(lambda: pb.Frame(kind=pb.VALUE, context=1, message=5)),),
+        "r5_30_nine_arguments": (this(lambda: call(1, 9, 0, [(5, False)] * 9)),),
+        "r5_31_an_argument_that_is_nowhere": (this(lambda: call(1, 9, 0, [(0, False)])),),
+        "r5_32_a_phase_of_0": (this(lambda: prepare(1, 0, [(5, 1, False, [])])),),
+        "r5_33_another_ATTACH": (this(lambda: pb.Frame(kind=pb.ATTACH, attach=pb.Attach(
+            session=bytes(16), epoch=1, role=pb.ROLE_MASTER, incarnation=bytes(16)))), FAILED),
+        "r5_34_sixteen_more_rates": (commit(more_lrs=[1] * 16),),
+    }, stream_ends)
+
+
+# ---- 5, 6: frames where they stand ---------------------------------------------------------------
+
+def on_a_bulk_lane(e):
+    s = e.session(lanes=1)
+    bulk = s.attach(1)
+    bulk.send(a_call())
+    ends(bulk, FAILED)
+
+
+def before_a_module(e):
+    lane = e.session(loaded=False).lanes[0]
+    lane.send(a_call())
+    refuses(lane, FAILED)
+
+
+rule("r5_35_a_CALL_on_a_bulk_lane", on_a_bulk_lane)
+rule("r5_36_before_the_first_LoadModule", before_a_module)
+
+
+def first(c=1):
+    return call(c, 100, 0, [(5, True, *X)])
+
+
+def passes(n=1, phase=1, to=((0, 5, 0, 0),), value=100, **kw):
+    return prepare(1, phase, [(value, n, False, to)], **kw)
+
+
+def brings(of=Y, phase=1, value=100, order=0):
+    return gradient(1, phase, value, *of, order=order)
+
+
+def says(kind, context=1, **fields):
+    return pb.Frame(kind=kind, context=context, message=9, **fields)
+
+
+def done():
+    return [first(), passes(), brings()]  # answered by GRADIENT and FINISHED
+
+
+def is_refused(e, made, *codes):
+    """The last of these frames, after the good ones."""
+    lane = e.session().lanes[0]
+    for f in made():
+        lane.send(f)
+    return refuses(lane, *codes)
+
+
+def is_poison(e, made, *codes):
+    """The value 101 of its CALL has failed."""
+    lane = e.session().lanes[0]
+    for f in made():
+        lane.send(f)
+    poisons(lane, 1, 101, *codes)
+
+
+if pyclient.MISSING is None:
+    rules({
+        "r5_37_a_kind_no_worker_acts_on": (lambda: [says(pb.APPLIED)], UNIMPLEMENTED),
+        "r6_1_an_id_again": (lambda: [first(), a_call(100)], EXISTS),
+        "r6_2_a_value_that_is_made_here": (lambda: [first(), frame(pb.VALUE, *Y, context=1, message=100)], FAILED),
+        "r6_3_a_call_that_is_not_here": (lambda: [passes()], NONE),
+        "r6_4_a_pass_in_a_pass": (lambda: [first(), passes(), passes(phase=2)], FAILED),
+        "r6_5_a_place_that_is_taken": (lambda: [first(), passes(n=2), brings(), brings()], EXISTS),
+        "r6_6_a_place_that_is_not_there": (lambda: [first(), passes(n=2), brings(order=2)], INVALID),
+        "r6_7_a_phase_that_is_not_the_next": (lambda: [first(), passes(phase=3)], FAILED),
+        "r6_8_a_target_that_is_no_input": (lambda: [first(), passes(to=[(0, 6, 0, 0)])], INVALID),
+        "r6_9_an_input_without_a_gradient": (lambda: [call(1, 100, 0, [(5, False, *X)]), passes()], INVALID),
+        "r6_10_a_gradient_behind_its_call": (lambda: [*done(), brings()], FAILED),
+        "r6_11_a_second_backward": (lambda: [*done(), brings(phase=2), passes(phase=2)], FAILED),
+        "r6_12_backward_of_an_evaluation": (
+            lambda: [a_call(100, training=False), passes(to=[]), brings()], FAILED),
+        "r6_13_a_step_in_a_pass": (lambda: [first(), passes(), says(pb.APPLY, module=ALL, commit=STEP)], FAILED),
+        "r6_14_no_step_to_take_back": (lambda: [*done(), says(pb.REVERT)], FAILED),
+        "r6_15_a_root_that_is_no_scalar": (lambda: [first(), prepare(1, 1, [(100, 0, True, [])])], INVALID),
+        "r6_16_a_call_named_twice": (lambda: [first(), passes(n=2), passes(n=2)], FAILED, EXISTS),
+        "r6_17_a_gradient_of_another_shape": (lambda: [first(), passes(), brings(of=X)], INVALID),
+        "r6_18_a_gradient_of_an_input": (lambda: [first(), brings(value=5)], NONE),
+    }, is_refused)
+    rules({
+        "r6_19_a_module_that_is_not_here": (lambda: [call(1, 101, 77, [(0, True, *X)])], NONE),
+        "r6_20_an_input_too_many": (lambda: [call(1, 101, 0, [(0, True, *X)] * 2)], INVALID),
+        "r6_21_a_batch_of_another_shape": (lambda: [a_call(101, of=(f32([1] * 24), [6, 4]))], INVALID),
+        "r6_22_after_a_call_that_is_not_here": (lambda: [placed(call(1, 101, 0, [(0, True, *X)]), after=77)], NONE),
+        "r6_23_an_input_that_is_here_already": (
+            lambda: [first(), call(1, 101, 0, [(5, True, *X)])], EXISTS),
+        "r6_24_a_position_that_is_taken": (
+            lambda: [placed(call(1, 100, 0, [(0, True, *X)]), 1),
+                     placed(call(1, 101, 0, [(0, True, *X)]), 1)], EXISTS, FAILED),
+    }, is_poison)
+
+
+# ---- 12: references ------------------------------------------------------------------------------
+
+def told(lane, kind, number, code=None, **fields):
+    about = {k: fields.pop(k) for k in list(fields) if k in ("ref", "fork", "key", "node")}
+    lane.send(pb.Frame(kind=kind, **fields, reference=pb.Reference(**{"ref": 1, "fork": 2, "number": number, **about})))
+    if code is None:
+        return
+    while (got := lane.recv()).kind != pb.REF_ACK or got.reference.number != number:
+        pass
+    assert got.failure.code == (code and code.value[0]), got
+
+
+def a_kept_value(e):
+    lane = e.session().lanes[0]
+    lane.send(a_call(100))
+    told(lane, pb.REF_KEEP, 1, 0, key=7, context=1, message=100)
+    return lane
+
+
+def of_nobody(**ids):
+    return lambda e: told(a_kept_value(e), pb.REF_FETCH, 2, NONE, **ids)
+
+
+def a_wrong_key(e):
+    """Answered as one that may be early is: when its lease is over, so not before another
+    request."""
+    lane = a_kept_value(e)
+    told(lane, pb.REF_FORK, 1, fork=50, key=8, node="w2")
+    told(lane, pb.REF_FETCH, 2, NONE, fork=50, node="w2")
+
+
+rule("r12_1_a_reference_that_does_not_exist", of_nobody(ref=99))
+rule("r12_2_a_fork_of_somebody_else", of_nobody(fork=99))
+rule("r12_3_a_wrong_key", a_wrong_key)
+
+
+def that_was_no_harm():
+    With.evil.caller.close()
+    the_worker_is_well_afterwards()
+
+
+if pyclient.MISSING is None:
+    suite.test(that_was_no_harm)
+if __name__ == "__main__":
+    run_hostile(suite, "rules")

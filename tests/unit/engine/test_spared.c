@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of a context spares what kept values need, and nothing else: their calls run, whatever
+ * they wait for, and what goes to another node for a value kept there goes.
+ */
+#include <stdio.h>
+
+#include "tests/unit/engine/contexts_test.h"
+
+enum { A = 0, B = 2, STATISTICS = 1, REF = 900, LEAF = 29 };
+
+typedef struct heard {
+  uint32_t kept, ended, values;
+  uint64_t left; /* in the last ENDED */
+  clv_code failed;
+  char text[CLV_WIRE_TEXT + 1];
+  float first; /* of the kept value */
+} heard;
+
+static void on_result(engine *w, clv_result *r) {
+  heard *h = w->user;
+  const clv_frame *f = r->packet ? &r->packet->frame : NULL;
+  if (r->kind == CLV_RESULT_KEPT) {
+    h->kept++;
+    h->failed = r->failed ? r->failed->code : CLV_OK;
+    if (r->failed) snprintf(h->text, sizeof h->text, "%s", r->failed->text);
+    if (r->tensor) h->first = *(const float *)r->tensor->data;
+  }
+  h->values += f && f->kind == CLV_VALUE;
+  h->ended += f && f->kind == CLV_ENDED;
+  if (f && f->kind == CLV_ENDED) h->left = f->step;
+  if (r->packet) clv_packet_free(r->packet);
+}
+
+static void give(engine *w, clv_packet *p) {
+  clv_err err = {0};
+  assert_ok(engine_packet(w, p, &err));
+}
+
+static clv_packet *call_of(engine *w, uint64_t id, uint32_t module, uint64_t value) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_call(w->pool, 1, id, module, true, &p, &err));
+  assert_ok(clv_packet_arg(p, value, true, NULL, &err));
+  return p;
+}
+
+static void call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
+  give(w, call_of(w, id, module, value));
+}
+
+static void keep(engine *w, uint64_t value) {
+  clv_err err = {0};
+  assert_ok(clv_contexts_keep(w->contexts, REF, 1, value, &err));
+  engine_run(w, false);
+}
+
+static clv_packet *end(engine *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(w->pool, 1, 70, &p, &err));
+  return p;
+}
+
+static void bring(engine *w, uint64_t value) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
+  assert_ok(clv_packet_value(w->pool, 1, value, "", x, &p, &err));
+  give(w, p);
+}
+
+static void fail_context(engine *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_new(w->pool, CLV_ABORT, &p, &err));
+  p->frame.context = 1;
+  clv_frame_set_failure(&p->frame, CLV_UNAVAILABLE, "a worker was lost", "w2");
+  give(w, p);
+}
+
+static uint64_t forwards(const engine *w, uint32_t module) {
+  return w->modules[module]->counts.forwards;
+}
+
+/* 31 = B(30), 30 = A(29), 32 = A(29); 31 is kept, 29 is to come. */
+static void begin(engine *w) {
+  engine_begin(w, 0);
+  call(w, 30, A, LEAF);
+  call(w, 31, B, 30);
+  call(w, 32, A, LEAF);
+}
+
+static void an_end_spares_what_a_kept_value_needs(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  begin(&w);
+  keep(&w, 31);
+  give(&w, end(&w));
+  assert_int_equal(h.kept, 0);
+  assert_int_equal(h.ended, 1);
+  assert_int_equal(h.left, 2);
+  bring(&w, LEAF);
+  assert_int_equal(h.kept, 1);
+  assert_int_equal(h.failed, CLV_OK);
+  assert_int_equal(forwards(&w, A), 1); /* 32 was given up */
+  assert_int_equal(forwards(&w, B), 1);
+  assert_int_equal(h.ended, 2);
+  assert_int_equal(h.left, 0);
+  assert_int_equal(w.contexts->counts.contexts, 0);
+  assert_int_equal(w.contexts->counts.values, 0);
+  assert_int_equal(w.contexts->counts.calls_waiting, 0);
+  engine_end(&w);
+}
+
+static void an_end_without_kept_values_frees_all(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  begin(&w);
+  give(&w, end(&w));
+  assert_int_equal(h.ended, 1);
+  assert_int_equal(h.left, 0);
+  assert_int_equal(w.contexts->counts.values, 0);
+  bring(&w, LEAF);
+  assert_int_equal(forwards(&w, A), 0);
+  engine_end(&w);
+}
+
+/* The value of another node that needs it: the program says which. */
+static void what_another_node_needs_is_sent(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  begin(&w);
+  for (uint64_t id = 30; id <= 32; id += 2) {
+    assert_ok(clv_packet_deliver(w.pool, 1, id, "w2", &p, &err));
+    give(&w, p);
+  }
+  assert_ok(clv_packet_spare(w.pool, 1, (const uint64_t[]){30}, 1, &p, &err));
+  give(&w, p);
+  give(&w, end(&w));
+  assert_int_equal(h.left, 1);
+  bring(&w, LEAF);
+  assert_int_equal(h.values, 1);
+  assert_int_equal(forwards(&w, A), 1);
+  assert_int_equal(h.left, 0);
+  engine_end(&w);
+}
+
+/* In an order that has ended, and after a backward that will not come. */
+static void a_spared_call_waits_for_inputs_alone(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  engine_begin(&w, 0);
+  call(&w, 30, A, LEAF);
+  clv_packet *p = call_of(&w, 31, B, LEAF);
+  p->frame.call.after = 30;
+  clv_packet_call_positions(p, 7, 8, 9, false);
+  give(&w, p);
+  keep(&w, 31);
+  give(&w, end(&w));
+  bring(&w, LEAF);
+  assert_int_equal(h.kept, 1);
+  assert_int_equal(h.failed, CLV_OK);
+  assert_int_equal(forwards(&w, A), 0);
+  assert_int_equal(h.ended, 2);
+  engine_end(&w);
+}
+
+/* A CALL whose tensors are on their way; what it takes besides comes before them. */
+static void a_call_on_its_way_is_spared(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  engine_begin(&w, 0);
+  call(&w, 30, A, LEAF);
+  clv_packet *head = call_of(&w, 31, B, 30);
+  head->head = true;
+  give(&w, head);
+  keep(&w, 31);
+  give(&w, end(&w));
+  bring(&w, LEAF);
+  assert_int_equal(h.kept, 0);
+  clv_packet *whole = call_of(&w, 31, B, 30);
+  whole->headed = true;
+  give(&w, whole);
+  assert_int_equal(h.kept, 1);
+  assert_int_equal(h.failed, CLV_OK);
+  assert_int_equal(h.left, 0);
+  assert_int_equal(w.contexts->counts.values, 0);
+  engine_end(&w);
+}
+
+/* The step that comes with the end stands behind the spared calls. */
+static void a_step_does_not_overtake_a_spared_call(void **state) {
+  heard h = {0}, alone = {0};
+  engine w = {.on_result = on_result, .user = &alone};
+  (void)state;
+  begin(&w);
+  keep(&w, 31);
+  bring(&w, LEAF);
+  engine_end(&w);
+  w = (engine){.on_result = on_result, .user = &h};
+  begin(&w);
+  keep(&w, 31);
+  clv_packet *p = end(&w);
+  clv_packet_end_commit(p, 1, 0.25f, true);
+  give(&w, p);
+  bring(&w, LEAF);
+  assert_int_equal(h.kept, 1);
+  assert_true(h.first == alone.first);
+  engine_end(&w);
+}
+
+static float running_mean(const engine *w) {
+  const clv_module *m = w->modules[STATISTICS];
+  return *(const float *)((const char *)m->block + m->params->trainable_bytes);
+}
+
+/* The end that takes its statistics back takes back what spared calls made of them. */
+static void statistics_go_back_behind_spared_calls(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  engine_begin(&w, 0);
+  float before = running_mean(&w);
+  call(&w, 30, STATISTICS, LEAF);
+  keep(&w, 30);
+  clv_packet *p = end(&w);
+  clv_packet_end_commit(p, 1, 0, false);
+  give(&w, p);
+  bring(&w, LEAF);
+  assert_int_equal(h.kept, 1);
+  assert_true(running_mean(&w) == before);
+  engine_end(&w);
+}
+
+/* Where calls run one at a time: behind another context's, until that one ends, and before the
+ * next. */
+static void a_spared_call_keeps_its_place(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  engine_begin(&w, 0);
+  clv_tensor *x = engine_tensor(&w, 1);
+  for (uint64_t context = 2, id = 29; context <= 3; context++, id = 31) {
+    assert_ok(clv_packet_call(w.pool, context, id, STATISTICS, true, &p, &err));
+    assert_ok(clv_packet_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
+    give(&w, p);
+  }
+  call(&w, 30, STATISTICS, LEAF);
+  keep(&w, 30);
+  give(&w, end(&w));
+  bring(&w, LEAF);
+  assert_int_equal(forwards(&w, STATISTICS), 0);
+  assert_ok(clv_packet_end_context(w.pool, 2, 71, &p, &err));
+  give(&w, p);
+  assert_int_equal(forwards(&w, STATISTICS), 2);
+  assert_int_equal(h.kept, 1);
+  assert_int_equal(h.failed, CLV_OK);
+  clv_tensor_unref(x);
+  engine_end(&w);
+}
+
+static void a_failure_is_the_references(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  begin(&w);
+  keep(&w, 31);
+  fail_context(&w);
+  assert_int_equal(h.failed, CLV_UNAVAILABLE);
+  assert_string_equal(h.text, "a worker was lost");
+  engine_end(&w);
+}
+
+/* Also behind an end, which is then answered for good. */
+static void a_failure_ends_what_was_spared(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  begin(&w);
+  keep(&w, 31);
+  give(&w, end(&w));
+  give(&w, end(&w)); /* said again */
+  assert_int_equal(h.ended, 2);
+  assert_int_equal(h.left, 2);
+  fail_context(&w);
+  assert_int_equal(h.failed, CLV_UNAVAILABLE);
+  assert_int_equal(h.ended, 3);
+  assert_int_equal(h.left, 0);
+  assert_int_equal(w.contexts->counts.values, 0);
+  engine_end(&w);
+}
+
+/* What comes late for a context that still spares something. */
+static void frames_behind_the_end_change_nothing(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  (void)state;
+  begin(&w);
+  keep(&w, 31);
+  give(&w, end(&w));
+  call(&w, 40, A, LEAF);
+  bring(&w, 39);
+  assert_int_equal(w.contexts->counts.late_frames, 2);
+  keep(&w, 41);
+  assert_int_equal(h.failed, CLV_CANCELLED);
+  bring(&w, LEAF);
+  assert_int_equal(h.kept, 2);
+  assert_int_equal(h.failed, CLV_OK);
+  assert_int_equal(h.left, 0);
+  engine_end(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_end_spares_what_a_kept_value_needs),
+      cmocka_unit_test(an_end_without_kept_values_frees_all),
+      cmocka_unit_test(what_another_node_needs_is_sent),
+      cmocka_unit_test(a_spared_call_waits_for_inputs_alone),
+      cmocka_unit_test(a_call_on_its_way_is_spared),
+      cmocka_unit_test(a_step_does_not_overtake_a_spared_call),
+      cmocka_unit_test(statistics_go_back_behind_spared_calls),
+      cmocka_unit_test(a_spared_call_keeps_its_place),
+      cmocka_unit_test(a_failure_is_the_references),
+      cmocka_unit_test(a_failure_ends_what_was_spared),
+      cmocka_unit_test(frames_behind_the_end_change_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
