@@ -315,8 +315,7 @@ clv_code clv_frame_decode_before(const clv_piece *pieces, size_t n, const clv_pa
  * this process's alone (CLV_ANSWER) becomes CLV_ABORTED. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
 
-/* Does it tell of a failure? */
-bool clv_frame_fails(const clv_frame *frame);
+bool clv_frame_fails(const clv_frame *frame); /* Does it tell of a failure? */
 
 /* Of a frame's failure only what may leave a master: its code and the place, "invalid argument at
  * module 3, layer 0 (embedding), forward, step 17 (failure 1 of the master)". The place is read
