@@ -137,12 +137,12 @@ static clv_code join(divider *v, clv_code (*how)(divider *v, clv_err *err), clv_
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 /* Value i of its output needs value i of its input alone, and nothing is drawn for it. */
-static bool goes_on_spread(const clv_node *n) {
+static bool stays_spread(const clv_node *n) {
   return clv_op_def_of(n->op)->elementwise && n->op != CLV_OP_DROPOUT;
 }
 
 static clv_code add_whole(divider *v, const clv_node *n, clv_err *err) {
-  if (is_spread(v) && !goes_on_spread(n)) CLV_TRY(join(v, beside, err));
+  if (is_spread(v) && !stays_spread(n)) CLV_TRY(join(v, beside, err));
   if (!v->at) CLV_TRY(begin(v, false, 1, &v->g->nodes[n->in[0]], err));
   for (uint32_t k = 0; k < graphs_of(v); k++) CLV_TRY(add(v, k, n, &n->attrs, err));
   return CLV_OK;
