@@ -210,6 +210,7 @@ of("master/api/parallel_state.c", "tests/unit/api/test_parallel",
    a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
    only_the_first_part_is_read=("static cleave_status take_module", "part_of(p, i)", "0"))
 of("master/api/parallel.c", "tests/unit/api/test_parallel",
+   a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->spread ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->spread ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
    a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!any)", "if (false)"))
 of("common/engine/node_links.c", SIMULATED + "0",

@@ -455,7 +455,7 @@ typedef struct cleave_parallel_options {
   size_t n_nodes;
   uint32_t threads, in_flight, first_layer; /* as in cleave_module_options, as is what follows */
   uint64_t seed; /* first values are those of the undivided layers: they are drawn here and written,
-                    as CLEAVE_SENDING_WEIGHTS */
+                    as CLEAVE_SENDING_WEIGHTS; a part gets no key of a divided layer */
   const char *const *frozen; /* [n_frozen] */
   size_t n_frozen;
 } cleave_parallel_options;

@@ -68,6 +68,8 @@ static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_opt
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+/* A part gets what it needs of the first values, and keys of its own name: with that of the layer it
+ * could draw the other parts' values. */
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t stretch, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(part_weights_done) part_weights w = {0};
@@ -81,12 +83,13 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
                              .at = s->spread ? o->nodes[k] : o->at,
                              .threads = o->threads,
                              .in_flight = o->in_flight,
-                             .seed = o->seed,
+                             .seed = s->spread ? 0 : o->seed,
                              .weights = w.list,
                              .n_weights = (size_t)w.params->n,
                              .frozen = w.frozen,
                              .n_frozen = w.n_frozen};
-  PASS(api_module_make(p->runtime, &m, p->name, copy, &p->modules[p->n_modules], error));
+  PASS(api_module_make(p->runtime, &m, s->spread ? NULL : p->name, copy, &p->modules[p->n_modules],
+                       error));
   p->n_modules++;
   return CLEAVE_OK;
 }
@@ -216,14 +219,18 @@ static cleave_status let_go(cleave_parallel *p, const flowing *f, cleave_error *
   return CLEAVE_OK;
 }
 
+cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
+                                 const void *third, const char *name, cleave_error *error) {
+  const char *null = !rt ? "runtime" : !p ? "parallel" : !third ? name : NULL;
+  if (null) return api_fail(error, CLV_INVALID, "divided layers: the argument %s is NULL", null);
+  if (p->runtime != rt) return api_fail(error, CLV_INVALID, "'%s' is of another runtime", p->name);
+  return CLEAVE_OK;
+}
+
 cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context context,
                                    cleave_parallel *parallel, cleave_reference input,
                                    cleave_reference *ret_reference, cleave_error *error) {
-  if (!runtime || !parallel || !ret_reference)
-    return api_fail(error, CLV_INVALID, "cleave_parallel_call: %s is NULL",
-                    !runtime    ? "runtime"
-                    : !parallel ? "parallel"
-                                : "ret_reference");
+  PASS(api_parallel_check(runtime, parallel, ret_reference, "ret_reference", error));
   flowing f = {.context = context, .value = {input}, .n = 1};
   cleave_module **at = parallel->modules;
   for (uint32_t i = 0; i < parallel->division->n_stretches; i++) {
@@ -250,9 +257,7 @@ static void leave(cleave_parallel *p) {
 cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
                                       cleave_error *error) {
   if (!parallel) return CLEAVE_OK;
-  if (!runtime || runtime != parallel->runtime)
-    return api_fail(error, CLV_INVALID, "cleave_parallel_release: '%s' is of another runtime",
-                    parallel->name);
+  PASS(api_parallel_check(runtime, parallel, parallel, "", error));
   leave(parallel);
   give_up(parallel);
   return CLEAVE_OK;

@@ -81,21 +81,12 @@ static cleave_status take_module(cleave_parallel *p, uint32_t i, cleave_state_ki
   return CLEAVE_OK;
 }
 
-static cleave_status null_argument(const char *function, const char *name, cleave_error *error) {
-  return api_fail(error, CLV_INVALID, "%s: %s is NULL", function, name);
-}
-
 cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_parallel *parallel,
                                          cleave_state_kind kind, uint64_t deadline_ms,
                                          cleave_state *ret_state, cleave_error *error) {
   CLV_AUTO(cleave_state_done) cleave_state state = {0};
   size_t most = 0;
-  if (!runtime || !parallel || !ret_state)
-    return null_argument("cleave_parallel_state_read",
-                         !runtime    ? "runtime"
-                         : !parallel ? "parallel"
-                                     : "ret_state",
-                         error);
+  PASS(api_parallel_check(runtime, parallel, ret_state, "ret_state", error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
     most += cleave_state_count(parallel->modules[i], kind);
   TRY(clv_alloc(most, sizeof *state.items, &state.items, &err));
@@ -176,12 +167,7 @@ static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kin
 cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parallel *parallel,
                                           cleave_state_kind kind, const cleave_named *items,
                                           size_t n, uint64_t deadline_ms, cleave_error *error) {
-  if (!runtime || !parallel || (n && !items))
-    return null_argument("cleave_parallel_state_write",
-                         !runtime    ? "runtime"
-                         : !parallel ? "parallel"
-                                     : "items",
-                         error);
+  PASS(api_parallel_check(runtime, parallel, n ? (const void *)items : parallel, "items", error));
   for (size_t i = 0; i < n; i++) PASS(check_item(parallel, &items[i], kind, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
     PASS(put_module(parallel, i, kind, items, n, deadline_ms, error));

@@ -12,7 +12,7 @@
 /* cmocka wants those first */
 #include <cmocka.h>
 
-#include "master/api/cleave.h"
+#include "master/api/api_int.h"
 
 enum { ROWS = 6, WIDTH = 5, STEPS = 12 };
 
@@ -169,6 +169,19 @@ static void write_to(const way *from, const way *to) {
   }
 }
 
+/* What comes out of an evaluation: [ROWS]. */
+static void evaluate(const way *w, float *ret) {
+  float x[ROWS * WIDTH];
+  const cleave_context_options o = {.evaluation = true};
+  cleave_context c;
+  cleave_tensor value = {0};
+  MUST(cleave_context_open(rt, &o, &c, &e));
+  MUST(cleave_to_here(rt, call(w, c, leaf(c, x, WIDTH, 7)), 0, &value, &e));
+  memcpy(ret, value.data, ROWS * sizeof *ret);
+  MUST(cleave_context_close(rt, c, 0, &e));
+  cleave_tensor_done(&value);
+}
+
 /* First values, dropout, clipping and Adam are those of the undivided layers. */
 static void parts_learn_as_the_whole(void **state) {
   (void)state;
@@ -186,6 +199,10 @@ static void parts_learn_as_the_whole(void **state) {
     assert_true(norms[0] > 0.05); /* clipped */
   }
   assert_same(&whole, &parts, CLEAVE_STATE_WEIGHTS, 1e-6);
+  float a[ROWS], b[ROWS];
+  evaluate(&whole, a);
+  evaluate(&parts, b);
+  for (int i = 0; i < ROWS; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6);
 }
 
 /* A state that was trained over two parts goes on over four, or undivided. */
@@ -229,6 +246,28 @@ static void each_part_has_its_slice(void **state) {
   while (cleave_parallel_module(w.parallel, n)) n++;
   assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1); /* dropout is whole, so w4 takes shares of it */
   MUST(cleave_parallel_release(rt, w.parallel, &e));
+}
+
+static const clv_key *key_of(const cleave_module *m, const char *layer) {
+  for (int i = 0; i < m->graph->n_nodes; i++)
+    if (strcmp(m->graph->nodes[i].name, layer) == 0) return &m->graph->nodes[i].key;
+  fail_msg("module '%s' has no layer '%s'", m->name, layer);
+  return NULL;
+}
+
+/* With the key of a layer a part could draw what the others begin with. */
+static void no_part_gets_the_key_of_its_layer(void **state) {
+  (void)state;
+  way whole = {0}, parts = {0};
+  load_whole(&whole, "keys");
+  load_parts(&parts, "keys of parts", 2);
+  const clv_key *first = key_of(cleave_parallel_module(parts.parallel, 1), "w1"),
+                *second = key_of(cleave_parallel_module(parts.parallel, 2), "w1"),
+                *layer = key_of(whole.module, "w1");
+  assert_memory_not_equal(first, layer, sizeof *layer);
+  assert_memory_not_equal(first, second, sizeof *layer);
+  const clv_key *dropout = key_of(cleave_parallel_module(parts.parallel, 6), "7");
+  assert_memory_equal(dropout, key_of(whole.module, "7"), sizeof *layer); /* it is whole */
 }
 
 static void frozen_parameters_stay(void **state) {
@@ -337,6 +376,7 @@ int main(void) {
       cmocka_unit_test(parts_learn_as_the_whole),
       cmocka_unit_test(a_state_changes_its_division),
       cmocka_unit_test(each_part_has_its_slice),
+      cmocka_unit_test(no_part_gets_the_key_of_its_layer),
       cmocka_unit_test(frozen_parameters_stay),
       cmocka_unit_test(refusals_point_at_the_text),
       cmocka_unit_test(one_node_cannot_divide),
