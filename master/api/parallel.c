@@ -68,8 +68,8 @@ static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_opt
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* A part gets what it needs of the first values, and keys of its own name: with that of the layer it
- * could draw the other parts' values. */
+/* A part gets what it needs of the first values, and keys of its own name: with that of the layer
+ * it could draw the other parts' values. */
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t stretch, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(part_weights_done) part_weights w = {0};
@@ -203,7 +203,7 @@ typedef struct flowing {
 /* The modules of a stretch are called, from modules[0] on. */
 static cleave_status go_through(cleave_parallel *p, const clv_stretch *s, cleave_module **modules,
                                 flowing *f, cleave_error *error) {
-  cleave_reference made[CLV_MAX_IN];
+  cleave_reference made[CLV_MAX_IN] = {0};
   uint32_t n = parts_of(p, s);
   const cleave_call_options o = {.send_to = s->spread ? cleave_module_node(modules[n]) : NULL};
   for (uint32_t k = 0; k < n; k++)

@@ -130,7 +130,8 @@ static void has_the_bits(const plan *p, size_t i, float loss, const cleave_tenso
     seed_fail("iteration %zu: loss %.9g, '%s' has %.9g", i, loss, p->name, same);
 }
 
-/* The same step elsewhere has the same bits; undivided, from the same weights, it is within 1e-6. */
+/* The same step elsewhere has the same bits; undivided, from the same weights, it is within
+ * 1e-6. */
 static void compare_plans(size_t i, float loss, const cleave_tensor *x, const cleave_tensor *y) {
   has_the_bits(&home, i, loss, x, y);
   has_the_bits(&apart, i, loss, x, y);

@@ -191,7 +191,7 @@ static void stages_and_layers(void **state) {
   clv_session_config_free(c);
 }
 
-static void layers_say_how_they_are_divided(void **state) {
+static void the_division_of_a_layer_is_kept(void **state) {
   (void)state;
   clv_session_config *c = accepted_edit("{op: relu}", "{op: linear, parallel: rows, out: 8}");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -730,7 +730,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(words_for_numbers),
     cmocka_unit_test(defaults),
     cmocka_unit_test(stages_and_layers),
-    cmocka_unit_test(layers_say_how_they_are_divided),
+    cmocka_unit_test(the_division_of_a_layer_is_kept),
     cmocka_unit_test(model_ranges),
     cmocka_unit_test(named_ranges),
     cmocka_unit_test(paths),
