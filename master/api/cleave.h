@@ -479,6 +479,12 @@ CLEAVE_API cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_co
  * what (cleave_module_node, cleave_module_weight). */
 CLEAVE_API cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t index);
 
+/* Who has what, a line for each module: "mlp.0.1 at w2: 256 bytes: w1.weight [4, 16] of [8, 16]".
+ * Writes at most size bytes, the zero behind it included, and returns how long the whole text
+ * is. */
+CLEAVE_API size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text,
+                                       size_t size);
+
 /* BLOCKS. The state of the undivided module, under its names and in its shapes: what is divided is
  * put together. With cleave_state_write it goes on undivided, or with cleave_parallel_state_write
  * over other nodes. */

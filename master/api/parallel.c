@@ -247,6 +247,29 @@ cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t in
   return parallel && index < parallel->n_modules ? parallel->modules[index] : NULL;
 }
 
+static void put_module(const cleave_parallel *p, const cleave_module *m, clv_bytes *out) {
+  char own[160], of[160];
+  size_t bytes = 0;
+  for (int i = 0; i < m->params->n; i++) bytes += m->params->list[i].bytes;
+  clv_bytes_printf(out, "%s at %s: %zu bytes", m->name, cleave_module_node(m), bytes);
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *q = &m->params->list[i], *whole = clv_params_find(p->params, q->name);
+    bool cut = !clv_shape_equal(&q->shape, &whole->shape);
+    clv_bytes_printf(out, "%s %s %s%s%s", i ? "," : ":", q->name,
+                     clv_shape_format(&q->shape, own, sizeof own), cut ? " of " : "",
+                     cut ? clv_shape_format(&whole->shape, of, sizeof of) : "");
+  }
+  clv_bytes_puts(out, "\n");
+}
+
+size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  for (uint32_t i = 0; parallel && i < parallel->n_modules; i++)
+    put_module(parallel, parallel->modules[i], &text);
+  if (ret_text && size) snprintf(ret_text, size, "%s", text.len ? text.data : "");
+  return text.len;
+}
+
 static void leave(cleave_parallel *p) {
   LOCKED(p->runtime);
   cleave_parallel **at = &p->runtime->parallels;

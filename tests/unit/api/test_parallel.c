@@ -239,6 +239,13 @@ static void each_part_has_its_slice(void **state) {
   cleave_module *part = cleave_parallel_module(w.parallel, 1); /* 0 is what stands before */
   cleave_tensor t = {0};
   assert_string_equal(cleave_module_name(part), "slices.1.0");
+  char text[2048], cut[12];
+  assert_true(cleave_parallel_text(w.parallel, text, sizeof text) == strlen(text));
+  assert_true(cleave_parallel_text(w.parallel, cut, sizeof cut) == strlen(text));
+  assert_memory_equal(cut, text, sizeof cut - 1);
+  assert_non_null(strstr(text,
+                         "slices.1.1 at master: 272 bytes: w1.weight [4, 12] of [8, 12], "
+                         "w1.bias [4] of [8], w2.weight [4, 4] of [4, 8]\n"));
   MUST(cleave_weight_read(rt, part, "w1.weight", 0, &t, &e));
   assert_int_equal(t.shape[0], 4);
   assert_int_equal(t.shape[1], 12);
