@@ -228,6 +228,19 @@ of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
+of("common/graph/divide.c", "tests/unit/graph/test_divide",
+   any_layer_is_divided=("clv_code clv_divide_check", "n->op != CLV_OP_LINEAR", "false"),
+   a_remainder_is_lost=("clv_code clv_divide_check", "extent % n_parts", "false"),
+   glue_has_a_layers_key=("static clv_code glue", "name, GLUE_LAYER,", "name, 0,"),
+   the_last_part_is_added_first=("static clv_code sum", "(int)k;", "(int)(v->d->n_parts - k);"),
+   each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
+of("master/api/parallel_state.c", "tests/unit/api/test_parallel",
+   a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
+   only_the_first_part_is_read=("static cleave_status take_module", "part_of(p, i)", "0"))
+of("master/api/parallel.c", "tests/unit/api/test_parallel",
+   a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->spread ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->spread ? NULL : p->name", "p->name")],
+   parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
+   a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!any)", "if (false)"))
 of("common/engine/node_links.c", SIMULATED + "0",
    what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
 of("common/engine/node.c", SIMULATED,

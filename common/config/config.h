@@ -79,11 +79,20 @@ typedef struct clv_attr_spec {
   int64_t *ints;
 } clv_attr_spec;
 
+/* In the order of clv_parallel. */
+typedef enum clv_layer_parallel {
+  CLV_LAYER_WHOLE,
+  CLV_LAYER_COLUMNS,
+  CLV_LAYER_ROWS
+} clv_layer_parallel;
+
 typedef struct clv_layer_spec {
   clv_config_pos pos; /* of the layer's entry */
   clv_config_pos op_pos;
   char *op;   /* not checked against the op table here */
   char *name; /* NULL = named by index */
+  clv_config_pos parallel_pos;
+  clv_layer_parallel parallel;
   size_t n_attrs;
   clv_attr_spec *attrs; /* in file order */
 } clv_layer_spec;

@@ -16,6 +16,7 @@ static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
+static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
@@ -43,6 +44,10 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
   {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
    .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
    .doc = "Prefix of its parameters' names; its index in the uncut model unless given."},        \
+  {.path = list "[].parallel", .kind = CLV_ROW_ENUM, .offset = LAYER(parallel),                  \
+   .pos = LAYER(parallel_pos), .names = parallel_names, .sample = "columns",                     \
+   .doc = "A linear layer divided over several nodes, by its outputs (columns) or its inputs "   \
+          "(rows). For programs (cleave_parallel_load): a stage has one node."},                 \
   {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs),  \
    .doc = "Further keys are the operation's attributes, such as out or kernel; cleave-ops(7) has " \
           "those of each operation."}

@@ -100,6 +100,52 @@ clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESU
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* ---- tensor parallelism (divide.c) ----------------------------------------------------------- */
+
+/* How a linear layer is divided: each part has some of its outputs, or reads some of its inputs. */
+typedef enum clv_parallel {
+  CLV_PARALLEL_NONE,
+  CLV_PARALLEL_COLUMNS,
+  CLV_PARALLEL_ROWS
+} clv_parallel;
+
+/* Layers of a chain that one value, or one of each part, goes through. spread: graph[k] is that of
+ * part k, all over the value before; else graph[0] alone, over the value before it, or over the
+ * values of the parts in their order, which it begins with joining. */
+typedef struct clv_stretch {
+  bool spread;
+  clv_graph *graph[CLV_MAX_IN];
+} clv_stretch;
+
+/* The last stretch is not spread. Parameters are called as in the chain. */
+typedef struct clv_division {
+  uint32_t n_parts, n_stretches;
+  clv_stretch *stretches;
+} clv_division;
+
+/* Whether that node of a chain can be divided so; CLV_INVALID: it is no linear, or its extent is
+ * not a multiple. */
+clv_code clv_divide_check(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* how: [chain->n_nodes]. Layers without a parameter that take value by value stay with the parts
+ * behind columns; whatever else follows is whole. 2 to CLV_MAX_IN parts. */
+clv_code clv_divide(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
+                    clv_division **ret, clv_err *err) CLV_USE_RESULT;
+void clv_division_free(clv_division *d); /* takes NULL */
+void clv_division_freep(clv_division **d);
+
+/* One part of a row-major tensor: of shape `shape`, the index-th of `of` along the one dimension in
+ * which they differ; where they are equal, the whole. */
+typedef struct clv_part {
+  clv_shape of, shape;
+  uint32_t index;
+  size_t element; /* bytes */
+} clv_part;
+
+/* From the whole to the part, or back. */
+void clv_part_copy(const clv_part *p, void *whole, void *part, bool into_whole);
+
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 typedef struct clv_param {

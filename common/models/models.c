@@ -51,6 +51,10 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   clv_err why;
   if (clv_op_find(spec->op, &op, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
+  if (spec->parallel != CLV_LAYER_WHOLE)
+    return clv_session_fail_at(c, spec->parallel_pos, err,
+                               "parallel: a stage has one node, and a layer is divided over "
+                               "several: a program on libcleave names them (cleave_parallel_load)");
   if (clv_op_is_loss(op))
     return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
                                spec->op, spec->op);

@@ -156,6 +156,13 @@ struct cleave_module {
   bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
 };
 
+/* Takes the graph. network: whose layers they are, for their keys; NULL: the module itself. */
+cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o,
+                              const char *network, clv_graph *graph, cleave_module **ret,
+                              cleave_error *error) CLEAVE_RESULT;
+/* The keys of a graph's layers. */
+cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
+                              clv_graph *g, cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS with the lock held (it is let go while the module travels): the module is at its node. */
 cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
                                cleave_error *error);
@@ -164,6 +171,26 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
                                cleave_error *error);
 /* Without the lock. */
 cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
+
+/* ---- layers that are divided ---------------------------------------------------------------- */
+
+/* The modules are the graphs of the stretches, and of the parts within. */
+struct cleave_parallel {
+  cleave_runtime *runtime;
+  cleave_parallel *next;
+  char name[CLEAVE_NAME + 1];
+  clv_graph *whole;
+  clv_params *params; /* of it */
+  clv_division *division;
+  cleave_module **modules; /* [n_modules] */
+  uint32_t n_modules;
+};
+
+void api_parallel_free(cleave_parallel *p);
+/* Its runtime's; and neither of them, nor the third argument, which is called so, is NULL. */
+cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
+                                 const void *third, const char *name,
+                                 cleave_error *error) CLEAVE_RESULT;
 
 /* ---- contexts and values --------------------------------------------------------------------- */
 
@@ -370,6 +397,7 @@ struct cleave_runtime {
   cleave_module *modules[API_MAX_MODULES];
   uint32_t n_modules;
   cleave_optimizer *optimizers;
+  cleave_parallel *parallels;
   api_context
       *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
   bool settling; /* somebody waits for its answers */
@@ -540,9 +568,11 @@ cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error);
  * its context says. */
 cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
-/* Graph of a text of layers. */
+/* Graph of a text of layers. n_parts: over how many nodes layers may be divided, and *ret_how, to
+ * be freed, is how each node of the graph is; 0: none may be, and ret_how is NULL. */
 cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
-                               clv_graph **ret, cleave_error *error);
+                               uint32_t n_parts, clv_parallel **ret_how, clv_graph **ret,
+                               cleave_error *error);
 /* What clv_session_config needs and a program does not is filled in. */
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error);

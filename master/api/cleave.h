@@ -427,6 +427,83 @@ CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_modu
                                             cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
 
+/* ---- tensor parallelism ---------------------------------------------------------------------- */
+
+/* A chain of layers some of which are divided over several nodes (Shoeybi et al., Megatron-LM,
+ * 2019, section 3), as modules: one of every node for each run of divided layers, and one at `at`
+ * for what stands before, between and behind. A linear layer says how:
+ *
+ *   parallel: columns   node k has out / n of the outputs, with their weights and biases; x goes to
+ *                       all. The values stay where they are through layers without parameters that
+ *                       take number by number (relu, gelu, scale, ...), up to a layer with
+ *   parallel: rows      node k reads in / n of the inputs: those it has made, or its share of x.
+ *                       Node 0 adds the bias.
+ *
+ * Behind rows the sum ((y_0 + y_1) + y_2) + ..., in the order of the nodes, is made at `at`; behind
+ * columns that no rows follow, the values are put beside each other there. All other layers are
+ * computed whole, at `at`. Calls are ordinary calls: the backward pass is distributed over the same
+ * nodes, and the bits do not depend on who these are. From the undivided layers they differ by the
+ * rounding of the sum. */
+typedef struct cleave_parallel cleave_parallel;
+
+typedef struct cleave_parallel_options {
+  size_t size;      /* sizeof(cleave_parallel_options) */
+  const char *name; /* of the whole, at most 100 bytes; its modules are called NAME.0, NAME.1.0, ...
+                       by stretch of layers and part */
+  const char *at;   /* of what is not divided; NULL: "master" */
+  const char *const *nodes; /* [n_nodes] of the parts, 2 to 8; one may have several */
+  size_t n_nodes;
+  uint32_t threads, in_flight, first_layer; /* as in cleave_module_options, as is what follows */
+  uint64_t seed; /* first values are those of the undivided layers: they are drawn here and written,
+                    as CLEAVE_SENDING_WEIGHTS; a part gets no key of a divided layer */
+  const char *const *frozen; /* [n_frozen] */
+  size_t n_frozen;
+} cleave_parallel_options;
+
+/* layers: as for cleave_load_layers. CLEAVE_INVALID at the place in the text: a layer that is
+ * divided and no linear, or an extent that the number of nodes does not divide; without a place: no
+ * layer is divided, fewer than two nodes. */
+CLEAVE_API cleave_status cleave_parallel_load(cleave_runtime *runtime,
+                                              const cleave_parallel_options *options,
+                                              const char *layers, const cleave_input *input,
+                                              cleave_parallel **ret_parallel,
+                                              cleave_error *error) CLEAVE_RESULT;
+
+/* As cleave_call of the undivided module, of which it is one call for each module. */
+CLEAVE_API cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context context,
+                                              cleave_parallel *parallel, cleave_reference input,
+                                              cleave_reference *ret_reference,
+                                              cleave_error *error) CLEAVE_RESULT;
+
+/* Its modules 0..n-1 in the order of the chain, NULL beyond: for optimisers, and to see who has
+ * what (cleave_module_node, cleave_module_weight). */
+CLEAVE_API cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t index);
+
+/* Who has what, a line for each module: "mlp.0.1 at w2: 256 bytes: w1.weight [4, 16] of [8, 16]".
+ * Writes at most size bytes, the zero behind it included, and returns how long the whole text
+ * is. */
+CLEAVE_API size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text,
+                                       size_t size);
+
+/* BLOCKS. The state of the undivided module, under its names and in its shapes: what is divided is
+ * put together. With cleave_state_write it goes on undivided, or with cleave_parallel_state_write
+ * over other nodes. */
+CLEAVE_API cleave_status cleave_parallel_state_read(cleave_runtime *runtime,
+                                                    cleave_parallel *parallel,
+                                                    cleave_state_kind kind, uint64_t deadline_ms,
+                                                    cleave_state *ret_state,
+                                                    cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. Each item under a name and in the shape that the undivided module has it: each node gets
+ * its part. CLEAVE_NOT_FOUND: no such name; CLEAVE_INVALID: another shape. Then nothing was
+ * written. */
+CLEAVE_API cleave_status cleave_parallel_state_write(
+    cleave_runtime *runtime, cleave_parallel *parallel, cleave_state_kind kind,
+    const cleave_named *items, size_t n, uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+
+/* Releases it and its modules; NULL is allowed. */
+CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
+                                                 cleave_error *error);
+
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 typedef struct cleave_context_options {

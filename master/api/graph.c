@@ -9,6 +9,10 @@
 
 #include "master/api/api_int.h"
 
+_Static_assert((int)CLV_LAYER_COLUMNS == CLV_PARALLEL_COLUMNS &&
+                   (int)CLV_LAYER_ROWS == CLV_PARALLEL_ROWS,
+               "the words of the file are those of divisions");
+
 struct cleave_graph {
   clv_graph *graph;
   uint32_t n_ops;
@@ -149,6 +153,20 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   return CLV_OK;
 }
 
+/* How the layer is divided, if it may be. */
+static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec *spec,
+                               const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
+  clv_err why;
+  if (spec->parallel == CLV_LAYER_WHOLE) return CLV_OK;
+  if (!n_parts)
+    return clv_session_fail_at(c, spec->parallel_pos, err,
+                               "parallel: a module has one node, and a layer is divided over "
+                               "several: cleave_parallel_load takes their names");
+  if (clv_divide_check(g, node, (clv_parallel)spec->parallel, n_parts, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->parallel_pos, err, "%s", why.text);
+  return CLV_OK;
+}
+
 /* What a caller's text is put into, so that it is read as part of a session file. */
 #define BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
 
@@ -160,28 +178,43 @@ static cleave_status parse_layers(const char *layers, clv_session_config **ret,
   return api_read_config("layers", text.data, ret, error);
 }
 
+/* The stage's layers as a chain; how: of its nodes, one more than layers. */
+static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
+                          clv_parallel *how, clv_graph *g, clv_err *err) {
+  const clv_stage_spec *s = &c->stages[0];
+  int last = 0;
+  for (size_t i = 0; i < s->n_layers; i++) {
+    CLV_TRY(add_layer(c, &s->layers[i], s->layers[i].name, first_layer + (uint32_t)i, &last, 1, g,
+                      &last, err));
+    CLV_TRY(check_parallel(c, &s->layers[i], g, last, n_parts, err));
+    how[last] = (clv_parallel)s->layers[i].parallel;
+  }
+  return CLV_OK;
+}
+
 static cleave_status layers_graph(const char *layers, const cleave_input *input,
-                                  uint32_t first_layer, clv_graph **ret, cleave_error *error) {
+                                  uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
+                                  clv_graph **ret, cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   clv_shape shape;
-  int last;
   PASS(api_shape_in(input->rank, input->shape, &shape, error));
   PASS(parse_layers(layers, &c, error));
+  TRY(clv_alloc(c->stages[0].n_layers + 1, sizeof *how, &how, &err));
   TRY(clv_graph_new(&g, &err));
-  TRY(clv_graph_add_input(g, "input", (clv_dtype)input->dtype, &shape, &last, &err));
-  const clv_stage_spec *s = &c->stages[0];
-  for (size_t i = 0; i < s->n_layers; i++)
-    TRY(add_layer(c, &s->layers[i], s->layers[i].name, first_layer + (uint32_t)i, &last, 1, g,
-                  &last, &err));
+  TRY(clv_graph_add_input(g, "input", (clv_dtype)input->dtype, &shape, &(int){0}, &err));
+  TRY(add_chain(c, first_layer, n_parts, how, g, &err));
   *ret = clv_steal(&g);
+  if (ret_how) *ret_how = clv_steal(&how);
   return CLEAVE_OK;
 }
 
 cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
-                               clv_graph **ret, cleave_error *error) {
-  return own_places(layers_graph(layers, input, first_layer, ret, error), "layers", layers,
-                    sizeof BEFORE_LAYERS - 1, error);
+                               uint32_t n_parts, clv_parallel **ret_how, clv_graph **ret,
+                               cleave_error *error) {
+  return own_places(layers_graph(layers, input, first_layer, n_parts, ret_how, ret, error),
+                    "layers", layers, sizeof BEFORE_LAYERS - 1, error);
 }
 
 static cleave_status arch_graph(const char *arch, const char *attributes, const char *layers,
@@ -253,6 +286,7 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
   if (layer.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   PASS(parse_layers(layer.data, &c, error));
   int node;
+  TRY(check_parallel(c, &c->stages[0].layers[0], graph->graph, 0, 0, &err));
   TRY(add_layer(c, &c->stages[0].layers[0], name, graph->n_ops, inputs, n_inputs, graph->graph,
                 &node, &err));
   graph->n_ops++;

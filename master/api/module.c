@@ -104,25 +104,27 @@ static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
-/* Of the layers in m: from the session's seed, the layer's number, and what tells this network from
- * others of the program: its seed, or the module's name. This is all that leaves with a module. */
-static cleave_status derive_keys(cleave_module *m, uint64_t seed, cleave_error *error) {
+/* From the session's seed, the layer's number, and what tells this network from others of the
+ * program: its seed, or its name. This is all that leaves with a module. */
+cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
+                              clv_graph *g, cleave_error *error) {
   const char *domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
   uint8_t of[12 + sizeof(clv_sha256)] = {0};
   clv_sha256 name;
-  TRY(clv_sha256_of(m->name, strlen(m->name), &name, &err));
+  TRY(clv_sha256_of(network, strlen(network), &name, &err));
   for (int i = 0; i < 8; i++) of[i] = (uint8_t)(seed >> 8 * i);
   if (!seed) memcpy(of + 12, &name, sizeof name);
-  for (int i = 0; i < m->graph->n_nodes; i++) {
-    clv_node *n = &m->graph->nodes[i];
+  for (int i = 0; i < g->n_nodes; i++) {
+    clv_node *n = &g->nodes[i];
     if (n->op == CLV_OP_INPUT) continue;
     for (int k = 0; k < 4; k++) of[8 + k] = (uint8_t)(n->layer >> 8 * k);
-    TRY(clv_key_derive(domain, &m->runtime->seed, of, seed ? 12 : sizeof of, &n->key, &err));
+    TRY(clv_key_derive(domain, &rt->seed, of, seed ? 12 : sizeof of, &n->key, &err));
   }
   return CLEAVE_OK;
 }
 
-static cleave_status fill(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
+                          cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   const char *at = o->at ? o->at : "master";
   int node = api_find_node(rt, at);
@@ -153,7 +155,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, clea
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
   PASS(freeze(m, o, error));
-  PASS(derive_keys(m, o->seed, error));
+  PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
   return keep_weights(m, o, error);
 }
 
@@ -185,9 +187,9 @@ static cleave_status enter(cleave_module *m, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* Takes the graph. */
-static cleave_status make(cleave_runtime *rt, const cleave_module_options *o, clv_graph *graph,
-                          cleave_module **ret, cleave_error *error) {
+cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o,
+                              const char *network, clv_graph *graph, cleave_module **ret,
+                              cleave_error *error) {
   cleave_module *m;
   clv_err err;
   if (clv_alloc(1, sizeof *m, &m, &err) != CLV_OK) {
@@ -196,7 +198,7 @@ static cleave_status make(cleave_runtime *rt, const cleave_module_options *o, cl
   }
   m->runtime = rt;
   m->graph = graph;
-  cleave_status status = fill(m, o, error);
+  cleave_status status = fill(m, o, network, error);
   if (status == CLEAVE_OK) status = enter(m, error);
   if (status != CLEAVE_OK) {
     module_free(m);
@@ -210,8 +212,8 @@ cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_op
                                  const char *layers, const cleave_input *input,
                                  cleave_module **ret_module, cleave_error *error) {
   clv_graph *graph;
-  PASS(api_layers_graph(layers, input, options->first_layer, &graph, error));
-  return make(runtime, options, graph, ret_module, error);
+  PASS(api_layers_graph(layers, input, options->first_layer, 0, NULL, &graph, error));
+  return api_module_make(runtime, options, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
@@ -219,7 +221,7 @@ cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_opt
                                 cleave_error *error) {
   clv_graph *copy;
   TRY(api_graph_copy(api_graph_of(graph), &copy, &err));
-  return make(runtime, options, copy, ret_module, error);
+  return api_module_make(runtime, options, NULL, copy, ret_module, error);
 }
 
 cleave_status cleave_load_architecture(cleave_runtime *runtime,
@@ -228,7 +230,7 @@ cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                        cleave_module **ret_module, cleave_error *error) {
   clv_graph *graph;
   PASS(api_arch_graph(arch, attributes, options->layers, input, &graph, error));
-  return make(runtime, options, graph, ret_module, error);
+  return api_module_make(runtime, options, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_options *options,
@@ -239,7 +241,7 @@ cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_opti
   PASS(api_shape_in(prediction->rank, prediction->shape, &shape, error));
   if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
   TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
-  return make(runtime, options, graph, ret_module, error);
+  return api_module_make(runtime, options, NULL, graph, ret_module, error);
 }
 
 void cleave_module_release(cleave_module *module) {

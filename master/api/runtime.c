@@ -315,6 +315,14 @@ cleave_status cleave_open(const char *path, const cleave_options *options,
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
+void api_parallel_free(cleave_parallel *p) {
+  clv_division_free(p->division);
+  clv_params_free(p->params);
+  clv_graph_free(p->whole);
+  free(p->modules);
+  free(p);
+}
+
 static void free_module(cleave_module *m) {
   clv_graph_free(m->graph);
   clv_params_free(m->params);
@@ -343,6 +351,10 @@ static void free_lists(cleave_runtime *rt) {
   for (cleave_optimizer *o = rt->optimizers, *next; o; o = next) {
     next = o->next;
     api_optimizer_free(o);
+  }
+  for (cleave_parallel *p = rt->parallels, *next; p; p = next) {
+    next = p->next;
+    api_parallel_free(p);
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) free_module(rt->modules[i]);
 }

@@ -433,6 +433,22 @@ def resnet_refusals():
 
 # ---- the programs of the seeds -------------------------------------------------------------------
 
+# What the notebook of seed 002 prints every 1,000 iterations (2,000 of the first), as far as the
+# PyTorch of make_seeds.py prints the same: later lines are of other versions' roundings.
+NOTEBOOK_PRINTS = {
+    "seed002_single": ["0.715", "0.415", "0.297", "0.238", "0.223"],
+    "seed002_data_parallel": ["0.706", "0.467", "0.361", "0.347", "0.320", "0.293"],
+    "seed002_tensor_parallel": ["0.693", "0.510", "0.367"],
+    "seed002_pipeline": ["0.691", "0.599", "0.423", "0.367", "0.348"],
+}
+
+
+def prints_the_notebook(name, printed):
+    want = NOTEBOOK_PRINTS.get(name, [])
+    found = re.findall(r"^loss at iteration \d+: (\S+)$", printed, re.M)
+    assert found[:len(want)] == want, (name, found)
+
+
 def seed_figures(name, session, folder, *place):
     """What a program says of itself: (how far it is from PyTorch, its limit, the rest)."""
     done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, *place, timeout=600,
@@ -442,6 +458,8 @@ def seed_figures(name, session, folder, *place):
                          r" limit (\S+?)( \(.*)?", said)
     assert found, said
     assert (done.returncode == 0) == (found[1] == "PASS"), (done.returncode, said)
+    if not place:
+        prints_the_notebook(name, done.stdout)
     return float(found[3]), float(found[4]), found[2] + (found[5] or "")
 
 

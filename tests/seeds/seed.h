@@ -21,9 +21,10 @@
 enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
-  const char *name, *place; /* place: NULL for the run from its beginning */
-  char set[96];             /* of PyTorch's figures */
-  size_t first;             /* iteration */
+  const char *name, *place;      /* place: NULL for the run from its beginning */
+  char set[96];                  /* of PyTorch's figures */
+  size_t first;                  /* iteration */
+  const cleave_options *options; /* of the runtime; NULL unless set before seed_begin */
   cleave_runtime *rt;
   cleave_error e;
   char *index, *values; /* of seeds.txt and seeds.bin */
@@ -247,7 +248,7 @@ static inline void seed_begin(const char *name, int argc, char **argv) {
   seed.values = seed_file(folder, "seeds.bin", &seed.n_values);
   memmove(seed.values, seed.values + 1, seed.n_values); /* its tensors are aligned again */
   if (argc == 4) seed_open_place(argv[3]);
-  MUST(cleave_open(argv[1], NULL, &seed.rt, &seed.e));
+  MUST(cleave_open(argv[1], seed.options, &seed.rt, &seed.e));
 }
 
 /* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */

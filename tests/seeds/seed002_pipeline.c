@@ -5,11 +5,16 @@
  * a fixed interleave: every slot here is its slot.
  *
  * A batch is one context. Its backward runs through both stages when stage 1's slot comes; the
- * gradients stay in the context, and each stage takes its own step when the notebook lets it.
+ * gradients stay in the context, and each stage takes its own step when the notebook lets it. While
+ * stage 1 works for one batch, stage 0 computes the next ones.
+ *
+ * With WAIT_MS in its environment, a forward takes so many milliseconds longer, and so does stage
+ * 1's backward (the op wait, with a weight of 1 that does not learn: the numbers stay), for fewer
+ * batches. The nodes' own events have to show then that stage 0 computed while stage 1 did.
  */
 #include "seed002.h"
 
-enum { QUEUE = 8 };
+enum { QUEUE = 8, WAITED_BATCHES = 16, MOST_EVENTS = 4096 };
 
 typedef struct batch {
   size_t number;
@@ -36,20 +41,41 @@ static batch pop(queue *q) {
 
 static cleave_module *stages[2], *bce;
 static cleave_optimizer *optimizers[2];
+static unsigned wait_ms; /* 0: none */
+static cleave_event events[MOST_EVENTS];
+static size_t n_events;
 static cleave_tensor losses;
 static double first_loss = NAN, last_loss = NAN;
 
+/* With the runtime held: one at a time. */
+static void on_event(void *user, cleave_context context, const cleave_event *event) {
+  (void)user, (void)context;
+  if (n_events < MOST_EVENTS) events[n_events++] = *event;
+}
+
+static void load_stage(int s, const char *layers, const cleave_input *input) {
+  static const char *const names[] = {"stage 0", "stage 1"}, *const nodes[] = {"w1", "w2"};
+  const char *const frozen[] = {"wait.*"};
+  cleave_module_options at = {
+      .name = names[s], .at = nodes[s], .frozen = frozen, .n_frozen = wait_ms ? 1 : 0};
+  char wait[80] = "", text[160];
+  if (wait_ms)
+    snprintf(wait, sizeof wait, "{op: wait, name: wait, forward_ms: %u, input_ms: %u}, ", wait_ms,
+             wait_ms);
+  snprintf(text, sizeof text, "[%s%s]", wait, layers);
+  MUST(cleave_load_layers(seed.rt, &at, text, input, &stages[s], &seed.e));
+}
+
 static void load(void) {
-  static const char *const layers[] = {"[{op: linear, name: w1, out: 8}, {op: relu}]",
-                                       "[{op: linear, name: w2, out: 1}, {op: sigmoid}]"};
+  static const char *const layers[] = {"{op: linear, name: w1, out: 8}, {op: relu}",
+                                       "{op: linear, name: w2, out: 1}, {op: sigmoid}"};
   static const char *const names[][2] = {{"w1.weight", "w1.bias"}, {"w2.weight", "w2.bias"}};
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH),
                           CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 8)};
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
-  cleave_module_options at[] = {{.name = "stage 0", .at = "w1"}, {.name = "stage 1", .at = "w2"}};
   cleave_module_options beside = {.name = "loss", .at = "w2"};
   for (int s = 0; s < 2; s++) {
-    MUST(cleave_load_layers(seed.rt, &at[s], layers[s], &input[s], &stages[s], &seed.e));
+    load_stage(s, layers[s], &input[s]);
     cleave_group group = {.modules = &stages[s], .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.5};
     MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &optimizers[s], &seed.e));
     for (int k = 0; k < 2; k++) seed002_weight(stages[s], names[s][k], names[s][k]);
@@ -67,7 +93,8 @@ static batch enter(size_t number) {
   size_t end = (start + SEED002_BATCH) % SEED002_ROWS;
   if (!seed002_slice(start, end ? end : SEED002_ROWS - 1, &batch_x, &batch_target))
     seed_fail("batch %zu is empty", number);
-  MUST(cleave_context_open(seed.rt, NULL, &b.context, &seed.e));
+  cleave_context_options o = {.events = wait_ms > 0};
+  MUST(cleave_context_open(seed.rt, &o, &b.context, &seed.e));
   MUST(cleave_leaf(seed.rt, b.context, &batch_x, false, &x, &seed.e));
   MUST(cleave_leaf(seed.rt, b.context, &batch_target, false, &b.target, &seed.e));
   MUST(cleave_call(seed.rt, b.context, stages[0], &x, 1, &b.hidden, &seed.e));
@@ -102,18 +129,46 @@ static void leave(batch b) {
   MUST(cleave_context_close(seed.rt, b.context, 0, &seed.e));
 }
 
-int main(int argc, char **argv) {
+/* ---- who computed when ----------------------------------------------------------------------- */
+
+static bool computes(const cleave_event *e, int stage) {
+  return e->module == stages[stage] && e->kind <= CLEAVE_EVENT_WEIGHT;
+}
+
+/* Both workers are on this machine, and so on one clock. */
+static bool beside_stage_1(const cleave_event *e) {
+  for (size_t i = 0; i < n_events; i++)
+    if (computes(&events[i], 1) && events[i].begin_ns < e->end_ns && e->begin_ns < events[i].end_ns)
+      return true;
+  return false;
+}
+
+/* Of stage 0's forwards at least half: a machine that has much to do may let some pass. */
+static void judge_overlap(void) {
+  unsigned n = 0, beside = 0;
+  for (size_t i = 0; i < n_events; i++) {
+    if (!computes(&events[i], 0) || events[i].kind != CLEAVE_EVENT_FORWARD) continue;
+    n++;
+    beside += beside_stage_1(&events[i]);
+  }
+  printf("stage 0 computed %u of %u batches while stage 1 computed others\n", beside, n);
+  if (n < WAITED_BATCHES / 2 || 2 * beside < n) seed_fail("the stages take turns");
+}
+
+/* ---- the notebook's loop --------------------------------------------------------------------- */
+
+static void print_line(size_t number) {
+  if (number < 2) printf("Filling pipeline to start, batch %zu\n", number);
+  if (number % 1000 == 3) printf("loss at iteration %zu: %.3f\n", number, last_loss);
+}
+
+static void run(size_t n) {
   queue stage_1_forward = {0}, stage_1_backward = {0}, stage_0_backward = {0};
   bool forward[] = {true, false};
-  seed_begin("seed002_pipeline", argc, argv);
-  losses = seed_golden("losses");
-  size_t n = cleave_tensor_count(&losses) + 2; /* the last two do not come back */
-  load();
   for (size_t number = 0; number < n; forward[1] = !forward[1]) {
     if (forward[0]) {
       push(&stage_1_forward, enter(number));
-      if (number % 1000 == 3) printf("loss at iteration %zu: %.3f\n", number, last_loss);
-      number++;
+      print_line(number++);
     } else if (stage_0_backward.n) {
       leave(pop(&stage_0_backward));
     }
@@ -126,5 +181,19 @@ int main(int argc, char **argv) {
   queue *const left[] = {&stage_1_forward, &stage_1_backward, &stage_0_backward};
   for (size_t q = 0; q < 3; q++)
     while (left[q]->n) MUST(cleave_context_close(seed.rt, pop(left[q]).context, 0, &seed.e));
+}
+
+int main(int argc, char **argv) {
+  const char *ms = getenv("WAIT_MS");
+  const cleave_options options = {.on_event = on_event};
+  wait_ms = ms ? (unsigned)strtoul(ms, NULL, 10) : 0;
+  if (wait_ms) seed.options = &options;
+  seed_begin("seed002_pipeline", argc, argv);
+  losses = seed_golden("losses");
+  size_t n = cleave_tensor_count(&losses) + 2; /* the last two do not come back */
+  if (wait_ms) n = WAITED_BATCHES;
+  load();
+  run(n);
+  if (wait_ms) judge_overlap();
   return seed002_end(n, first_loss, last_loss);
 }

@@ -13,17 +13,34 @@ ROOT = os.path.join(HERE, "../../..")
 suite = Suite()
 
 
+# What the notebook of seed 002 prints within the short runs.
+NOTEBOOK = {
+    "seed002_single": ["loss at iteration 0: 0.715"],
+    "seed002_data_parallel": ["loss at iteration 0: 0.706"],
+    "seed002_tensor_parallel": ["loss at iteration 0: 0.693"],
+    "seed002_pipeline": ["Filling pipeline to start, batch 0", "Filling pipeline to start, batch 1",
+                         "loss at iteration 3: 0.691"],
+}
+TESTING = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
+
+
+def printed(name, *args, env=None):
+    """(exit code, lines) of a program."""
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, *args, cwd=ROOT, env=env)
+    return done.returncode, done.stdout.splitlines() or [f"nothing on stdout: {done.stderr[-2000:]}"]
+
+
 def seed(name, *args):
     """(exit code, last line) of a program."""
-    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, *args, cwd=ROOT)
-    lines = done.stdout.splitlines() or [f"nothing on stdout: {done.stderr[-2000:]}"]
-    return done.returncode, lines[-1]
+    code, lines = printed(name, *args)
+    return code, lines[-1]
 
 
 def passes(name):
     def test():
-        code, line = seed(name)
+        code, (*before, line) = printed(name)
         print("   ", line)
+        assert before == NOTEBOOK.get(name, before), before
         assert code == 0 and re.match(rf"PASS {name}: .*\d", line), (code, line)
         for w in cluster.workers:
             assert w.process.poll() is None, f"{w.name} is gone:\n{w.text()[-2000:]}"
@@ -33,6 +50,16 @@ def passes(name):
 
 for program in SEED_PROGRAMS:
     passes(program)
+
+
+@suite.test
+def seed002_pipeline_overlaps():
+    """Layers that wait do not change a number, and give the stages something to do at once."""
+    code, lines = printed("seed002_pipeline", env={**TESTING, "WAIT_MS": "10"})
+    assert code == 0 and lines[-1].startswith("PASS "), lines
+    n, of = map(int, re.fullmatch(r"stage 0 computed (\d+) of (\d+) batches .*", lines[-2]).groups())
+    print(f"    {n} of {of} batches")
+    assert of == 16 and n >= 8, lines
 
 
 @suite.test
@@ -171,6 +198,6 @@ trains("seed001_cpu_gpu_hybrid", cpu_gpu_hybrid, "losses")
 trains("seed002_single", single, "losses")
 trains("seed003_rpc_pipeline", rpc_pipeline, "losses_8")
 
-with Cluster(3) as cluster:
+with Cluster(3, env=TESTING) as cluster:
     session = cluster.session("seeds", "")
     suite.main()

@@ -191,6 +191,23 @@ static void stages_and_layers(void **state) {
   clv_session_config_free(c);
 }
 
+static void the_division_of_a_layer_is_kept(void **state) {
+  (void)state;
+  clv_session_config *c = accepted_edit("{op: relu}", "{op: linear, parallel: rows, out: 8}");
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
+  clv_err err;
+  assert_int_equal(c->stages[0].layers[0].parallel, CLV_LAYER_WHOLE);
+  assert_int_equal(c->stages[0].layers[1].parallel, CLV_LAYER_ROWS);
+  assert_int_equal(c->stages[0].layers[1].parallel_pos.line, 10);
+  assert_int_equal(c->stages[0].layers[1].n_attrs, 1);
+  assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
+  assert_int_equal(clv_session_config_parse("again", text.data, text.len, NULL, &again, &err),
+                   CLV_OK);
+  assert_int_equal(again->stages[0].layers[1].parallel, CLV_LAYER_ROWS);
+  clv_session_config_free(c);
+}
+
 static void model_ranges(void **state) {
   (void)state;
   char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
@@ -469,6 +486,7 @@ static void same_layers(const clv_layer_spec *a, const clv_layer_spec *b, size_t
   for (size_t i = 0; i < n; i++) {
     assert_string_equal(a[i].op, b[i].op);
     same_text(a[i].name, b[i].name);
+    assert_int_equal(a[i].parallel, b[i].parallel);
     assert_int_equal(a[i].n_attrs, b[i].n_attrs);
     for (size_t j = 0; j < a[i].n_attrs; j++) {
       const clv_attr_spec *x = &a[i].attrs[j], *y = &b[i].attrs[j];
@@ -712,6 +730,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(words_for_numbers),
     cmocka_unit_test(defaults),
     cmocka_unit_test(stages_and_layers),
+    cmocka_unit_test(the_division_of_a_layer_is_kept),
     cmocka_unit_test(model_ranges),
     cmocka_unit_test(named_ranges),
     cmocka_unit_test(paths),

@@ -141,6 +141,8 @@ static const refusal refusals[] = {
     {STAGE("{op: relu, name: x},\n      {op: relu, name: x}"),
      "/s.yaml:8:7: ", "two nodes are called 'x'"},
     {STAGE("{op: cross_entropy}"), "/s.yaml:7:12: ", "is a loss: write it as `loss: {kind:"},
+    {STAGE("{op: linear, out: 4, parallel: rows}"),
+     "/s.yaml:7:38: ", "parallel: a stage has one node, and a layer is divided over several"},
     {STAGE("{op: add}"), "/s.yaml:7:12: ", "a list of layers is a chain"},
     {ARCH("hiden: [3]"), "/s.yaml:5:20: ", "mlp has no 'hiden'; did you mean 'hidden'?"},
     {ARCH("width: 3"), "/s.yaml:5:20: ", "mlp has no 'width'"},

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layers divided over several nodes beside the undivided ones: first values, losses, norms, states
+ * that change their division, and what is refused. All nodes are this process; the programs of
+ * tests/seeds have them elsewhere.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka wants those first */
+#include <cmocka.h>
+
+#include "master/api/api_int.h"
+
+enum { ROWS = 6, WIDTH = 5, STEPS = 12 };
+
+static const char layers[] =
+    "[{op: linear, name: w0, out: 12}, {op: tanh},"
+    " {op: linear, name: w1, out: 8, parallel: columns}, {op: relu},"
+    " {op: linear, name: w2, out: 4, parallel: rows}, {op: layernorm, shape: 4},"
+    " {op: linear, name: w3, out: 4, parallel: columns}, {op: dropout, p: 0.3},"
+    " {op: linear, name: w4, out: 1, parallel: rows}, {op: sigmoid}]";
+
+static const char *const here[] = {"master", "master", "master", "master"};
+static cleave_runtime *rt;
+static cleave_error e;
+
+#define MUST(call)                                              \
+  do {                                                          \
+    if ((call) != CLEAVE_OK) fail_msg("%s: %s", #call, e.text); \
+  } while (0)
+
+static int setup(void **state) {
+  (void)state;
+  return cleave_open_text("alone", "version: 1\nname: alone\n", NULL, &rt, &e) != CLEAVE_OK;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  return cleave_close(rt, 0, NULL, &e) != CLEAVE_OK;
+}
+
+/* ---- two ways to compute the same ------------------------------------------------------------ */
+
+/* Undivided, or over n parts. */
+typedef struct way {
+  cleave_module *module;
+  cleave_parallel *parallel;
+  cleave_optimizer *optimizer;
+} way;
+
+static cleave_module *loss_of(const char *name) {
+  cleave_module_options o = {.name = name};
+  cleave_input y = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
+  cleave_module *bce;
+  MUST(cleave_load_loss(rt, &o, "bce", &y, &bce, &e));
+  return bce;
+}
+
+static void load_whole(way *w, const char *name) {
+  char text[sizeof layers] = "";
+  cleave_module_options o = {.name = name, .seed = 9};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  size_t n = 0;
+  for (const char *from = layers; *from; text[n++] = *from++)
+    if (strncmp(from, ", parallel:", 11) == 0) from = strchr(from, '}');
+  MUST(cleave_load_layers(rt, &o, text, &x, &w->module, &e));
+}
+
+static void load_parts(way *w, const char *name, size_t n) {
+  cleave_parallel_options o = {
+      .size = sizeof o, .name = name, .nodes = here, .n_nodes = n, .seed = 9};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  MUST(cleave_parallel_load(rt, &o, layers, &x, &w->parallel, &e));
+}
+
+static void make_optimizer(way *w) {
+  cleave_module *modules[16];
+  cleave_group g = {.modules = modules, .kind = CLEAVE_ADAM, .lr = 0.01};
+  if (w->module) modules[g.n_modules++] = w->module;
+  for (size_t i = 0; w->parallel && cleave_parallel_module(w->parallel, i); i++)
+    if (cleave_state_count(cleave_parallel_module(w->parallel, i), CLEAVE_STATE_WEIGHTS))
+      modules[g.n_modules++] = cleave_parallel_module(w->parallel, i);
+  MUST(cleave_optimizer_new(rt, &g, 1, 0.05, &w->optimizer, &e));
+}
+
+static cleave_reference call(const way *w, cleave_context c, cleave_reference x) {
+  cleave_reference y;
+  if (w->parallel)
+    MUST(cleave_parallel_call(rt, c, w->parallel, x, &y, &e));
+  else
+    MUST(cleave_call(rt, c, w->module, &x, 1, &y, &e));
+  return y;
+}
+
+static cleave_reference leaf(cleave_context c, float *numbers, int64_t width, unsigned seed) {
+  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, ROWS, width);
+  cleave_reference ref;
+  for (int i = 0; i < ROWS * width; i++) numbers[i] = (float)(sin(1 + i * 0.7 + seed) * 0.5 + 0.5);
+  MUST(cleave_leaf(rt, c, &t, false, &ref, &e));
+  return ref;
+}
+
+/* A step's loss; *ret_norm: of its gradients. */
+static double train(const way *w, cleave_module *bce, unsigned step, double *ret_norm) {
+  float x[ROWS * WIDTH], y[ROWS];
+  cleave_context_options o = {.step = step + 1};
+  cleave_context c;
+  cleave_reference in, both[2], loss;
+  cleave_tensor value = {0};
+  cleave_stepped stepped;
+  MUST(cleave_context_open(rt, &o, &c, &e));
+  in = leaf(c, x, WIDTH, step);
+  both[0] = call(w, c, in);
+  both[1] = leaf(c, y, 1, step + 100);
+  MUST(cleave_call(rt, c, bce, both, 2, &loss, &e));
+  MUST(cleave_backward(rt, c, &loss, 1, false, 0, &e));
+  MUST(cleave_step(rt, w->optimizer, c, 0, &stepped, &e));
+  MUST(cleave_to_here(rt, loss, 0, &value, &e));
+  MUST(cleave_context_close(rt, c, 0, &e));
+  double result = *(float *)value.data;
+  *ret_norm = stepped.norm;
+  cleave_tensor_done(&value);
+  return result;
+}
+
+static cleave_state state_of(const way *w, cleave_state_kind kind) {
+  cleave_state s;
+  if (w->parallel)
+    MUST(cleave_parallel_state_read(rt, w->parallel, kind, 0, &s, &e));
+  else
+    MUST(cleave_state_read(rt, w->module, kind, 0, &s, &e));
+  return s;
+}
+
+/* The same items, numbers within `limit` (0: the same bits). */
+static void assert_same(const way *one, const way *other, cleave_state_kind kind, double limit) {
+  cleave_state a = state_of(one, kind), b = state_of(other, kind);
+  assert_int_equal(a.n, b.n);
+  assert_true(a.n > 0);
+  for (size_t i = 0; i < a.n; i++) {
+    const cleave_tensor *p = &a.items[i].tensor, *q = NULL;
+    for (size_t k = 0; k < b.n; k++)
+      if (strcmp(a.items[i].name, b.items[k].name) == 0) q = &b.items[k].tensor;
+    if (!q) fail_msg("no '%s'", a.items[i].name);
+    assert_int_equal(p->rank, q->rank);
+    assert_memory_equal(p->shape, q->shape, (size_t)p->rank * sizeof *p->shape);
+    size_t n = cleave_tensor_count(p);
+    if (limit == 0) assert_memory_equal(p->data, q->data, n * (p->dtype == CLEAVE_I64 ? 8 : 4));
+    for (size_t k = 0; p->dtype == CLEAVE_F32 && k < n; k++)
+      if (!(fabs(((float *)p->data)[k] - ((float *)q->data)[k]) <= limit))
+        fail_msg("%s: %g, %g", a.items[i].name, ((float *)p->data)[k], ((float *)q->data)[k]);
+  }
+  cleave_state_done(&a);
+  cleave_state_done(&b);
+}
+
+static void write_to(const way *from, const way *to) {
+  for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
+    cleave_state s = state_of(from, (cleave_state_kind)kind);
+    if (to->parallel)
+      MUST(cleave_parallel_state_write(rt, to->parallel, (cleave_state_kind)kind, s.items, s.n, 0,
+                                       &e));
+    else
+      MUST(cleave_state_write(rt, to->module, (cleave_state_kind)kind, s.items, s.n, 0, &e));
+    cleave_state_done(&s);
+  }
+}
+
+/* What comes out of an evaluation: [ROWS]. */
+static void evaluate(const way *w, float *ret) {
+  float x[ROWS * WIDTH];
+  const cleave_context_options o = {.evaluation = true};
+  cleave_context c;
+  cleave_tensor value = {0};
+  MUST(cleave_context_open(rt, &o, &c, &e));
+  MUST(cleave_to_here(rt, call(w, c, leaf(c, x, WIDTH, 7)), 0, &value, &e));
+  memcpy(ret, value.data, ROWS * sizeof *ret);
+  MUST(cleave_context_close(rt, c, 0, &e));
+  cleave_tensor_done(&value);
+}
+
+/* First values, dropout, clipping and Adam are those of the undivided layers. */
+static void parts_learn_as_the_whole(void **state) {
+  (void)state;
+  way whole = {0}, parts = {0};
+  cleave_module *bce = loss_of("loss");
+  load_whole(&whole, "whole");
+  load_parts(&parts, "parts", 2);
+  make_optimizer(&whole);
+  make_optimizer(&parts);
+  assert_same(&whole, &parts, CLEAVE_STATE_WEIGHTS, 0);
+  for (unsigned i = 0; i < STEPS; i++) {
+    double norms[2], a = train(&whole, bce, i, &norms[0]), b = train(&parts, bce, i, &norms[1]);
+    if (!(fabs(a - b) <= 1e-6 * a)) fail_msg("step %u: %.9g undivided, %.9g divided", i, a, b);
+    assert_true(fabs(norms[0] - norms[1]) <= 1e-5 * norms[0]);
+    assert_true(norms[0] > 0.05); /* clipped */
+  }
+  assert_same(&whole, &parts, CLEAVE_STATE_WEIGHTS, 1e-6);
+  float a[ROWS], b[ROWS];
+  evaluate(&whole, a);
+  evaluate(&parts, b);
+  for (int i = 0; i < ROWS; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6);
+}
+
+/* A state that was trained over two parts goes on over four, or undivided. */
+static void a_state_changes_its_division(void **state) {
+  (void)state;
+  way two = {0}, four = {0}, whole = {0};
+  double norm;
+  cleave_module *bce = loss_of("loss 2");
+  load_parts(&two, "two", 2);
+  load_parts(&four, "four", 4);
+  load_whole(&whole, "undivided");
+  make_optimizer(&two);
+  make_optimizer(&four);
+  make_optimizer(&whole);
+  for (unsigned i = 0; i < 3; i++) train(&two, bce, i, &norm);
+  write_to(&two, &four);
+  write_to(&two, &whole);
+  for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
+    assert_same(&two, &four, (cleave_state_kind)kind, 0);
+    assert_same(&two, &whole, (cleave_state_kind)kind, 0);
+  }
+  double a = train(&two, bce, 3, &norm), b = train(&four, bce, 3, &norm);
+  assert_true(fabs(a - b) <= 1e-6 * a);
+  assert_true(fabs(a - train(&whole, bce, 3, &norm)) <= 1e-6 * a);
+}
+
+/* ---- one by one ------------------------------------------------------------------------------ */
+
+static void each_part_has_its_slice(void **state) {
+  (void)state;
+  way w = {0};
+  size_t n = 0;
+  load_parts(&w, "slices", 2);
+  cleave_module *part = cleave_parallel_module(w.parallel, 1); /* 0 is what stands before */
+  cleave_tensor t = {0};
+  assert_string_equal(cleave_module_name(part), "slices.1.0");
+  char text[2048], cut[12];
+  assert_true(cleave_parallel_text(w.parallel, text, sizeof text) == strlen(text));
+  assert_true(cleave_parallel_text(w.parallel, cut, sizeof cut) == strlen(text));
+  assert_memory_equal(cut, text, sizeof cut - 1);
+  assert_non_null(strstr(text,
+                         "slices.1.1 at master: 272 bytes: w1.weight [4, 12] of [8, 12], "
+                         "w1.bias [4] of [8], w2.weight [4, 4] of [4, 8]\n"));
+  MUST(cleave_weight_read(rt, part, "w1.weight", 0, &t, &e));
+  assert_int_equal(t.shape[0], 4);
+  assert_int_equal(t.shape[1], 12);
+  cleave_tensor_done(&t);
+  while (cleave_parallel_module(w.parallel, n)) n++;
+  assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1); /* dropout is whole, so w4 takes shares of it */
+  MUST(cleave_parallel_release(rt, w.parallel, &e));
+}
+
+static const clv_key *key_of(const cleave_module *m, const char *layer) {
+  for (int i = 0; i < m->graph->n_nodes; i++)
+    if (strcmp(m->graph->nodes[i].name, layer) == 0) return &m->graph->nodes[i].key;
+  fail_msg("module '%s' has no layer '%s'", m->name, layer);
+  return NULL;
+}
+
+/* With the key of a layer a part could draw what the others begin with. */
+static void no_part_gets_the_key_of_its_layer(void **state) {
+  (void)state;
+  way whole = {0}, parts = {0};
+  load_whole(&whole, "keys");
+  load_parts(&parts, "keys of parts", 2);
+  const clv_key *first = key_of(cleave_parallel_module(parts.parallel, 1), "w1"),
+                *second = key_of(cleave_parallel_module(parts.parallel, 2), "w1"),
+                *layer = key_of(whole.module, "w1");
+  assert_memory_not_equal(first, layer, sizeof *layer);
+  assert_memory_not_equal(first, second, sizeof *layer);
+  const clv_key *dropout = key_of(cleave_parallel_module(parts.parallel, 6), "7");
+  assert_memory_equal(dropout, key_of(whole.module, "7"), sizeof *layer); /* it is whole */
+}
+
+static void frozen_parameters_stay(void **state) {
+  (void)state;
+  const char *frozen[] = {"w1.*"}, *none[] = {"w9.*"};
+  way w = {0};
+  double norm;
+  cleave_module *bce = loss_of("loss 3");
+  cleave_parallel_options o = {.size = sizeof o,
+                               .name = "frozen",
+                               .nodes = here,
+                               .n_nodes = 2,
+                               .seed = 9,
+                               .frozen = frozen,
+                               .n_frozen = 1};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  MUST(cleave_parallel_load(rt, &o, layers, &x, &w.parallel, &e));
+  make_optimizer(&w);
+  cleave_state before = state_of(&w, CLEAVE_STATE_WEIGHTS), after;
+  train(&w, bce, 0, &norm);
+  after = state_of(&w, CLEAVE_STATE_WEIGHTS);
+  for (size_t i = 0; i < before.n; i++) {
+    size_t bytes = 4 * cleave_tensor_count(&before.items[i].tensor);
+    bool same = memcmp(before.items[i].tensor.data, after.items[i].tensor.data, bytes) == 0;
+    assert_int_equal(same, strncmp(before.items[i].name, "w1.", 3) == 0);
+  }
+  cleave_state_done(&before);
+  cleave_state_done(&after);
+  o.name = "frozen 2";
+  o.frozen = none;
+  assert_int_equal(cleave_parallel_load(rt, &o, layers, &x, &w.parallel, &e), CLEAVE_NOT_FOUND);
+  assert_non_null(strstr(e.text, "'w9.*'"));
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void refuses(const char *text, size_t n_nodes, const char *says) {
+  cleave_parallel_options o = {
+      .size = sizeof o, .name = "refused", .nodes = here, .n_nodes = n_nodes};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  cleave_parallel *p = NULL;
+  assert_int_equal(cleave_parallel_load(rt, &o, text, &x, &p, &e), CLEAVE_INVALID);
+  if (!strstr(e.text, says)) fail_msg("'%s' lacks '%s'", e.text, says);
+  assert_null(p);
+}
+
+static void refusals_point_at_the_text(void **state) {
+  (void)state;
+  refuses("[{op: linear, out: 7, parallel: columns}]", 2,
+          "layers:1:33: parallel: '0' has 7 outputs, which 2 parts do not divide");
+  refuses("[{op: relu},\n {op: linear, out: 8, parallel: rows}]", 2,
+          "layers:2:33: parallel: '1' has 5 inputs, which 2 parts do not divide");
+  refuses("[{op: relu, parallel: columns}]", 2, "layers:1:23: parallel: only linear");
+  refuses("[{op: linear, out: 8, parallel: colums}]", 2, "did you mean 'columns'?");
+  refuses("[{op: linear, out: 8}]", 2, "no layer says `parallel: columns`");
+  refuses("[{op: linear, out: 8, parallel: columns}]", 1, "over 1 node");
+  refuses("[{op: linear, out: 9, parallel: columns}]", 9, "over 9 node");
+}
+
+static void one_node_cannot_divide(void **state) {
+  (void)state;
+  cleave_module_options o = {.name = "one"};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  cleave_module *m;
+  assert_int_equal(
+      cleave_load_layers(rt, &o, "[{op: linear, out: 8, parallel: columns}]", &x, &m, &e),
+      CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "layers:1:33: parallel: a module has one node"));
+}
+
+static void foreign_states_are_refused(void **state) {
+  (void)state;
+  way w = {0};
+  float numbers[64] = {0};
+  load_parts(&w, "state", 2);
+  cleave_named unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};
+  cleave_named shape = {"w1.weight", CLEAVE_TENSOR_F32(numbers, 4, 12)}; /* as a part has it */
+  cleave_state_kind kind = CLEAVE_STATE_WEIGHTS;
+  assert_int_equal(cleave_parallel_state_write(rt, w.parallel, kind, &unknown, 1, 0, &e),
+                   CLEAVE_NOT_FOUND);
+  assert_int_equal(cleave_parallel_state_write(rt, w.parallel, kind, &shape, 1, 0, &e),
+                   CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "is [8, 12], not [4, 12]"));
+}
+
+static void null_arguments_are_refused_by_name(void **state) {
+  (void)state;
+  cleave_parallel_options o = {.name = "no size", .nodes = here, .n_nodes = 2};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  cleave_parallel *p;
+  cleave_reference y;
+  assert_int_equal(cleave_parallel_load(rt, &o, layers, &x, &p, &e), CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "size"));
+  assert_int_equal(cleave_parallel_load(rt, NULL, layers, &x, &p, &e), CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "options is NULL"));
+  assert_int_equal(
+      cleave_parallel_call(rt, (cleave_context){0}, NULL, y = (cleave_reference){0}, &y, &e),
+      CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "parallel is NULL"));
+  assert_null(cleave_parallel_module(NULL, 0));
+  assert_int_equal(cleave_parallel_release(rt, NULL, &e), CLEAVE_OK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(parts_learn_as_the_whole),
+      cmocka_unit_test(a_state_changes_its_division),
+      cmocka_unit_test(each_part_has_its_slice),
+      cmocka_unit_test(no_part_gets_the_key_of_its_layer),
+      cmocka_unit_test(frozen_parameters_stay),
+      cmocka_unit_test(refusals_point_at_the_text),
+      cmocka_unit_test(one_node_cannot_divide),
+      cmocka_unit_test(foreign_states_are_refused),
+      cmocka_unit_test(null_arguments_are_refused_by_name),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

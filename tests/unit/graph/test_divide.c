@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chains divided over parts: which graph each part gets, what is refused, and tensors that are cut
+ * and put together again.
+ */
+#include "tests/unit/graph/graph_test.h"
+
+enum { LAYERS = 5 };
+
+/* linear 6 -> 8, relu, linear 8 -> 3, softmax, over [4, 6] */
+static clv_graph *chain(void) {
+  clv_graph *g;
+  clv_attr_value out[] = {int_attr(CLV_ATTR_OUT, 8), int_attr(CLV_ATTR_OUT, 3)};
+  assert_ok(clv_graph_new(&g, err));
+  assert_ok(clv_graph_add_input(g, "input", CLV_F32, &CLV_SHAPE(4, 6), &(int){0}, err));
+  add_node(g, CLV_OP_LINEAR, 0, 0, -1, &out[0], 1);
+  add_plain(g, CLV_OP_RELU, 1, 1);
+  add_node(g, CLV_OP_LINEAR, 2, 2, -1, &out[1], 1);
+  g->output = add_plain(g, CLV_OP_SOFTMAX, 3, 3);
+  return g;
+}
+
+/* "linear relu" */
+static void assert_ops(const clv_graph *g, const char *want) {
+  char got[256] = "";
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op != CLV_OP_INPUT)
+      snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", *got ? " " : "",
+               clv_op_name(g->nodes[i].op));
+  assert_string_equal(got, want);
+}
+
+static void assert_param(const clv_graph *g, const char *name, clv_shape want) {
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  assert_ok(clv_params_of(g, &p, err));
+  const clv_param *found = clv_params_find(p, name);
+  assert_non_null(found);
+  assert_true(clv_shape_equal(&found->shape, &want));
+}
+
+static bool has_param(const clv_graph *g, const char *name) {
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  assert_ok(clv_params_of(g, &p, err));
+  return clv_params_find(p, name) != NULL;
+}
+
+static void columns_and_rows_are_one_span(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
+  assert_ok(clv_divide(g, how, 4, &d, err));
+  assert_int_equal(d->n_stretches, 2);
+  assert_true(d->stretches[0].spread);
+  for (int k = 0; k < 4; k++) {
+    const clv_graph *part = d->stretches[0].graph[k];
+    assert_ops(part, "linear relu linear");
+    assert_param(part, "0.weight", CLV_SHAPE(2, 6));
+    assert_param(part, "0.bias", CLV_SHAPE(2));
+    assert_param(part, "2.weight", CLV_SHAPE(3, 2));
+    assert_int_equal(has_param(part, "2.bias"), k == 0); /* added once */
+  }
+  assert_false(d->stretches[1].spread);
+  assert_ops(d->stretches[1].graph[0], "add add add softmax");
+  assert_null(d->stretches[1].graph[1]);
+  const clv_node *sums =
+      d->stretches[1].graph[0]->nodes; /* inputs 0..3, in the order of the parts */
+  assert_int_equal(sums[4].in[0], 0);
+  for (int i = 0; i < 3; i++) assert_int_equal(sums[4 + i].in[1], 1 + i);
+  assert_int_equal(sums[5].in[0], 4);
+}
+
+static void columns_alone_are_put_beside_each_other(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
+  assert_ok(clv_divide(g, how, 2, &d, err));
+  assert_int_equal(d->n_stretches, 2);
+  assert_ops(d->stretches[0].graph[1], "linear relu");
+  assert_ops(d->stretches[1].graph[0], "concat linear softmax");
+  assert_param(d->stretches[1].graph[0], "2.weight", CLV_SHAPE(3, 8));
+}
+
+static void rows_alone_take_their_share(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  const clv_parallel how[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
+  assert_ok(clv_divide(g, how, 2, &d, err));
+  assert_int_equal(d->n_stretches, 3);
+  assert_ops(d->stretches[0].graph[0], "linear relu");
+  assert_ops(d->stretches[1].graph[1], "slice linear");
+  assert_int_equal(d->stretches[1].graph[1]->nodes[1].attrs.start, 4);
+  assert_int_equal(d->stretches[1].graph[1]->nodes[1].attrs.stop, 8);
+  assert_ops(d->stretches[2].graph[0], "add softmax");
+}
+
+/* A node's key tells the first values of its layer: glue gets none of a model's. */
+static void glue_has_no_layer_of_the_model(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
+  assert_ok(clv_divide(g, how, 2, &d, err));
+  const clv_graph *join = d->stretches[1].graph[0];
+  for (int i = 0; i < join->n_nodes; i++)
+    if (join->nodes[i].op == CLV_OP_ADD) assert_true(join->nodes[i].layer > 1000);
+}
+
+static void what_cannot_be_divided_is_refused(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  clv_division *d = NULL;
+  const clv_parallel relu[LAYERS] = {0, 0, CLV_PARALLEL_COLUMNS, 0, 0};
+  const clv_parallel columns[LAYERS] = {0, 0, 0, CLV_PARALLEL_COLUMNS, 0};
+  const clv_parallel rows[LAYERS] = {0, CLV_PARALLEL_ROWS, 0, 0, 0};
+  assert_fails(clv_divide(g, relu, 2, &d, err), CLV_INVALID, "only linear can be divided");
+  assert_fails(clv_divide(g, columns, 2, &d, err), CLV_INVALID,
+               "'2' has 3 outputs, which 2 parts do not divide");
+  assert_fails(clv_divide(g, rows, 4, &d, err), CLV_INVALID,
+               "'0' has 6 inputs, which 4 parts do not divide");
+  assert_fails(clv_divide(g, rows, 1, &d, err), CLV_INVALID, "1 parts; 2 to 8");
+  assert_fails(clv_divide(g, rows, 9, &d, err), CLV_INVALID, "9 parts; 2 to 8");
+  assert_null(d);
+}
+
+static void cut_and_put_together(clv_shape whole, clv_shape part, uint32_t n) {
+  float all[24], again[24] = {0}, some[24];
+  for (int i = 0; i < 24; i++) all[i] = (float)i;
+  for (uint32_t k = 0; k < n; k++) {
+    clv_part p = {whole, part, k, sizeof *all};
+    clv_part_copy(&p, all, some, false);
+    clv_part_copy(&p, again, some, true);
+  }
+  assert_memory_equal(all, again, sizeof all);
+}
+
+static void parts_of_tensors_are_the_tensor(void **state) {
+  (void)state;
+  float all[] = {0, 1, 2, 3, 4, 5, 6, 7}, some[4];
+  clv_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *all};
+  clv_part_copy(&right, all, some, false);
+  assert_memory_equal(some, ((float[]){2, 3, 6, 7}), sizeof some);
+  cut_and_put_together(CLV_SHAPE(6, 4), CLV_SHAPE(2, 4), 3);
+  cut_and_put_together(CLV_SHAPE(6, 4), CLV_SHAPE(6, 1), 4);
+  cut_and_put_together(CLV_SHAPE(2, 6, 2), CLV_SHAPE(2, 3, 2), 2);
+  cut_and_put_together(CLV_SHAPE(24), CLV_SHAPE(24), 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(columns_and_rows_are_one_span),
+      cmocka_unit_test(columns_alone_are_put_beside_each_other),
+      cmocka_unit_test(rows_alone_take_their_share),
+      cmocka_unit_test(glue_has_no_layer_of_the_model),
+      cmocka_unit_test(what_cannot_be_divided_is_refused),
+      cmocka_unit_test(parts_of_tensors_are_the_tensor),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
