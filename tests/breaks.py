@@ -179,7 +179,7 @@ of("common/engine/context_run.c", ENGINE_CELLS,
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
-   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->phase == CALL_SUMMING", ""),
+   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->progress == CALL_SUMMING", ""),
    gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))

@@ -227,8 +227,8 @@ static void after_backward(clv_contexts *e, clv_context_call *c) {
   clv_call_drop_state(c);
   c->had_backward = c->out->ctx->retain;
   c->again = false;
-  clv_call_step(e, c, c->out->ctx->retain ? CALL_RETAINED_AGAIN : CALL_BACKWARD_DONE);
-  if (c->phase == CALL_SPENT) clv_call_release(e, c);
+  clv_call_meets(e, c, c->out->ctx->retain ? CALL_RETAINED_AGAIN : CALL_BACKWARD_DONE);
+  if (c->progress == CALL_SPENT) clv_call_release(e, c);
 }
 
 static void has_differentiated(clv_contexts *e, clv_context_call *c) {
@@ -238,7 +238,7 @@ static void has_differentiated(clv_contexts *e, clv_context_call *c) {
   clv_counter_add(&counts->backwards, 1);
   if (c->places[ORDER_WEIGHT].position)
     clv_context_note(e, c->out->ctx, CLV_TRACE_INPUT, c, c->backward_ns);
-  clv_call_step(e, c, CALL_INPUT_DONE);
+  clv_call_meets(e, c, CALL_INPUT_DONE);
 }
 
 /* Its gradients leave, then the second part is next; where nothing flows there is none. */
@@ -278,7 +278,7 @@ static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const 
 /* One with a position may come to its time without a first part: it counts, and computes
  * nothing. */
 static bool is_wanted(const clv_work *w, const clv_context_call *c) {
-  return c->phase == CALL_SUMMING && w->ctx->state == CONTEXT_OPEN;
+  return c->progress == CALL_SUMMING && w->ctx->state == CONTEXT_OPEN;
 }
 
 static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
@@ -314,7 +314,7 @@ static clv_code finish_weight(clv_contexts *e, clv_work *w, clv_code code, const
   (void)err;
   if (code != CLV_OK) clv_context_fail_at(e, ctx, why, c->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  if (c->phase == CALL_SUMMING) has_summed(e, c);
+  if (c->progress == CALL_SUMMING) has_summed(e, c);
   if (!c->places[ORDER_WEIGHT].position) {
     clv_pass_call_done(e, c);
     return CLV_OK;

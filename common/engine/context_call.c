@@ -18,7 +18,7 @@ static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg,
   clv_action action;
   if (!arg->value) return CLV_OK;
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
-  CLV_TRY(clv_value_step(e, v, VALUE_GIVEN, &action, err));
+  CLV_TRY(clv_value_meets(e, v, VALUE_GIVEN, &action, err));
   return clv_value_settle(e, v, t, NULL, err);
 }
 
@@ -34,7 +34,7 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
     return take_here(e, ctx, arg, here, err);
   }
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
-  CLV_TRY(clv_value_step(e, v, VALUE_USED, &action, err));
+  CLV_TRY(clv_value_meets(e, v, VALUE_USED, &action, err));
   if (action == CELL_GIVE) {
     clv_call_take_input(e, c, slot, v);
     return CLV_OK;
@@ -53,7 +53,7 @@ static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, cl
     return clv_fail(err, CLV_NOT_FOUND,
                     "call %llx, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
-  if (clv_call_step(e, l, CALL_FOLLOWED)->action == CELL_IGNORE || l->had_backward) return CLV_OK;
+  if (clv_call_meets(e, l, CALL_FOLLOWED)->action == CELL_IGNORE || l->had_backward) return CLV_OK;
   if (c->out->ctx->state == CONTEXT_FAILED)
     return clv_fail(err, CLV_PRECONDITION,
                     "the backward of call %llx, after which module %u is to run, will not come",
@@ -88,7 +88,7 @@ static clv_code take_call(clv_contexts *e, clv_value *v, clv_context_call **ret,
     return clv_fail(err, cell->code, "value %llx %s", (unsigned long long)v->id, cell->text);
   CLV_TRY(clv_slab_take(e, &e->calls, &c, err));
   clv_code code = clv_account_charge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1, err);
-  if (code == CLV_OK) code = clv_value_step(e, v, VALUE_CALLED, &action, err);
+  if (code == CLV_OK) code = clv_value_meets(e, v, VALUE_CALLED, &action, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->calls, c);
     return code;
@@ -122,7 +122,7 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
   CLV_TRY(take_call(e, v, &c, err));
   describe(e, c, f);
-  c->phase = (uint8_t)state;
+  c->progress = (uint8_t)state;
   c->n_missing = 1;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
   if (c->mod) clv_queue_join(e, c);
@@ -137,7 +137,7 @@ static clv_context_call *call_on_its_way(clv_contexts *e, const clv_context *ctx
                                          const clv_frame *f) {
   const clv_value *v = clv_context_value(e, ctx, f->message);
   clv_context_call *c = v ? v->maker : NULL;
-  bool same = c && c->phase == CALL_COMING && c->module == f->module && c->flags == f->flags;
+  bool same = c && c->progress == CALL_COMING && c->module == f->module && c->flags == f->flags;
   return same ? c : NULL;
 }
 
@@ -172,7 +172,7 @@ static clv_code whole_call(clv_contexts *e, clv_context *ctx, const clv_packet *
   ctx->calls_seen += !p->headed;
   if (*ret) {
     clv_call_leave_coming(*ret);
-    clv_call_step(e, *ret, CALL_IS_WHOLE);
+    clv_call_meets(e, *ret, CALL_IS_WHOLE);
     return CLV_OK;
   }
   clv_context_finalise(e, ctx->id);

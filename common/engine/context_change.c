@@ -50,7 +50,7 @@ void clv_context_finalise(clv_contexts *e, uint64_t working) {
 }
 
 static clv_code check_apply(clv_contexts *e, clv_context *ctx, clv_err *err) {
-  const clv_cell *cell = clv_pass_step(e, ctx, PASS_STEP);
+  const clv_cell *cell = clv_pass_meets(e, ctx, PASS_STEP);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "backward pass %u %s", ctx->phase, cell->text);
   return CLV_OK;

@@ -26,7 +26,7 @@ static void bury(clv_contexts *e, clv_context *c) {
 
 /* The decision on its step comes first; a failed context says its failure again. */
 static void last_step(clv_contexts *e, clv_context *c, const clv_frame *end) {
-  clv_action action = clv_context_step(e, c, CONTEXT_APPLY)->action;
+  clv_action action = clv_context_meets(e, c, CONTEXT_APPLY)->action;
   if (action == CELL_REPEAT) clv_context_fail_again(e, c);
   if (action == CELL_RECORD) clv_context_last_step(e, c, end);
 }
@@ -50,7 +50,7 @@ clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, 
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = open ? clv_context_trace(c) : NULL;
   uint32_t left = c->state == CONTEXT_OPEN ? spare(e, c, end) : clv_context_n_spared(c);
   bool spares = left && c->state == CONTEXT_OPEN;
-  clv_action action = clv_context_step(e, c, spares ? CONTEXT_END_SPARES : CONTEXT_END)->action;
+  clv_action action = clv_context_meets(e, c, spares ? CONTEXT_END_SPARES : CONTEXT_END)->action;
   if (action == CELL_SETTLE) c->trace = clv_tensor_unref(c->trace);
   if (action == CELL_END) {
     bury(e, c);
@@ -67,7 +67,7 @@ static void answer_again(clv_contexts *e, const clv_context *c) {
 
 void clv_context_end_if_spared_all(clv_contexts *e, clv_context *c) {
   if (c->state != CONTEXT_ENDING || !clv_context_spared_all(e, c)) return;
-  if (clv_context_step(e, c, CONTEXT_SPARED)->action != CELL_END) return;
+  if (clv_context_meets(e, c, CONTEXT_SPARED)->action != CELL_END) return;
   if (c->restores) clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   bury(e, c);
   answer_again(e, c);
@@ -75,7 +75,7 @@ void clv_context_end_if_spared_all(clv_contexts *e, clv_context *c) {
 
 void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
   bool owes = c->state == CONTEXT_ENDING;
-  if (clv_context_step(e, c, CONTEXT_ABORT)->action != CELL_END) return;
+  if (clv_context_meets(e, c, CONTEXT_ABORT)->action != CELL_END) return;
   if (!c->failed && f->failure.code) c->failed = clv_shared_err_in(e, f);
   clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   bury(e, c);

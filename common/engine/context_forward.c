@@ -120,19 +120,19 @@ static void has_run(clv_contexts *e, clv_context_call *c) {
   clv_counter_add(training ? &counts->forwards : &counts->evals, 1);
   if (!differentiable) {
     clv_call_release(e, c);
-    clv_call_step(e, c, CALL_HAS_RUN_ALONE);
+    clv_call_meets(e, c, CALL_HAS_RUN_ALONE);
   } else if (c->flags & CLV_FLAG_RECOMPUTE) {
     clv_call_drop_state(c);
-    clv_call_step(e, c, CALL_HAS_RUN_BARE);
+    clv_call_meets(e, c, CALL_HAS_RUN_BARE);
   } else {
-    clv_call_step(e, c, CALL_HAS_RUN);
+    clv_call_meets(e, c, CALL_HAS_RUN);
   }
 }
 
 static void has_failed(clv_contexts *e, clv_context_call *c) {
   clv_call_release(e, c);
   c->result = clv_tensor_unref(c->result);
-  clv_call_step(e, c, CALL_HAS_FAILED);
+  clv_call_meets(e, c, CALL_HAS_FAILED);
 }
 
 static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
@@ -140,12 +140,12 @@ static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *fai
   clv_value *v = c->out;
   clv_context *ctx = v->ctx;
   clv_action action;
-  if (c->phase == CALL_ALONE) clv_call_let_followers_run(e, c);
+  if (c->progress == CALL_ALONE) clv_call_let_followers_run(e, c);
   clv_call_has_run(e, c);
   clv_queue_leave(e, c);
   if (c->in_order) clv_order_done(e, v->ctx);
   if (c->needed || c->places[ORDER_WEIGHT].position) clv_context_mark(e, v->ctx);
-  clv_code code = clv_value_step(e, v, VALUE_RAN, &action, err);
+  clv_code code = clv_value_meets(e, v, VALUE_RAN, &action, err);
   if (code == CLV_OK) code = clv_value_settle(e, v, out, failed, err);
   clv_value_free_if_dropped(e, v);
   clv_context_end_if_spared_all(e, ctx);

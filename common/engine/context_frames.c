@@ -23,7 +23,7 @@ void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (clv_context *c = e->open; c; c = c->next) clv_context_empty(e, c);
-  for (clv_packet *p; (p = clv_packet_list_take(&e->inbox)) != NULL;) clv_packet_free(p);
+  for (clv_packet *p; (p = clv_packet_list_take(&e->held)) != NULL;) clv_packet_free(p);
   clv_exit_free(e);
   clv_contexts_unmake(e);
 }
@@ -100,7 +100,7 @@ static clv_code after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_er
 /* A fact meets its context. */
 static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  switch (clv_context_step(e, c, handlers[kind].fact)->action) {
+  switch (clv_context_meets(e, c, handlers[kind].fact)->action) {
     case CELL_RECORD:
       return handlers[kind].handle(e, c, p, err);
     case CELL_GIVE:
@@ -140,7 +140,7 @@ static void on_head(clv_contexts *e, clv_packet *p) {
   clv_context *c;
   clv_err ignored;
   if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK) return;
-  if (clv_context_step(e, c, CONTEXT_HEAD)->action == CELL_RECORD)
+  if (clv_context_meets(e, c, CONTEXT_HEAD)->action == CELL_RECORD)
     (void)!clv_on_call_head(e, c, p, &ignored);
 }
 
@@ -201,18 +201,18 @@ static bool waits_for_work(const clv_frame *f) {
 }
 
 clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
-  *ret_kept = e->inbox.first || e->due || (e->n_work && waits_for_work(&p->frame));
+  *ret_kept = e->held.first || e->due || (e->n_work && waits_for_work(&p->frame));
   if (!*ret_kept) return take(e, p, ret_kept, err);
-  clv_packet_list_add(&e->inbox, p);
+  clv_packet_list_add(&e->held, p);
   return CLV_OK;
 }
 
 bool clv_contexts_next_frame(clv_contexts *e) {
-  clv_packet *p = e->inbox.first;
+  clv_packet *p = e->held.first;
   clv_err err;
   bool kept = false;
   if (!p || e->due || (e->n_work && waits_for_work(&p->frame))) return false;
-  clv_packet_list_take(&e->inbox);
+  clv_packet_list_take(&e->held);
   if (take(e, p, &kept, &err) != CLV_OK)
     clv_exit_refuse(e, p, &err);
   else if (!kept)

@@ -31,7 +31,7 @@ static void leave_leader(clv_context_call *c) {
 
 void clv_call_leave_coming(clv_context_call *c) {
   clv_context_call **at = &c->out->ctx->coming;
-  if (c->phase != CALL_COMING) return;
+  if (c->progress != CALL_COMING) return;
   while (*at != c) at = &(*at)->next_coming;
   *at = c->next_coming;
 }
@@ -84,8 +84,8 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
 
 /* A call that has not run, or has work or an order to come. */
 static bool is_busy(const clv_context_call *c) {
-  return c->phase <= CALL_READY || c->work.state != WORK_IDLE || c->needed || c->followers ||
-         c->phase == CALL_SUMMING ||
+  return c->progress <= CALL_READY || c->work.state != WORK_IDLE || c->needed || c->followers ||
+         c->progress == CALL_SUMMING ||
          c->places[ORDER_WEIGHT].position; /* which is to be counted, due or not */
 }
 
@@ -176,7 +176,7 @@ static void send_abort(clv_contexts *e, const clv_context *c) {
 }
 
 void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
-  clv_action action = clv_context_step(e, c, CONTEXT_FAILS)->action;
+  clv_action action = clv_context_meets(e, c, CONTEXT_FAILS)->action;
   if (action == CELL_BEGIN) {
     c->failed = why;
     clv_call_refuse_followers(e, c);
@@ -185,7 +185,7 @@ void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
   }
   if (action == CELL_NEVER) return;
   clv_strands_free(e, c);
-  clv_pass_step(e, c, PASS_ENDED);
+  clv_pass_meets(e, c, PASS_ENDED);
   send_abort(e, c);
 }
 

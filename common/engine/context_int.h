@@ -118,19 +118,19 @@ const clv_cell *clv_contexts_meet(clv_contexts *e, uint64_t context, clv_machine
                                   uint8_t *state, uint32_t fact);
 
 /* A fact about a context. */
-static inline const clv_cell *clv_context_step(clv_contexts *e, clv_context *c,
-                                               clv_context_fact fact) {
+static inline const clv_cell *clv_context_meets(clv_contexts *e, clv_context *c,
+                                                clv_context_fact fact) {
   return clv_contexts_meet(e, c->id, MACHINE_CONTEXT, &c->state, fact);
 }
 
 /* A fact about a call; what the table refuses is for the caller to word. */
-static inline const clv_cell *clv_call_step(clv_contexts *e, clv_context_call *c,
-                                            clv_call_fact fact) {
-  return clv_contexts_meet(e, c->out->ctx->id, MACHINE_CALL, &c->phase, fact);
+static inline const clv_cell *clv_call_meets(clv_contexts *e, clv_context_call *c,
+                                             clv_call_fact fact) {
+  return clv_contexts_meet(e, c->out->ctx->id, MACHINE_CALL, &c->progress, fact);
 }
 
 /* The same about a backward pass. */
-static inline const clv_cell *clv_pass_step(clv_contexts *e, clv_context *c, clv_pass_fact fact) {
+static inline const clv_cell *clv_pass_meets(clv_contexts *e, clv_context *c, clv_pass_fact fact) {
   return clv_contexts_meet(e, c->id, MACHINE_PASS, &c->pass, fact);
 }
 
@@ -292,8 +292,8 @@ clv_context_handler clv_on_deliver, clv_on_value, clv_on_drop, clv_on_spare;
 static inline bool clv_value_is_settled(const clv_value *v) { return v->state >= VALUE_LEAF; }
 
 /* A fact about a value. What is refused is said with its id. */
-clv_code clv_value_step(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
+                         clv_err *err) CLV_USE_RESULT;
 /* It has come, or will not: `tensor` (a reference is taken) or `failed` (given away). */
 clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err);

@@ -73,7 +73,7 @@ void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
 /* Whether the strand's next call can run, or be refused. */
 static bool has_come(const clv_contexts *e, const clv_context *ctx, const clv_strand *s) {
   const clv_context_call *c = s->first;
-  if (!c || c->phase <= CALL_READY || c->work.state != WORK_IDLE) return false;
+  if (!c || c->progress <= CALL_READY || c->work.state != WORK_IDLE) return false;
   const clv_order_place *p = &c->places[ORDER_BACKWARD];
   if (p->position && !clv_order_is_due(ctx, p)) return false;
   if (clv_queue_changes_before(e, c->module, ctx->prepared)) return false;
@@ -83,7 +83,7 @@ static bool has_come(const clv_contexts *e, const clv_context *ctx, const clv_st
 static clv_code refused(const clv_context_call *c, const clv_cell *cell, clv_err *err) {
   const char *why = c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING";
-  bool alone = c->phase == CALL_ALONE;
+  bool alone = c->progress == CALL_ALONE;
   return clv_fail(err, cell->code, "call %llx of module %u %s%s%s", (unsigned long long)c->out->id,
                   c->module, cell->text, alone ? ": " : "", alone ? why : "");
 }
@@ -103,8 +103,8 @@ static clv_code check_orders(const clv_context_call *c, uint32_t phase, clv_err 
 /* Its gradients are here: its backward is ready. */
 static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
   CLV_TRY(check_orders(c, ctx->phase, err));
-  bool again = c->phase == CALL_RETAINED;
-  const clv_cell *cell = clv_call_step(e, c, CALL_IS_DUE);
+  bool again = c->progress == CALL_RETAINED;
+  const clv_cell *cell = clv_call_meets(e, c, CALL_IS_DUE);
   if (cell->action == CELL_REFUSE) return refused(c, cell, err);
   if (cell->action != CELL_BEGIN) return CLV_OK;
   c->again = again;
@@ -134,7 +134,7 @@ void clv_pass_look(clv_contexts *e, clv_context *ctx) {
     if (has_come(e, ctx, s) && !make_next_ready(e, ctx, s->first)) return;
   if (!is_done(ctx)) return;
   clv_strands_free(e, ctx);
-  clv_pass_step(e, ctx, PASS_DONE);
+  clv_pass_meets(e, ctx, PASS_DONE);
   clv_work_ready(e, &ctx->end_of_pass, WORK_VOTE, ctx, CLV_MODULE_ALL);
 }
 
@@ -180,7 +180,9 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
 
 /* A pass has a call once: also when the first part of its backward is done, and the second waits
  * for its position. */
-static bool takes_part(const clv_context_call *c) { return c->needed || c->phase == CALL_SUMMING; }
+static bool takes_part(const clv_context_call *c) {
+  return c->needed || c->progress == CALL_SUMMING;
+}
 
 static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   uint32_t first = 0;
@@ -204,7 +206,7 @@ static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *
   clv_pass_fact fact = f->phase > ctx->phase    ? PASS_PREPARE_NEXT
                        : f->phase == ctx->phase ? PASS_PREPARE_SAME
                                                 : PASS_PREPARE_OVER;
-  const clv_cell *cell = clv_pass_step(e, ctx, fact);
+  const clv_cell *cell = clv_pass_meets(e, ctx, fact);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s", f->phase, ctx->phase,
                     cell->text);
@@ -221,7 +223,7 @@ static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *
 
 static clv_code prepare(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   CLV_TRY(begin_phase(e, ctx, f, err));
-  if (!f->backward.more) clv_pass_step(e, ctx, PASS_COLLECTED);
+  if (!f->backward.more) clv_pass_meets(e, ctx, PASS_COLLECTED);
   ctx->retain = f->backward.retain;
   ctx->vote = f->backward.vote;
   return take_needed(e, ctx, f, err);
@@ -242,7 +244,7 @@ static clv_pass_fact fact_of(const clv_context *ctx, const clv_value *v, uint32_
   if (!phase || phase < ctx->phase) return PASS_GRADIENT_OVER;
   if (phase > ctx->phase) return PASS_GRADIENT_AHEAD;
   const clv_context_call *c = v->maker;
-  bool begun = c && (c->phase == CALL_BACKWARD || c->phase == CALL_SUMMING);
+  bool begun = c && (c->progress == CALL_BACKWARD || c->progress == CALL_SUMMING);
   return c && c->needed && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
 }
 
@@ -253,8 +255,8 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
   clv_action action;
   clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
-  CLV_TRY(clv_value_step(e, v, VALUE_GRADIENT, &action, err));
-  const clv_cell *cell = clv_pass_step(e, ctx, fact_of(ctx, v, f->phase));
+  CLV_TRY(clv_value_meets(e, v, VALUE_GRADIENT, &action, err));
+  const clv_cell *cell = clv_pass_meets(e, ctx, fact_of(ctx, v, f->phase));
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "a gradient of phase %u for call %llx %s", f->phase,
                     (unsigned long long)f->message, cell->text);

@@ -45,7 +45,7 @@ static void leave(clv_contexts *e, clv_queue_entry *t) {
 void clv_call_one_less(clv_contexts *e, clv_context_call *c) {
   if (--c->n_missing) return;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
-  if (clv_call_step(e, c, CALL_IS_READY)->action != CELL_BEGIN) return;
+  if (clv_call_meets(e, c, CALL_IS_READY)->action != CELL_BEGIN) return;
   clv_work_ready(e, &c->work, WORK_FORWARD, c->out->ctx, c->mod ? c->module : CLV_MODULE_ALL);
 }
 
@@ -54,7 +54,7 @@ static bool may_overtake(const clv_context_call *c, const clv_context_call *othe
 #ifdef CLV_MUTATE_OVERTAKE
   return other && other->out->id > c->out->id;
 #endif
-  return other && other->out->id > c->out->id && other->phase <= CALL_WAITING;
+  return other && other->out->id > c->out->id && other->progress <= CALL_WAITING;
 }
 
 void clv_queue_join(clv_contexts *e, clv_context_call *c) {

@@ -25,7 +25,7 @@ static void spare_inputs(clv_contexts *e, const clv_context_call *c, clv_value *
   for (uint32_t i = 0; i < CLV_MAX_INPUTS; i++) {
     clv_value *v = c->arg[i] ? clv_context_value(e, c->out->ctx, c->arg[i]) : NULL;
     bool waits = v && c->uses[i].call && !clv_value_is_settled(v);
-    if (v && (waits || c->phase == CALL_COMING)) spare(v, todo);
+    if (v && (waits || c->progress == CALL_COMING)) spare(v, todo);
   }
 }
 
@@ -109,7 +109,7 @@ uint32_t clv_context_n_spared(const clv_context *ctx) {
 bool clv_context_is_awaited(clv_contexts *e, const clv_context *ctx, const clv_frame *f) {
   const clv_value *v = clv_context_value(e, ctx, f->message);
   if (!v) return false;
-  return f->kind == CLV_CALL ? v->maker && v->maker->phase == CALL_COMING
+  return f->kind == CLV_CALL ? v->maker && v->maker->progress == CALL_COMING
                              : v->state == VALUE_AWAITED;
 }
 

@@ -188,7 +188,7 @@ struct clv_context_call {
   clv_value *out;
   clv_module *mod; /* NULL: no such module, which fails the value */
   uint32_t module, micro_batch, flags, input_grads;
-  uint8_t phase;            /* clv_call_state */
+  uint8_t progress;         /* clv_call_state */
   uint32_t n_in, n_missing; /* inputs, its arguments, its place in the queue, its leader */
   bool charged;             /* to the quota of calls, until it has run */
   uint64_t number;          /* of its CALL among those of the context, from 1 */
@@ -320,7 +320,7 @@ typedef struct clv_contexts {
   clv_work_list *ready;
   uint64_t n_ready_so_far;
   uint32_t n_work;                             /* ready or running */
-  clv_packet_list inbox;                       /* frames that wait until there is no work */
+  clv_packet_list held;                        /* frames that wait until there is no work */
   clv_packet_list send, state_frames, refused; /* results */
   clv_delivery *kept, *kept_last;
   clv_context *marked_contexts;

@@ -18,8 +18,8 @@ static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, c
   return CLV_OK;
 }
 
-clv_code clv_value_step(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
-                        clv_err *err) {
+clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
+                         clv_err *err) {
   const clv_cell *cell;
   CLV_TRY(clv_table_step(e->env.walked, MACHINE_VALUE, &v->state, fact, &cell, err));
   if (cell->action == CELL_REFUSE && fact == VALUE_GRADIENT)
@@ -87,7 +87,7 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   clv_action action;
   CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
   CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
-  CLV_TRY(clv_value_step(e, v, VALUE_ASKED, &action, err));
+  CLV_TRY(clv_value_meets(e, v, VALUE_ASKED, &action, err));
   return action == CELL_GIVE ? send_value(e, v, name, err)
                              : clv_value_add_delivery(e, v, name, err);
 }
@@ -110,7 +110,7 @@ clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t 
   bool gone = ctx->state == CONTEXT_ENDING && !clv_context_value(e, ctx, value_id);
   if (gone || ctx->state == CONTEXT_ENDED) return keep_nothing(e, ref, err);
   CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
-  CLV_TRY(clv_value_step(e, v, VALUE_KEPT, &action, err));
+  CLV_TRY(clv_value_meets(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));
   v->deliveries->keep = ref;
   return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
@@ -122,7 +122,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   clv_action action;
   clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
-  CLV_TRY(clv_value_step(e, v, VALUE_CAME, &action, err));
+  CLV_TRY(clv_value_meets(e, v, VALUE_CAME, &action, err));
   if (action == CELL_IGNORE) return CLV_OK; /* a repeat */
   clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
                                    f->has_failure ? clv_shared_err_in(e, f) : NULL, err);

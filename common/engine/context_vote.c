@@ -60,7 +60,7 @@ static clv_code compute(clv_work *w, clv_err *err) {
 static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = clv_steal(&ctx->sums);
   clv_packet *p;
-  clv_pass_step(e, ctx, PASS_ENDED);
+  clv_pass_meets(e, ctx, PASS_ENDED);
   CLV_TRY(clv_exit_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
   p->frame.phase = ctx->phase;
   p->frame.has_vote = ctx->vote;

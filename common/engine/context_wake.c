@@ -57,7 +57,7 @@ static bool prepare_waits(clv_contexts *e, const clv_context *c, const clv_packe
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
     const clv_value *v = c ? clv_context_value(e, c, n->call) : NULL;
-    bool begun = v && v->maker && v->maker->phase > CALL_READY;
+    bool begun = v && v->maker && v->maker->progress > CALL_READY;
     if (v && (v->got || v->failed)) return false;
     if (begun && !n->contributions) return false;
   }

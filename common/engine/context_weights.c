@@ -60,9 +60,9 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, c
 /* Whether its backward still reads the weights its forward has read, which are the module's own
  * now. */
 static bool needs_them(const clv_context_call *c, const clv_module *m) {
-  bool ran = c->phase >= CALL_RAN && c->phase <= CALL_SUMMING;
+  bool ran = c->progress >= CALL_RAN && c->progress <= CALL_SUMMING;
   if (c->mod != m || !ran || c->weights) return false;
-  return c->phase == CALL_RETAINED || c->again ||
+  return c->progress == CALL_RETAINED || c->again ||
          clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 

@@ -192,7 +192,7 @@ typedef struct clv_node_options {
    * Called on the compute thread; takes the packet. On a worker NULL: such packets go to the
    * master's link. */
   void *user;
-  void (*on_driver)(void *user, clv_packet *packet);
+  void (*on_program)(void *user, clv_packet *packet);
   clv_notifier notice;   /* on the compute thread */
   clv_clock clock;       /* of all it does by the clock; zeroed: the machine's */
   clv_executor executor; /* who computes; zeroed: the compute thread, at once */

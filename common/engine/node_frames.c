@@ -21,7 +21,7 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
   p->frame.module = to->module;
   p->frame.state = state->state;
   if (tensor) clv_packet_add(p, tensor);
-  return clv_node_to_driver(n, p, err);
+  return clv_node_to_program(n, p, err);
 }
 
 static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
@@ -208,7 +208,7 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
-  if (n->o.on_driver || !p->from || handlers[kind].peers || clv_node_is_master(n, p->from))
+  if (n->o.on_program || !p->from || handlers[kind].peers || clv_node_is_master(n, p->from))
     return CLV_OK;
   return clv_fail(err, CLV_DENIED, "%s is not for worker '%s' to send", clv_frame_kind_name(kind),
                   clv_link_peer(p->from));

@@ -44,7 +44,7 @@ bool clv_node_is_master(clv_session_node *n, const clv_link *link); /* now */
 clv_link *clv_node_link_to(clv_session_node *n, const char *name);  /* with a reference, or NULL */
 /* To the program, or to the master; what cannot leave is an error, a link that has ended is none.
  * Takes it. */
-clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
+clv_code clv_node_to_program(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
 /* Over the link to the worker that frame.to names; without one the master passes it on. A tensor
  * that may not leave is an error of its context. Takes it. */
 void clv_node_send(clv_session_node *n, clv_packet *p);

@@ -133,9 +133,9 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
 }
 
 /* A link to the master that has ended says so itself; without one the session is at its end. */
-clv_code clv_node_to_driver(clv_session_node *n, clv_packet *p, clv_err *err) {
-  if (n->o.on_driver) {
-    n->o.on_driver(n->o.user, p);
+clv_code clv_node_to_program(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (n->o.on_program) {
+    n->o.on_program(n->o.user, p);
     return CLV_OK;
   }
   note_failure(n, &p->frame);
@@ -165,7 +165,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  (void)!clv_node_to_driver(n, p, &ignored); /* a failure that cannot be told */
+  (void)!clv_node_to_program(n, p, &ignored); /* a failure that cannot be told */
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
@@ -193,8 +193,8 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
     code = clv_link_send(link, p, &err);
-  } else if (!p->frame.to[0] || !n->o.on_driver) {
-    code = clv_node_to_driver(n, p, &err);
+  } else if (!p->frame.to[0] || !n->o.on_program) {
+    code = clv_node_to_program(n, p, &err);
   } else {
     (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
     clv_node_refuse(n, &err, &c);

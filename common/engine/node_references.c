@@ -15,7 +15,7 @@ enum { FIRST_RETRY_MS = 100 };
 
 static uint64_t now_of(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 
-static bool is_master(const clv_session_node *n) { return n->o.on_driver != NULL; }
+static bool is_master(const clv_session_node *n) { return n->o.on_program != NULL; }
 
 static uint32_t self_of(const clv_session_node *n) { return is_master(n) ? 0 : MAX_NAMES; }
 
@@ -51,7 +51,7 @@ static clv_code send_over(clv_session_node *n, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) return clv_link_send(link, p, err);
-  if (!is_master(n)) return clv_node_to_driver(n, p, err);
+  if (!is_master(n)) return clv_node_to_program(n, p, err);
   clv_packet_free(p); /* to a worker that is lost */
   return CLV_OK;
 }
@@ -115,7 +115,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use 
   p->frame.reference.fork = u->fork;
   if (why) set_failure(p, why);
   if (tensor) clv_packet_add(p, tensor);
-  n->o.on_driver(n->o.user, p);
+  n->o.on_program(n->o.user, p);
 }
 
 /* A value of a context, which was a reference: for the engine here, or at the node that waits for
@@ -181,7 +181,7 @@ static void on_freed(clv_session_node *n, const clv_rref_result *r) {
 
 /* All there are, those too that come of what is done about one. A value that is kept meanwhile is a
  * result of the engine, and comes later. */
-static void take_results(clv_session_node *n) {
+static void take_reference_results(clv_session_node *n) {
   static void (*const on[CLV_RREF_RESULTS])(clv_session_node *, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
       [CLV_RREF_RESULT_USED] = on_used,     [CLV_RREF_RESULT_JOINED] = on_joined,
@@ -201,7 +201,7 @@ void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
     memcpy(why.hop, failed->hop, sizeof why.hop);
   }
   clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, now_of(n));
-  take_results(n);
+  take_reference_results(n);
 }
 
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
@@ -319,13 +319,13 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
     perform(n, p);
   else if (!is_master(n) || !starts(kind))
     code = handle(n, p, err);
-  take_results(n);
+  take_reference_results(n);
   count(n);
   return code;
 }
 
 void clv_node_tick(clv_session_node *n) {
   clv_rrefs_tick(n->references, now_of(n));
-  take_results(n);
+  take_reference_results(n);
   count(n);
 }

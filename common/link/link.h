@@ -129,7 +129,7 @@ clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t messa
                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* References that outlive their context (PROTOCOL.md 12), said by the program to its own node:
  * posted to it, never sent. The ids are new ones, `key` is drawn at random. Answers come to
- * on_driver: REF_ACK when the owner has answered for a handle that was made here, REF_VALUE for
+ * on_program: REF_ACK when the owner has answered for a handle that was made here, REF_VALUE for
  * what was fetched, REF_DELETE when a reference of this node is gone. */
 typedef struct clv_ref_ids {
   uint64_t ref, fork, key; /* fork: of the first handle, which is the program's */

@@ -4,7 +4,7 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
- *   runtime.c   open and close, the driver's thread, waiting
+ *   runtime.c   open and close, the node's thread, waiting
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
@@ -375,7 +375,7 @@ struct cleave_runtime {
   clv_rpc_runtime *rpc;
   clv_pool *pool;
   clv_session_node *node;
-  pthread_t driver;
+  pthread_t node_thread;
   bool driving; /* there is such a thread; otherwise whoever waits drives, one at a time */
   bool helping;
   uint64_t n_helped; /* times that a thread of the program has begun to help */
@@ -471,7 +471,7 @@ void api_hang_up(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
 void api_event(api_peer *from, clv_packet *p);
-void api_on_driver(void *user, clv_packet *p);
+void api_on_program(void *user, clv_packet *p);
 void api_left_out(void *user, const clv_log_entry *entry);
 
 /* "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago": who keeps the others waiting. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nodes answer. Runs on rpc's queue threads for workers and on the driver's thread for the
+ * What nodes answer. Runs on rpc's queue threads for workers and on the node's thread for the
  * master's own node: nothing here computes or waits. A worker's answers are judged as hostile: what
  * names no context, value or request that waits for it is dropped.
  */
@@ -298,7 +298,7 @@ void api_event(api_peer *from, clv_packet *p) {
   if (!given) clv_packet_free(p);
 }
 
-void api_on_driver(void *user, clv_packet *p) {
+void api_on_program(void *user, clv_packet *p) {
   cleave_runtime *rt = user;
   api_event(&rt->peers[0], p);
 }

@@ -172,7 +172,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
   clv_node_options o = {.pool = rt->pool,
                         .runtime = rt->rpc,
                         .user = rt,
-                        .on_driver = api_on_driver,
+                        .on_program = api_on_program,
                         .notice = rt->notice,
                         .clock = rt->world.clock,
                         .executor = rt->world.executor,
@@ -181,7 +181,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
   if (rt->single_thread) return CLEAVE_OK;
-  if (pthread_create(&rt->driver, NULL, drive, rt->node) != 0)
+  if (pthread_create(&rt->node_thread, NULL, drive, rt->node) != 0)
     return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
   rt->driving = true;
   return CLEAVE_OK;
@@ -364,7 +364,7 @@ static void runtime_free(cleave_runtime *rt) {
   if (rt->peers) api_hang_up(rt);
   if (rt->driving) {
     clv_node_stop(rt->node);
-    pthread_join(rt->driver, NULL);
+    pthread_join(rt->node_thread, NULL);
   }
   if (rt->peers) api_disconnect(rt); /* no callback is running after this */
   clv_node_free(clv_steal(&rt->node));

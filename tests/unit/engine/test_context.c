@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The engine of contexts in a master's own node: frames go in by the constructors of dist.h, what
- * comes of them reaches the driver.
+ * comes of them reaches the program.
  */
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
 
-/* A node with two modules (a linear layer, a batch norm) and everything that reached its driver. */
+/* A node with two modules (a linear layer, a batch norm) and everything that reached its program. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
@@ -17,7 +17,7 @@ typedef struct fixture {
   uint32_t n_seen, wanted;
 } fixture;
 
-static void on_driver(void *user, clv_packet *p) {
+static void on_program(void *user, clv_packet *p) {
   fixture *f = user;
   assert_true(f->n_seen < SEEN);
   f->seen[f->n_seen++] = p;
@@ -37,7 +37,7 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool, .user = f, .on_driver = on_driver};
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
   assert_ok(clv_node_new(&o, &f->node, &err));
   add_module(f, 0, CLV_OP_LINEAR);
   add_module(f, 1, CLV_OP_BATCHNORM);
@@ -58,7 +58,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Until so many packets have reached the driver. */
+/* Until so many packets have reached the program. */
 static void pump(fixture *f, uint32_t wanted) {
   f->wanted = wanted;
   if (f->n_seen >= wanted) return;

@@ -92,7 +92,7 @@ static void wait_for_work(computer *c) {
 
 /* ---- a node with a thread -------------------------------------------------------------------- */
 
-static void on_driver(void *user, clv_packet *p) {
+static void on_program(void *user, clv_packet *p) {
   world *w = user;
   pthread_mutex_lock(&w->lock);
   w->answers[p->frame.kind]++;
@@ -125,7 +125,7 @@ static void begin(world *w, void (*starts)(void *, clv_work *)) {
   w->computer.changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   clv_node_options o = {
-      .pool = w->pool, .user = w, .on_driver = on_driver, .executor = {&w->computer, starts}};
+      .pool = w->pool, .user = w, .on_program = on_program, .executor = {&w->computer, starts}};
   assert_ok(clv_node_new(&o, &w->node, &err));
   w->computer.node = w->node;
   for (uint32_t i = 0; i < MODULES; i++) {

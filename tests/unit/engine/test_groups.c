@@ -70,7 +70,7 @@ static void the_state_has_the_moments_of_all_parameters(void **state) {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* A node, what reached its driver last, and the last text of an ABORT. Module 0 has one group,
+/* A node, what reached its program last, and the last text of an ABORT. Module 0 has one group,
  * module 1 the bias in group 1, module 2 the bias in group 1 and nobody in group 0. */
 typedef struct fixture {
   clv_pool *pool;
@@ -81,7 +81,7 @@ typedef struct fixture {
 
 enum { MODULES = 3 };
 
-static void on_driver(void *user, clv_packet *p) {
+static void on_program(void *user, clv_packet *p) {
   fixture *f = user;
   clv_packet_free(f->last);
   f->last = p;
@@ -107,7 +107,7 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool, .user = f, .on_driver = on_driver};
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
   assert_ok(clv_node_new(&o, &f->node, &err));
   for (uint32_t i = 0; i < MODULES; i++) add_stage(f, i, &group);
   *state = f;

@@ -24,7 +24,7 @@ typedef struct world {
 
 static uint64_t now_of(void *user) { return ((world *)user)->now; }
 
-static void on_driver(void *user, clv_packet *p) {
+static void on_program(void *user, clv_packet *p) {
   ((world *)user)->answers[p->frame.kind]++;
   clv_packet_free(p);
 }
@@ -44,7 +44,7 @@ static void make(world *w, clv_node_options o) {
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   o.pool = w->pool;
   o.user = w;
-  o.on_driver = on_driver;
+  o.on_program = on_program;
   assert_ok(clv_node_new(&o, &w->node, &err));
   add_module(w, 0, true);
   add_module(w, 1, false);

@@ -63,7 +63,7 @@ static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) 
           c ? passes[c->pass] : "", late);
   for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
     fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state], v->maker ? " " : "",
-            v->maker ? calls[v->maker->phase] : "");
+            v->maker ? calls[v->maker->progress] : "");
   fprintf(log, "; steps");
   for (uint32_t i = 0; i < TEST_MODULES; i++)
     fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].snapshot_of);
@@ -581,11 +581,11 @@ static void on_mistake(engine *w, clv_result *r) {
 /* A fact that has no cell, about a context with a call that has run. */
 static void mistake(clv_contexts *e, clv_context *c, clv_machine machine) {
   clv_context_call *k = c->values->maker;
-  if (machine == MACHINE_CALL) (void)clv_call_step(e, k, CALL_BACKWARD_DONE);
-  if (machine == MACHINE_PASS) (void)clv_pass_step(e, c, PASS_DONE);
+  if (machine == MACHINE_CALL) (void)clv_call_meets(e, k, CALL_BACKWARD_DONE);
+  if (machine == MACHINE_PASS) (void)clv_pass_meets(e, c, PASS_DONE);
   if (machine == MACHINE_STEP) (void)clv_step_fact_of(e, MODULE, c->id, STEP_REVERTED);
   if (machine == MACHINE_WORK) clv_work_ended(e, &k->work);
-  assert_int_equal(k->phase, CALL_RAN);
+  assert_int_equal(k->progress, CALL_RAN);
   assert_int_equal(k->work.state, WORK_IDLE);
   assert_int_equal(e->n_work, 0);
   assert_int_equal(c->pass, PASS_NONE);
