@@ -9,7 +9,8 @@
 
 enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
 
-/* A node with two modules (a linear layer, a batch norm) and everything that reached its program. */
+/* A node with two modules (a linear layer, a batch norm) and everything that reached its
+ * program. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
