@@ -3,9 +3,11 @@
  * Training steps of programs on the public API: each opens a context, calls its modules, runs
  * backward, steps the optimiser, reads the loss and closes the context.
  *
- * usage: bench_context mlp|lstm SESSION.yaml
+ * usage: bench_context mlp|lstm SESSION.yaml [final]
  *   mlp    seed 002's network: linear 16-8 and relu here, linear 8-1 and sigmoid at w1, bce, SGD
  *   lstm   seed 001's: encoder at w1, decoder at w2, classifier and loss at w3, Adam
+ *   final  with what PyTorch promises and no more: a step is not taken back, the end of a context
+ *          is not waited for, and the program's one thread does the work of its node
  * commands: steps N   milliseconds of each of N steps
  *           parts N   the same as a list of N lists: call, backward, step, loss, close
  */
@@ -65,6 +67,7 @@ static const task tasks[] = {
 
 typedef struct bench {
   const task *task;
+  bool final;
   cleave_runtime *rt;
   cleave_module *modules[MAX_PARTS], *loss;
   cleave_optimizer *optimizer;
@@ -127,7 +130,8 @@ static void prepare(bench *b) {
 static void open_program(bench *b, const char *session) {
   const task *t = b->task;
   static const char *const names[MAX_PARTS] = {"first", "second", "third"};
-  done(cleave_open(session, NULL, &b->rt, &e));
+  cleave_options options = {.single_thread = b->final};
+  done(cleave_open(session, &options, &b->rt, &e));
   for (size_t i = 0; i < t->n_parts; i++) {
     cleave_module_options o = {.name = names[i], .at = t->parts[i].at, .seed = 40};
     done(cleave_load_layers(b->rt, &o, t->parts[i].layers, &t->parts[i].input, &b->modules[i], &e));
@@ -137,8 +141,13 @@ static void open_program(bench *b, const char *session) {
   cleave_group group = t->group;
   group.modules = b->modules;
   group.n_modules = t->n_parts;
+  group.final = b->final;
   done(cleave_optimizer_new(b->rt, &group, 1, 0, &b->optimizer, &e));
   prepare(b);
+}
+
+static void close_context(bench *b, cleave_context c) {
+  done(b->final ? cleave_context_end(b->rt, c, &e) : cleave_context_close(b->rt, c, 0, &e));
 }
 
 static void step(bench *b, uint64_t clock[SECTIONS + 1]) {
@@ -162,7 +171,7 @@ static void step(bench *b, uint64_t clock[SECTIONS + 1]) {
   clock[3] = clv_now_ns();
   done(cleave_to_here(b->rt, loss, 0, &b->value, &e));
   clock[4] = clv_now_ns();
-  done(cleave_context_close(b->rt, c, 0, &e));
+  close_context(b, c);
   clock[5] = clv_now_ns();
 }
 
@@ -194,9 +203,10 @@ int main(int argc, char **argv) {
   static bench b;
   char line[128];
   unsigned n;
-  for (size_t i = 0; argc == 3 && i < CLV_COUNT(tasks); i++)
+  b.final = argc == 4 && strcmp(argv[3], "final") == 0;
+  for (size_t i = 0; argc == 3 + b.final && i < CLV_COUNT(tasks); i++)
     if (strcmp(argv[1], tasks[i].name) == 0) b.task = &tasks[i];
-  if (!b.task) die("usage: bench_context mlp|lstm SESSION.yaml");
+  if (!b.task) die("usage: bench_context mlp|lstm SESSION.yaml [final]");
   open_program(&b, argv[2]);
   printf("ready\n");
   fflush(stdout);
