@@ -316,6 +316,7 @@ cleave_status cleave_open(const char *path, const cleave_options *options,
 /* ---- closing --------------------------------------------------------------------------------- */
 
 void api_parallel_free(cleave_parallel *p) {
+  if (!p) return;
   clv_division_free(p->division);
   clv_params_free(p->params);
   clv_graph_free(p->whole);
