@@ -3,7 +3,7 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 40 && CLV_WIRE_PROTOCOL == 7,
+    CLV_FRAME_KINDS == 40 && CLV_WIRE_PROTOCOL == 8,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WIRE_PROTOCOL = 7,
+  CLV_WIRE_PROTOCOL = 8,
   CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */

@@ -87,7 +87,7 @@ typedef struct cleave_error {
 } cleave_error;
 
 CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
-CLEAVE_API const char *cleave_version(void);                     /* "0.5.0" */
+CLEAVE_API const char *cleave_version(void);                     /* "0.6.0" */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 

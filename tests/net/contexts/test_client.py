@@ -72,7 +72,7 @@ def crc32c_as_in_rfc_3720():
 def hello_says_who_and_what():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 7 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 8 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
         for other in (1, 6, 8):
             try:

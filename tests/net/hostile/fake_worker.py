@@ -309,7 +309,7 @@ def limits_of(credit):
 
 
 def hello_reply(credit, devices=("cpu",), **changed):
-    about = dict(protocol=7, limits=limits_of(credit), software="fake", isa="x",
+    about = dict(protocol=8, limits=limits_of(credit), software="fake", isa="x",
                  unix_ms=int(time.time() * 1000))
     about.update(changed)
     return pb.HelloReply(about=pb.About(**about), incarnation=bytes(16), worker="w1", cores=1,

@@ -108,7 +108,7 @@ def too_large(e):
 
 
 def another_protocol(e):
-    code, text = e.caller.raw("Hello", pb.HelloRequest(about=pb.About(protocol=6, software="x")).SerializeToString())
+    code, text = e.caller.raw("Hello", pb.HelloRequest(about=pb.About(protocol=7, software="x")).SerializeToString())
     assert code == UNIMPLEMENTED and "6" in text and "7" in text, (code, text)
 
 
