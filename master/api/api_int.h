@@ -4,6 +4,7 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
+ *   error.c     failures, what callers hand in, tensors
  *   runtime.c   open and close, the node's thread, waiting
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
@@ -34,7 +35,7 @@
 #include "common/engine/engine.h"
 #include "common/models/models.h"
 #include "common/tls/tls.h"
-#include "master/api/api.h"
+#include "master/api/error_int.h"
 
 enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
@@ -45,26 +46,6 @@ enum {
 };
 typedef uint64_t api_node_set;
 #define NODE_BIT(index) ((api_node_set)1 << (index))
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-/* Fill *error with node "master" and return the status. */
-cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
-cleave_status api_from(cleave_error *error, const clv_err *err);
-void api_place_error(cleave_error *error, const char *node, const char *hop);
-
-/* A call that fills `err`, which the macro provides. */
-#define TRY(call)                                       \
-  do {                                                  \
-    clv_err err;                                        \
-    if ((call) != CLV_OK) return api_from(error, &err); \
-  } while (0)
-/* A call that fills `error` itself. */
-#define PASS(call)                                      \
-  do {                                                  \
-    cleave_status pass_status_ = (call);                \
-    if (pass_status_ != CLEAVE_OK) return pass_status_; \
-  } while (0)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -187,9 +168,8 @@ struct cleave_parallel {
 };
 
 void api_parallel_free(cleave_parallel *p);
-/* Its runtime's; and neither of them, nor the third argument, which is called so, is NULL. */
+/* It is that runtime's. */
 cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
-                                 const void *third, const char *name,
                                  cleave_error *error) CLEAVE_RESULT;
 
 /* ---- contexts and values --------------------------------------------------------------------- */

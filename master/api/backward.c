@@ -239,6 +239,7 @@ static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context handle,
                               const cleave_reference *roots, size_t n_roots, bool retain,
                               uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, roots);
   return cleave_backward_weighted(runtime, handle, roots, NULL, n_roots, retain, deadline_ms,
                                   error);
 }
@@ -247,6 +248,7 @@ cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context h
                                        const cleave_reference *roots, const float *weights,
                                        size_t n_roots, bool retain, uint64_t deadline_ms,
                                        cleave_error *error) {
+  GIVEN(runtime, roots);
   api_context *c;
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
@@ -298,6 +300,7 @@ static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                               const char *name, uint64_t deadline_ms, cleave_tensor *ret_tensor,
                               cleave_error *error) {
+  GIVEN(runtime, module, name, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     LOCKED(runtime);
@@ -309,6 +312,7 @@ cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context handle, cl
 cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context handle,
                                     cleave_module *module, const char *name, uint64_t deadline_ms,
                                     cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_place);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char device[API_DEVICE] = "";
   LOCKED(runtime);
@@ -321,6 +325,7 @@ cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context hand
 
 cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_value *v;

@@ -12,6 +12,7 @@
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, tensor, ret_reference);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   api_context *c;
   api_value *v;
@@ -333,10 +334,12 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
+  OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
   LOCKED(runtime);
-  PASS(call_mode_of(runtime, options, &how, error));
+  PASS(call_mode_of(runtime, options ? &o : NULL, &how, error));
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
@@ -345,6 +348,7 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
 cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                           const cleave_reference *inputs, size_t n_inputs,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
@@ -352,6 +356,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_future);
   api_value *v;
   const call_mode how = {.deliver = true, .for_program = true};
   LOCKED(runtime);
@@ -368,6 +373,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context handle, cl
                               const cleave_reference *inputs, size_t n_inputs, uint64_t deadline_ms,
                               cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                               cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_tensor);
   cleave_future future;
   PASS(cleave_rpc_async(runtime, handle, module, inputs, n_inputs, ret_reference, &future, error));
   cleave_status status = cleave_wait(runtime, future, deadline_ms, ret_tensor, error);

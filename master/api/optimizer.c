@@ -20,6 +20,7 @@ static int by_index(const void *a, const void *b) {
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                    size_t n_groups, double clip_norm,
                                    cleave_optimizer **ret_optimizer, cleave_error *error) {
+  GIVEN(runtime, groups, ret_optimizer);
   cleave_optimizer *o;
   size_t n = 0;
   for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
@@ -352,6 +353,7 @@ static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, dou
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
                           cleave_error *error) {
+  GIVEN(runtime, optimizer);
   api_context *c;
   double norm_sq;
   LOCKED(runtime);

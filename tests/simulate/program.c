@@ -169,7 +169,8 @@ static void add_module(program *p, int index) {
   if (p->neighbours && index == 2) m->place = p->stages[1].place;
   m->stands = 1u << m->place;
   snprintf(name, sizeof name, "m%d", index);
-  cleave_module_options o = {.name = name,
+  cleave_module_options o = {.size = sizeof o,
+                             .name = name,
                              .at = place_name(p, m->place),
                              .seed = 1 + (uint64_t)index,
                              .in_flight = below(p, 3),
@@ -236,7 +237,7 @@ static void finish(program *p) {
   for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->optimizers[i]);
   for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->stages[i].module);
   show(p);
-  cleave_tensor_done(&p->tensor);
+  cleave_tensor_free(&p->tensor);
 }
 
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
