@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
@@ -159,34 +159,6 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   return keep_weights(m, o, error);
 }
 
-static void module_free(cleave_module *m) {
-  for (size_t i = 0; i < m->n_weights; i++) {
-    free(m->weights[i].name);
-    clv_tensor_unref(m->weights[i].tensor);
-  }
-  free(m->weights);
-  free(m->artifact);
-  free(m->direct_to);
-  clv_graph_free(m->graph);
-  clv_params_free(m->params);
-  free(m->frozen);
-  free(m);
-}
-
-static cleave_status enter(cleave_module *m, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  LOCKED(rt);
-  if (rt->n_modules == API_MAX_MODULES)
-    return api_fail(error, CLV_EXHAUSTED, "module '%s': a runtime has at most %d modules", m->name,
-                    API_MAX_MODULES);
-  for (uint32_t i = 0; i < rt->n_modules; i++)
-    if (strcmp(rt->modules[i]->name, m->name) == 0)
-      return api_fail(error, CLV_EXISTS, "there is a module called '%s' already", m->name);
-  m->index = rt->n_modules;
-  rt->modules[rt->n_modules++] = m;
-  return CLEAVE_OK;
-}
-
 cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o,
                               const char *network, clv_graph *graph, cleave_module **ret,
                               cleave_error *error) {
@@ -199,9 +171,10 @@ cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o
   m->runtime = rt;
   m->graph = graph;
   cleave_status status = fill(m, o, network, error);
-  if (status == CLEAVE_OK) status = enter(m, error);
+  LOCKED(rt);
+  if (status == CLEAVE_OK) status = api_module_enter(m, error);
   if (status != CLEAVE_OK) {
-    module_free(m);
+    api_module_free(m);
     return status;
   }
   *ret = m;
@@ -244,12 +217,6 @@ cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_opti
   return api_module_make(runtime, options, NULL, graph, ret_module, error);
 }
 
-void cleave_module_release(cleave_module *module) {
-  if (!module) return;
-  LOCKED(module->runtime);
-  module->released = true;
-}
-
 const char *cleave_module_name(const cleave_module *module) { return module->name; }
 const char *cleave_module_device(const cleave_module *module) { return module->device; }
 const char *cleave_module_node(const cleave_module *module) {
@@ -289,6 +256,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   api_lock(rt);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
+  m->tried = status != CLEAVE_OK;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;
   api_wake(rt);
   return status;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/parallel_int.h"
 
 enum { MOST_NAME = 100 };
 
