@@ -21,9 +21,6 @@ clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module) {
 
 clv_module *clv_contexts_module_of(const clv_contexts *e, const clv_frame *f) {
   clv_module *m = clv_contexts_module(e, f->module);
-#ifdef CLV_MUTATE_GENERATION
-  return m;
-#endif
   return m && m->o.generation == f->generation ? m : NULL;
 }
 

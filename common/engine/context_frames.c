@@ -157,7 +157,7 @@ static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   return p->frame.kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
 }
 
-/* ---- STATE_ frames, UNLOAD --------------------------------------------------------------------------- */
+/* ---- STATE_ frames, UNLOAD ------------------------------------------------------------------- */
 
 /* A result at once, or behind what the module's queue has. */
 static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {

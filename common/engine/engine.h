@@ -213,8 +213,8 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 void clv_node_free(clv_session_node *n);
 
 /* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS:
- * there is a module of that index, or it is CLV_MODULE_ALL or above; CLV_PRECONDITION: there was one
- * of its generation or a later one. */
+ * there is a module of that index, or it is CLV_MODULE_ALL or above; CLV_PRECONDITION: there was
+ * one of its generation or a later one. */
 clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
 /* Whether it would, as far as that is known before the module is made. Any thread. */
 clv_code clv_node_check_place(clv_session_node *n, uint32_t index, uint32_t generation,

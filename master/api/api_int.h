@@ -8,7 +8,7 @@
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
- *   module.c    modules, their placement; life.c: how they end
+ *   module.c    modules, their placement and end
  *   state.c     weights and optimiser state by name
  *   sending.c   what may leave this process
  *   context.c   contexts and the table of values
@@ -138,7 +138,7 @@ struct cleave_module {
   cleave_runtime *runtime;
   uint32_t index, generation; /* `module` on the wire */
   uint64_t number;            /* in the order of loading */
-  uint32_t contexts, keeps;   /* that need it (life.c); kept values that are its */
+  uint32_t contexts, keeps;   /* that need it (life_int.h); kept values that are its */
   uint64_t unload;            /* the message that told its node */
   char name[CLEAVE_NAME + 1], device[API_DEVICE];
   uint32_t node;

@@ -130,7 +130,8 @@ typedef enum cleave_sending_kind {
 } cleave_sending_kind;
 
 /* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
- * are those of its text. The texts stay as long as the runtime, but for the name. */
+ * are those of its text. The worker's name stays as long as the runtime, the module's as long as
+ * that. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
@@ -339,7 +340,8 @@ typedef struct cleave_input {
 
 /* A chain of layers in the session file's syntax: "[{op: linear, out: 8}, {op: relu}]". Parameters
  * are called by the layer's number ("0.weight") or its `name`. The module goes to its node with its
- * first use; what the node refuses is an error of that use. */
+ * first use; what the node refuses is an error of that use. CLEAVE_EXHAUSTED: the runtime has 255
+ * modules; only while some of these are being unloaded does this wait for one. */
 CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
                                             const cleave_module_options *options,
                                             const char *layers, const cleave_input *input,
@@ -375,8 +377,11 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle; the module stays at its node until cleave_close (contexts may still need
- * it). */
+/* Releases the handle: it must not be used any more, and its name may be used again. The module
+ * stays for contexts that are open and have used it, and until its optimiser is released. Then its
+ * node unloads it, without anybody waiting, and gives back its memory; its place among the 255
+ * modules of the runtime is free when the node has answered. No other call on the module may be in
+ * progress. NULL is allowed. */
 CLEAVE_API void cleave_module_release(cleave_module *module);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
@@ -635,7 +640,8 @@ CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_refe
 CLEAVE_API cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference,
                                         const char *node, cleave_error *error) CLEAVE_RESULT;
 
-/* Where something lives. The texts stay as long as the runtime. */
+/* Where something lives. The node's name stays as long as the runtime, the device's as long as the
+ * value or its module. */
 typedef struct cleave_place {
   const char *node;   /* "master" or a worker's name */
   const char *device; /* "cpu" */
@@ -799,6 +805,7 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
+/* Releases the handle: it must not be used any more. With its modules that have been released. */
 CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of

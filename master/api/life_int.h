@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How modules end (life.c). All of it with the lock.
+ * How modules begin and end (module.c). All of it with the lock.
  */
 #ifndef CLEAVE_LIFE_INT_H
 #define CLEAVE_LIFE_INT_H

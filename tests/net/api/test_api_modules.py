@@ -49,12 +49,14 @@ def watched(cluster, session, where):
 
 
 def flat(name, seen):
-    """Resident here and at the workers; what workers have charged; that they have no module left."""
+    """Resident here and at the workers; what workers have charged; that they have no module
+    left."""
     *begin, charged, _ = seen["begin"]
     *end, charged_then, modules = seen["end"]
     grown = [(b - a) / MIB for a, b in zip(begin, end)]
     left, bytes_left = seen["close"][-1], seen["close"][-2]
-    settled = name == "one_worker"  # when 2,048 contexts that have ended are remembered, begin at 2,500
+    # when 2,048 contexts that have ended are remembered, begin at 2,500
+    settled = name == "one_worker"
     ok = charged_then <= charged + (not settled) * MIB and bytes_left <= charged + MIB and modules == left == 0
     ok = ok and (SANITIZED or max(grown) < 2)
     print("ok" if ok else "not ok", f"{name}: memory_stays", *[f"{g:+.2f}" for g in grown], "MiB,", charged, charged_then,
