@@ -258,7 +258,6 @@ of("master/api/kept.c", SIMULATED,
 
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
-   gradients_do_not_keep_a_module=("static bool uses(", "if (clv_context_gradient(c, module)) return true;", ""),
    running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),
    calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module goes. Whatever of a context is left of it keeps it: a call, gradients, a step to come,
- * its part in a pass or in what a REVERT takes back. Changes that the module waited for are done,
- * since UNLOAD is one of them.
+ * A module goes. Whatever of a context is left of it keeps it: a call, a step to come, its part in
+ * a pass and so its gradients, running statistics to be put back. Changes that the module waited
+ * for are done, since UNLOAD is one of them.
  */
 #include "common/engine/context_int.h"
 
@@ -18,7 +18,6 @@ static bool steps_it(const clv_context *c, uint32_t module) {
 
 static bool uses(const clv_context *c, uint32_t module) {
   if (has_bit(c->kept, module) || has_bit(c->took_part, module) || steps_it(c, module)) return true;
-  if (clv_context_gradient(c, module)) return true;
   for (const clv_value *v = c->values; v; v = v->next)
     if (v->maker && v->maker->mod && v->maker->module == module) return true;
   return false;

@@ -10,6 +10,7 @@
  *   graph.c     graphs and layers as text
  *   module.c    modules, their placement and end
  *   state.c     weights and optimiser state by name
+ *   files.c     parameters for those who ask; state in files
  *   sending.c   what may leave this process
  *   context.c   contexts and the table of values
  *   call.c      leaves, calls, what has to travel

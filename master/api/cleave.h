@@ -390,6 +390,28 @@ CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cp
 /* Names of the parameters and buffers 0..n-1, NULL beyond. */
 CLEAVE_API const char *cleave_module_weight(const cleave_module *module, size_t index);
 
+/* A parameter or buffer. */
+typedef struct cleave_parameter {
+  size_t size;      /* sizeof(cleave_parameter), set by the caller */
+  const char *name; /* as long as the module */
+  cleave_dtype dtype;
+  int rank;
+  int64_t shape[CLEAVE_MAX_RANK];
+  bool learns; /* it gets gradients: no buffer, and not frozen */
+  bool buffer; /* running statistics */
+  /* Whose step moves it, as its group number `group` in cleave_optimizer_new; NULL: nobody's. Not
+   * to be used when the program has released it. */
+  const struct cleave_optimizer *optimizer;
+  size_t group;
+} cleave_parameter;
+
+/* Parameters and buffers, in the order of cleave_module_weight. NULL has none. */
+CLEAVE_API size_t cleave_parameter_count(const cleave_module *module);
+/* CLEAVE_RANGE: no such index. */
+CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
+                                               cleave_parameter *ret_parameter,
+                                               cleave_error *error) CLEAVE_RESULT;
+
 /* BLOCKS. One parameter or buffer by name, copied out; steps taken before are in it. */
 CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
                                             const char *name, uint64_t deadline_ms,
@@ -431,6 +453,24 @@ CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_modu
                                             size_t n, uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
+
+/* BLOCKS. Everything of that kind in a safetensors file of this machine, under the names of
+ * cleave_state_read: for weights those of a state_dict, which safetensors.torch.load_file gives.
+ * Written beside it (PATH.tmp), made durable, then renamed: what was there stays until the whole
+ * new file is. CLEAVE_UNAVAILABLE: it cannot be written. A module without state, or without
+ * optimiser, gives a file without tensors. */
+CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, const char *path,
+                                           uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. The other way round, as load_state_dict with `strict`: the file has all names of that
+ * kind and no other, but for num_batches_tracked, which is 0 where it is left out. Nothing is
+ * written before all of the file fits. CLEAVE_NOT_FOUND: no such file; CLEAVE_INVALID: it lacks
+ * names or has others (the first few are told), or a tensor of another dtype or shape;
+ * CLEAVE_DATA_LOSS: it is cut short or damaged. Weights that lie on the worker's own disk are
+ * cleave_module_options.artifact. */
+CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, const char *path,
+                                           uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 

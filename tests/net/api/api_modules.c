@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules that end, in the C API: api_modules SESSION.yaml A B N loads and releases N modules in a
- * loop, and others in every state a program can have them in. "at NAME" on standard output asks who
+ * Modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
+ * modules in a loop, and others in every state a program can have them in; asks for parameters; and
+ * brings state to files of that folder and back. "at NAME" on standard output asks who
  * started it to look at the memory; a line on standard input lets it go on.
  */
 #include "api_int.h"
@@ -9,6 +10,7 @@
 enum { MOST_MODULES = 255 };
 
 static int n_loops;
+static const char *folder;
 
 static bool module_on(const char *name, const char *at, uint64_t seed, cleave_module **ret) {
   cleave_module_options o = {.name = name, .at = at, .seed = seed};
@@ -237,6 +239,194 @@ static bool as_many_as_ever_after_a_release(void) {
   return true;
 }
 
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static bool is_param(const cleave_module *m, size_t i, const char *name, cleave_dtype dtype,
+                     int rank, bool learns, bool buffer, const cleave_optimizer *o, size_t group) {
+  cleave_parameter p = {.size = sizeof p};
+  MUST(cleave_parameter_info(m, i, &p, e));
+  CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight(m, i), name) == 0);
+  CHECK(p.dtype == dtype && p.rank == rank && p.learns == learns && p.buffer == buffer);
+  CHECK(!rank || p.shape[0] == 5);
+  CHECK(rank < 2 || p.shape[1] == 3);
+  CHECK(p.optimizer == o && p.group == group);
+  return true;
+}
+
+static bool parameters_can_be_asked(void) {
+  cleave_module *m;
+  cleave_optimizer *o;
+  cleave_parameter p = {.size = sizeof p};
+  const char *frozen[] = {"1.bias"}, *biases[] = {"*.bias"}, *first[] = {"0.weight"};
+  cleave_module_options of = {.name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
+  CHECK(cleave_parameter_count(m) == 7 && cleave_parameter_count(NULL) == 0);
+  for (int i = 0; i < 2; i++) {
+    DO(is_param(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
+    DO(is_param(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
+    DO(is_param(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0)); /* in no group */
+    DO(is_param(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
+    DO(is_param(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));
+    DO(is_param(m, 5, "1.running_var", CLEAVE_F32, 1, false, true, NULL, 0));
+    DO(is_param(m, 6, "1.num_batches_tracked", CLEAVE_I64, 0, false, true, NULL, 0));
+    if (i) break;
+    cleave_group g[] = {{.modules = &m, .n_modules = 1, .parameters = biases, .n_parameters = 1},
+                        {.modules = &m, .n_modules = 1, .parameters = first, .n_parameters = 1}};
+    g[0].lr = g[1].lr = 0.1;
+    MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
+  }
+  REFUSED(cleave_parameter_info(m, 7, &p, e), CLEAVE_RANGE, "'asked' has 7");
+  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "module is NULL");
+  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID, "ret is NULL");
+  p.size = 8;
+  REFUSED(cleave_parameter_info(m, 0, &p, e), CLEAVE_INVALID, "8 bytes");
+  cleave_module_release(m);
+  cleave_optimizer_release(o);
+  return true;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static const char *file(const char *name) {
+  static char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return path;
+}
+
+/* A learner with running statistics, of its own or as the file of another one says. */
+static bool learner(const char *name, const char *at, cleave_module **m, cleave_optimizer **o) {
+  cleave_module_options of = {.name = name, .at = at};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, m, e));
+  cleave_group g = {.modules = m, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, o, e));
+  return true;
+}
+
+static bool learn(cleave_module *m, cleave_optimizer *o, cleave_module *loss, unsigned seed) {
+  cleave_context c;
+  cleave_reference x, y, target, l;
+  float in[12], want[20];
+  fill(in, 12, seed);
+  fill(want, 20, seed + 1);
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  DO(leaf(c, want, 4, 5, false, &target));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
+  DO(backward(c, l, false));
+  MUST(cleave_step(rt, o, c, 0, NULL, e));
+  return close_context(c);
+}
+
+static bool saved(cleave_module *m, bool load, const char *weights, const char *moments) {
+  cleave_status (*go)(cleave_runtime *, cleave_module *, cleave_state_kind, const char *, uint64_t,
+                      cleave_error *) = load ? cleave_state_load : cleave_state_save;
+  MUST(go(rt, m, CLEAVE_STATE_WEIGHTS, file(weights), 0, e));
+  MUST(go(rt, m, CLEAVE_STATE_OPTIMIZER, file(moments), 0, e));
+  return true;
+}
+
+static bool same_state(cleave_module *a, cleave_module *b, cleave_state_kind kind, bool *ret) {
+  cleave_state s = {0}, t = {0};
+  MUST(cleave_state_read(rt, a, kind, 0, &s, e));
+  MUST(cleave_state_read(rt, b, kind, 0, &t, e));
+  CHECK(s.n == t.n && s.n > 0);
+  *ret = true;
+  for (size_t i = 0; i < s.n; i++) {
+    size_t bytes =
+        cleave_tensor_count(&s.items[i].tensor) * (s.items[i].tensor.dtype == CLEAVE_I64 ? 8 : 4);
+    *ret &= strcmp(s.items[i].name, t.items[i].name) == 0 &&
+            memcmp(s.items[i].tensor.data, t.items[i].tensor.data, bytes) == 0;
+  }
+  cleave_state_done(&s);
+  cleave_state_done(&t);
+  return true;
+}
+
+static bool are_alike(cleave_module *a, cleave_module *b, bool wanted) {
+  bool weights, moments;
+  DO(same_state(a, b, CLEAVE_STATE_WEIGHTS, &weights));
+  DO(same_state(a, b, CLEAVE_STATE_OPTIMIZER, &moments));
+  CHECK(weights == wanted && moments == wanted);
+  return true;
+}
+
+/* Two steps, saved; a third by who made them, and by another one that goes on from the files. */
+static bool state_goes_to_files_and_back(void) {
+  cleave_module *m[2], *loss;
+  cleave_optimizer *o[2];
+  cleave_tensor t = {0};
+  DO(learner("first", at_a, &m[0], &o[0]));
+  DO(learner("second", at_b, &m[1], &o[1]));
+  DO(load_loss("learned", "master", 5, &loss));
+  for (unsigned i = 0; i < 2; i++) DO(learn(m[0], o[0], loss, i));
+  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors"));
+  DO(are_alike(m[0], m[1], false));
+  DO(saved(m[1], true, "weights.safetensors", "moments.safetensors"));
+  DO(are_alike(m[0], m[1], true));
+  for (int i = 0; i < 2; i++) DO(learn(m[i], o[i], loss, 9));
+  DO(are_alike(m[0], m[1], true));
+  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors")); /* over those */
+  DO(read_weight(m[0], "0.weight", &t));
+  note(&t);
+  cleave_tensor_done(&t);
+  DO(saved(m[1], true, "others.safetensors", "moments.safetensors")); /* written by somebody else */
+  DO(read_weight(m[1], "0.bias", &t));
+  CHECK(((float *)t.data)[0] == 0.5f && ((float *)t.data)[4] == 4.5f);
+  DO(read_weight(m[1], "1.num_batches_tracked", &t));
+  CHECK(*(int64_t *)t.data == 0);
+  cleave_tensor_done(&t);
+  for (int i = 0; i < 2; i++) cleave_module_release(m[i]);
+  for (int i = 0; i < 2; i++) cleave_optimizer_release(o[i]);
+  cleave_module_release(loss);
+  return true;
+}
+
+static bool what_does_not_fit_is_told(void) {
+  cleave_module *m, *plain;
+  cleave_optimizer *o;
+  static const struct {
+    const char *name;
+    cleave_status status;
+    const char *says;
+  } wrong[] = {{"none.safetensors", CLEAVE_NOT_FOUND, "none.safetensors"},
+               {"cut.safetensors", CLEAVE_DATA_LOSS, "cut.safetensors"},
+               {"junk.safetensors", CLEAVE_DATA_LOSS, "junk.safetensors"},
+               {"lacks.safetensors", CLEAVE_INVALID, "'0.bias'"},
+               {"more.safetensors", CLEAVE_INVALID, "'2.bias'"},
+               {"shape.safetensors", CLEAVE_INVALID, "'0.weight'"},
+               {"dtype.safetensors", CLEAVE_INVALID, "'1.running_var'"},
+               {"moments.safetensors", CLEAVE_INVALID, "'0.weight'"}};
+  DO(learner("fitted", at_a, &m, &o));
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    const char *path = file(wrong[i].name);
+    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
+            wrong[i].says);
+    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
+            "'fitted'");
+  }
+  const char *nowhere = file("no/folder/x.safetensors");
+  REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, nowhere, 0, e), CLEAVE_UNAVAILABLE,
+          nowhere);
+  REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_OPTIMIZER, file("weights.safetensors"), 0, e),
+          CLEAVE_INVALID, "exp_avg");
+  REFUSED(cleave_state_save(rt, NULL, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "module");
+  REFUSED(cleave_state_save(NULL, m, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "runtime");
+  REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, NULL, 0, e), CLEAVE_INVALID, "path");
+  REFUSED(cleave_state_load(rt, m, (cleave_state_kind)7, "x", 0, e), CLEAVE_INVALID, "7");
+  DO(module_on("plain", at_b, 1, &plain)); /* without an optimiser: a file without tensors */
+  MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
+  MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
+  REFUSED(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("moments.safetensors"), 0, e),
+          CLEAVE_INVALID, "unexpected");
+  cleave_module_release(plain);
+  cleave_module_release(m);
+  cleave_optimizer_release(o);
+  return true;
+}
+
 static const struct {
   bool (*run)(void);
   const char *name;
@@ -248,6 +438,9 @@ static const struct {
     TEST(a_kept_value_outlives_its_module),
     TEST(a_name_is_free_when_its_module_is_released),
     TEST(as_many_as_ever_after_a_release),
+    TEST(parameters_can_be_asked),
+    TEST(state_goes_to_files_and_back),
+    TEST(what_does_not_fit_is_told),
 };
 
 /* The workers have nothing left, and nothing of the program leaks. */
@@ -260,11 +453,12 @@ static bool end(void) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 5 || !open_session(argv)) {
+  if (argc < 6 || !open_session(argv)) {
     said(false, "open");
     return 1;
   }
   n_loops = atoi(argv[4]);
+  folder = argv[5];
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     snprintf(why, sizeof why, "see the report");
     said(tests[i].run(), tests[i].name);

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """Modules that end, in the C API, over real daemons: their memory, names and indexes come back, at
-the workers and here, and nothing that still needs them notices. The numbers must not depend on the
+the workers and here, and nothing that still needs them notices. Their state goes to files that
+others read, and files of others are read or refused. The numbers must not depend on the
 placement."""
-import json, os, subprocess, sys
+import json, os, struct, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import BIN, MASTER, SANITIZED, SLOW, Cluster, retold, run
 
@@ -24,6 +25,71 @@ def accounted(session):
     sessions = [s for w in map(json.loads, done.stdout.splitlines()) for s in w["sessions"]]
     return sum(s["memory_bytes"] for s in sessions), sum(len(s["modules"]) for s in sessions)
 
+
+# ---- files, as the format's page says and no code of Cleave's does -------------------------------
+
+SIZES = {"F32": 4, "F16": 2, "I64": 8}
+SHAPES = {"0.weight": ("F32", [5, 3]), "0.bias": ("F32", [5]), "1.weight": ("F32", [5]), "1.bias": ("F32", [5]),
+          # without a count, as an old PyTorch
+          "1.running_mean": ("F32", [5]), "1.running_var": ("F32", [5])}
+
+
+def write(path, shapes):
+    header, data = {}, b""
+    for name, (dtype, shape) in reversed(shapes.items()):
+        n = 1
+        for d in shape:
+            n *= d
+        raw = struct.pack(f"<{n}f", *(i + 0.5 for i in range(n))) if dtype == "F32" else bytes(n * SIZES[dtype])
+        header[name] = {"shape": shape, "data_offsets": [len(data), len(data) + len(raw)], "dtype": dtype}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def read(path):
+    """Shapes by name; every byte belongs to one tensor."""
+    with open(path, "rb") as f:
+        whole = f.read()
+    n = struct.unpack("<Q", whole[:8])[0]
+    header, at = json.loads(whole[8:8 + n]), 0
+    header.pop("__metadata__", None)
+    for e in sorted(header.values(), key=lambda e: e["data_offsets"]):
+        assert e["data_offsets"][0] == at, header
+        at = e["data_offsets"][1]
+    assert at == len(whole) - 8 - n, (at, len(whole), n)
+    return {name: (e["dtype"], e["shape"]) for name, e in header.items()}
+
+
+def prepare(folder):
+    os.makedirs(folder)
+    at = lambda name: os.path.join(folder, name + ".safetensors")
+    write(at("others"), SHAPES)
+    write(at("lacks"), {k: v for k, v in SHAPES.items() if k != "0.bias"})
+    write(at("more"), {**SHAPES, "2.bias": ("F32", [5])})
+    write(at("shape"), {**SHAPES, "0.weight": ("F32", [3, 5])})
+    write(at("dtype"), {**SHAPES, "1.running_var": ("F16", [5])})
+    with open(at("others"), "rb") as whole, open(at("cut"), "wb") as cut:
+        cut.write(whole.read()[:-7])
+    with open(at("junk"), "wb") as f:
+        f.write(b"\xff" * 100)
+    return folder
+
+
+def are_read_by_others(name, folder):
+    """What the program has written, and nothing half written beside it."""
+    count = ("I64", [])
+    weights, moments = (read(os.path.join(folder, n + ".safetensors")) for n in ("weights", "moments"))
+    learning = {k: v for k, v in SHAPES.items() if "running" not in k}
+    ok = weights == {**SHAPES, "1.num_batches_tracked": count} and moments == {
+        "step": count, **{f"{k}.{m}": v for k, v in learning.items() for m in ("exp_avg", "exp_avg_sq")}}
+    ok = ok and not [n for n in os.listdir(folder) if n.endswith(".tmp")]
+    print("ok" if ok else "not ok", f"{name}: files_are_read_by_others", *([] if ok else [weights, moments]))
+    return ok
+
+
+# ---- memory --------------------------------------------------------------------------------------
 
 class Done:
     def __init__(self, stdout, stderr, returncode):
@@ -69,9 +135,10 @@ def main():
     with Cluster(2) as c:
         for name, where in PLACEMENTS.items():
             session = c.session(name, "transfer: direct\n")
-            done, seen = watched(c, session, where)
+            folder = prepare(os.path.join(c.dir, name + "-files"))
+            done, seen = watched(c, session, [*where, folder])
             digests |= retold(name, done)
-            failed += done.returncode != 0 or not flat(name, seen)
+            failed += done.returncode != 0 or not flat(name, seen) or not are_read_by_others(name, folder)
     same = len(digests) == 1
     print("ok" if same else "not ok", "numbers_do_not_depend_on_the_placement", *digests)
     return 1 if failed or not same else 0
