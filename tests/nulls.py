@@ -21,6 +21,8 @@ MAY = {
     ("cleave_graph_op", "name"): "its number",
     ("cleave_graph_op", "ret_node"): "nobody asks",
     ("cleave_load_architecture", "attributes"): "the defaults",
+    ("cleave_module_release", "module"): "nothing is released",
+    ("cleave_optimizer_release", "optimizer"): "nothing is released",
     ("cleave_parallel_release", "parallel"): "nothing is released",
     ("cleave_context_open", "options"): "the defaults",
     ("cleave_call_with", "options"): "the defaults",

@@ -181,7 +181,7 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
   p.skipped = c->phase - c->phase_at[node] - 1;
   c->phase_at[node] = c->phase;
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
+    p.vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
   cleave_status status = CLEAVE_OK;
   for (size_t g = 0; g < n_groups; g++)
     for (api_value *v = rt->groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)

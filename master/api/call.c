@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
@@ -201,6 +201,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  api_name_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.after = how->after;
@@ -222,6 +223,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
     c->n_windowed++;
   }
   c->called[m->index]++;
+  api_module_used(c, m);
   for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }

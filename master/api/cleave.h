@@ -155,7 +155,8 @@ typedef enum cleave_sending_kind {
 } cleave_sending_kind;
 
 /* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
- * are those of its text. The texts stay as long as the runtime, but for the name. */
+ * are those of its text. The worker's name stays as long as the runtime, the module's as long as
+ * that. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
@@ -367,7 +368,8 @@ typedef struct cleave_input {
 
 /* A chain of layers in the session file's syntax: "[{op: linear, out: 8}, {op: relu}]". Parameters
  * are called by the layer's number ("0.weight") or its `name`. The module goes to its node with its
- * first use; what the node refuses is an error of that use. */
+ * first use; what the node refuses is an error of that use. CLEAVE_EXHAUSTED: the runtime has 255
+ * modules; only while some of these are being unloaded does this wait for one. */
 CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
                                             const cleave_module_options *options,
                                             const char *layers, const cleave_input *input,
@@ -404,15 +406,41 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle; the module stays at its node until cleave_close (contexts may still need
- * it). */
-CLEAVE_API void cleave_module_release(cleave_module *module);
+/* Releases the handle: it must not be used any more, and its name may be used again. The module
+ * stays for contexts that are open and have used it, and until its optimiser is released. Then its
+ * node unloads it, without anybody waiting, and gives back its memory; its place among the 255
+ * modules of the runtime is free when the node has answered. No other call on the module may be in
+ * progress. NULL is allowed. */
+CLEAVE_API cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
+                                               cleave_error *error);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
 CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cpu" */
 /* Names of the parameters and buffers 0..n-1, NULL beyond. */
 CLEAVE_API const char *cleave_module_weight(const cleave_module *module, size_t index);
+
+/* A parameter or buffer. */
+typedef struct cleave_parameter {
+  size_t size;      /* sizeof(cleave_parameter), set by the caller */
+  const char *name; /* as long as the module */
+  cleave_dtype dtype;
+  int rank;
+  int64_t shape[CLEAVE_MAX_RANK];
+  bool learns; /* it gets gradients: no buffer, and not frozen */
+  bool buffer; /* running statistics */
+  /* Whose step moves it, as its group number `group` in cleave_optimizer_new; NULL: nobody's. Not
+   * to be used when the program has released it. */
+  const struct cleave_optimizer *optimizer;
+  size_t group;
+} cleave_parameter;
+
+/* Parameters and buffers, in the order of cleave_module_weight. NULL has none. */
+CLEAVE_API size_t cleave_parameter_count(const cleave_module *module);
+/* CLEAVE_RANGE: no such index. */
+CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
+                                               cleave_parameter *ret_parameter,
+                                               cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS. One parameter or buffer by name, copied out; steps taken before are in it. */
 CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
@@ -455,6 +483,24 @@ CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_modu
                                             size_t n, uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
+
+/* BLOCKS. Everything of that kind in a safetensors file of this machine, under the names of
+ * cleave_state_read: for weights those of a state_dict, which safetensors.torch.load_file gives.
+ * Written beside it (PATH.tmp), made durable, then renamed: what was there stays until the whole
+ * new file is. CLEAVE_UNAVAILABLE: it cannot be written. A module without state, or without
+ * optimiser, gives a file without tensors. */
+CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, const char *path,
+                                           uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. The other way round, as load_state_dict with `strict`: the file has all names of that
+ * kind and no other, but for num_batches_tracked, which is 0 where it is left out. Nothing is
+ * written before all of the file fits. CLEAVE_NOT_FOUND: no such file; CLEAVE_INVALID: it lacks
+ * names or has others (the first few are told), or a tensor of another dtype or shape;
+ * CLEAVE_DATA_LOSS: it is cut short or damaged. Weights that lie on the worker's own disk are
+ * cleave_module_options.artifact. */
+CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, const char *path,
+                                           uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 
@@ -669,7 +715,8 @@ CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_refe
 CLEAVE_API cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference,
                                         const char *node, cleave_error *error) CLEAVE_RESULT;
 
-/* Where something lives. The texts stay as long as the runtime. */
+/* Where something lives. The node's name stays as long as the runtime, the device's as long as the
+ * value or its module. */
 typedef struct cleave_place {
   const char *node;   /* "master" or a worker's name */
   const char *device; /* "cpu" */
@@ -833,7 +880,10 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
+/* Releases the handle: it must not be used any more. With its modules that have been released. NULL
+ * is allowed. */
+CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
+                                                  cleave_optimizer *optimizer, cleave_error *error);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */

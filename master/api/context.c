@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 enum {
   MOST_ENDING = 64,         /* contexts whose end has been told and not answered */
@@ -140,6 +140,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
     if (c->nodes & ~(c->lingers ? c->ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
   api_kepts_node_fail(rt, node, failure);
+  api_modules_node_fail(rt, node);
   for (api_state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
     r->failed = true;
@@ -194,6 +195,7 @@ void api_context_forget(cleave_runtime *rt, api_context *c) {
   api_kepts_leave(rt, c);
   rt->n_ending -= c->ending;
   drop_values(rt, c);
+  api_modules_unused(rt, c);
   api_id_table_remove(&rt->contexts, c->id);
   c->next = rt->free_contexts;
   rt->free_contexts = c;

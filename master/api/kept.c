@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -24,6 +24,7 @@ static void forget(cleave_runtime *rt, api_kept *k) {
   answered(rt, k);
   api_id_table_remove(&rt->kepts, k->ids.ref);
   clv_tensor_unref(k->got);
+  api_module_unkeep(k->module);
   free(k);
 }
 
@@ -83,6 +84,7 @@ void api_kepts_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);
+    api_module_unkeep(k->module);
     free(k);
   }
   api_id_table_done(&rt->kepts);
@@ -120,6 +122,7 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept *
     free(k);
     return api_from(error, &err);
   }
+  api_module_keep(k->module);
   *ret = k;
   return CLEAVE_OK;
 }

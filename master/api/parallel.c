@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/parallel_int.h"
 
 enum { MOST_NAME = 100 };
 
@@ -152,7 +152,8 @@ static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o
 
 /* Of a load that failed. */
 static void give_up(cleave_parallel *p) {
-  for (uint32_t i = 0; i < p->n_modules; i++) cleave_module_release(p->modules[i]);
+  for (uint32_t i = 0; i < p->n_modules; i++)
+    cleave_module_release(p->runtime, p->modules[i], NULL);
   api_parallel_free(p);
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/parallel_int.h"
 
 /* The parameter that an item of state is, or belongs to ("0.weight.exp_avg"); NULL: none. */
 static const clv_param *param_of(const clv_params *params, const char *item) {

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
+#include "master/api/parallel_int.h"
 
 /* ---- the lock, and waiting under it ---------------------------------------------------------- */
 
@@ -326,21 +327,6 @@ void api_parallel_free(cleave_parallel *p) {
   free(p);
 }
 
-static void free_module(cleave_module *m) {
-  clv_graph_free(m->graph);
-  clv_params_free(m->params);
-  for (size_t i = 0; i < m->n_weights; i++) {
-    free(m->weights[i].name);
-    clv_tensor_unref(m->weights[i].tensor);
-  }
-  free(m->weights);
-  free(m->frozen);
-  free(m->artifact);
-  free(m->direct_to);
-  free(m->group_of);
-  free(m);
-}
-
 static void free_lists(cleave_runtime *rt) {
   for (api_value *v = rt->free_values, *next; v; v = next) {
     next = v->older;
@@ -359,7 +345,7 @@ static void free_lists(cleave_runtime *rt) {
     next = p->next;
     api_parallel_free(p);
   }
-  for (uint32_t i = 0; i < rt->n_modules; i++) free_module(rt->modules[i]);
+  for (uint32_t i = 0; i < rt->n_modules; i++) api_module_free(rt->modules[i]);
 }
 
 static void runtime_free(cleave_runtime *rt) {
@@ -375,8 +361,8 @@ static void runtime_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_forget(rt, c);
-  free_lists(rt);
   api_kepts_free(rt);
+  free_lists(rt);
   api_id_table_done(&rt->values);
   api_id_table_done(&rt->contexts);
   api_id_table_done(&rt->futures);
@@ -419,9 +405,10 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
     report_values(c, l);
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
-    if (rt->modules[i]->released) continue;
+    const cleave_module *m = rt->modules[i];
+    if (!m || m->released) continue;
     l->modules++;
-    api_leak(l, "module '%s' at %s\n", rt->modules[i]->name, rt->peers[rt->modules[i]->node].name);
+    api_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
   }
   for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
     if (o->released) continue;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -51,6 +51,7 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
       .id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
   clv_packet *p;
   TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
+  api_name_module(p, m);
   rt->requests = &r;
   cleave_status status = api_send(rt, m->node, p, error);
   if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
@@ -68,6 +69,7 @@ cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_i
       .id = ++rt->next_id, .node = m->node, .items = items, .count = count, .next = rt->requests};
   clv_packet *p;
   TRY(clv_packet_state_get(rt->pool, 0, r.id, m->index, what, &p, &err));
+  api_name_module(p, m);
   rt->requests = &r;
   cleave_status status = api_send(rt, m->node, p, error);
   if (status == CLEAVE_OK) status = await(m, &r, "the state", until_ns, error);
@@ -79,7 +81,7 @@ static cleave_status put_item(cleave_module *m, clv_state_what what, const api_s
                               uint32_t index, uint32_t n, uint64_t message, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet(m->runtime, CLV_STATE_PUT, 0, message, &p, error));
-  p->frame.module = m->index;
+  api_name_module(p, m);
   p->frame.state.what = what;
   p->frame.state.index = index;
   p->frame.state.count = n;

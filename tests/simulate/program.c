@@ -234,8 +234,8 @@ static void finish(program *p) {
   p->in = NULL;
   while (p->n_kept) do_release_kept(p, p->n_kept - 1);
   for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
-  for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->optimizers[i]);
-  for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->stages[i].module);
+  for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->rt, p->optimizers[i], NULL);
+  for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->rt, p->stages[i].module, NULL);
   show(p);
   cleave_tensor_free(&p->tensor);
 }

@@ -179,8 +179,8 @@ static bool a_kept_input_takes_no_part_in_backward(void) {
   REFUSED(cleave_leaf_gradient(rt, kept_x, &dx, e), CLEAVE_INVALID, "requires a gradient");
   DO(close_context(c));
   cleave_tensor_free(&dx);
-  cleave_module_release(sum);
-  cleave_module_release(loss);
+  cleave_module_release(rt, sum, NULL);
+  cleave_module_release(rt, loss, NULL);
   return release(k);
 }
 
@@ -300,7 +300,7 @@ static bool released_values_are_freed(void) {
     cleave_tensor_free(&t);
     DO(release(k));
   }
-  cleave_module_release(wide);
+  cleave_module_release(rt, wide, NULL);
   return true;
 }
 

@@ -303,7 +303,7 @@ static bool final_steps_give_the_same_bits(void) {
     MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
     DO(train(&n, &o, 1, 70, 20, i == 2 ? END : CLOSE));
     DO(weights_of(&n, &found[i]));
-    cleave_optimizer_release(o);
+    cleave_optimizer_release(rt, o, NULL);
   }
   CHECK(same(&found[0], &found[1]) && same(&found[0], &found[2]));
   return true;

@@ -348,7 +348,7 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
   DO(close_context(c));
   REFUSED(STEP(of_final, final, 1), CLEAVE_NOT_FOUND, "");
   cleave_optimizer *const all[] = {of_final, of_other, of_clipped};
-  for (int i = 0; i < 3; i++) cleave_optimizer_release(all[i]);
+  for (int i = 0; i < 3; i++) cleave_optimizer_release(rt, all[i], NULL);
   return true;
 }
 
@@ -375,7 +375,7 @@ static bool the_pipelines_still_train(void) {
     DO(trains_the_same(&pipelines[i]));
     done_states(&pipelines[i], pipelines[i].first);
     done_states(&pipelines[i], pipelines[i].trained);
-    cleave_optimizer_release(pipelines[i].optimizer);
+    cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
   return true;
 }
