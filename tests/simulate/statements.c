@@ -344,12 +344,13 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
     there &= roots[i].id != 0;
   }
+  const cleave_backward_options o = {.size = sizeof o, .weights = weights, .retain = retain};
   s->passed = true;
   if (!there)
     skip(p, "backward");
   else
-    DO(p, cleave_backward_weighted(p->rt, s->id, roots, weights, n, retain, 0, &p->error), s->needs,
-       s->stands, "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
+    DO(p, cleave_backward_with(p->rt, s->id, roots, n, &o, &p->error), s->needs, s->stands,
+       "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
 }
 
 /* What has come of values when their context fails is nobody's to say: they come before. */
