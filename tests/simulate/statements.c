@@ -68,6 +68,12 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   int n = inputs_of(m->kind), c = number_of(p, s);
   bool there = s->made && (!after || after->ref.id), async = one_in(p, 6) && !after;
   cleave_call_options o = {.to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  if (p->leaves_gap) {
+    async = false;
+    o.position = 1;
+    o.backward_position = 2;
+    o.weight_position = 4;
+  }
   if (after) o.after = after->ref;
   uint32_t to = below(p, SIM_PLACES);
   if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
