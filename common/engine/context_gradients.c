@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients of parameters in a context, by name: read, and written by a program that has changed
- * them. What is written counts from the next vote on.
+ * The gradients of parameters in a context, by name: read, and written by a program that has
+ * changed them. What is written counts from the next vote on.
  */
 #include <stdio.h>
 #include <string.h>

@@ -6,11 +6,11 @@
 
 #include "common/graph/graph_int.h"
 
-typedef struct facts {
+typedef struct node_facts {
   bool live, learns, has_params, needs_grad;
-} facts;
+} node_facts;
 
-static void find_params(const clv_params *params, facts *nodes) {
+static void find_params(const clv_params *params, node_facts *nodes) {
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
     nodes[p->node].has_params = true;
@@ -18,7 +18,7 @@ static void find_params(const clv_params *params, facts *nodes) {
   }
 }
 
-static void find_live(const clv_graph *g, facts *nodes) {
+static void find_live(const clv_graph *g, node_facts *nodes) {
   nodes[g->output].live = true;
   for (int i = g->output; i >= 0; i--)
     for (int k = 0; nodes[i].live && k < g->nodes[i].n_in; k++)
@@ -30,7 +30,7 @@ static bool may_be_fused(const clv_op_def *def) { return def->fused || def->uses
 
 /* An op reads its parameters for the gradients of its inputs, and for its own where they are
  * computed together. */
-static bool reads(const clv_graph *g, facts *nodes, int i) {
+static bool reads(const clv_graph *g, node_facts *nodes, int i) {
   const clv_node *n = &g->nodes[i];
   bool any = nodes[i].learns && may_be_fused(clv_op_def_of(n->op));
   nodes[i].needs_grad = nodes[i].learns;
@@ -44,7 +44,7 @@ static bool reads(const clv_graph *g, facts *nodes, int i) {
 bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
                                      uint32_t input_grads) {
   clv_err ignored;
-  facts *nodes;
+  node_facts *nodes;
   bool any = false;
   int input = 0;
   if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &ignored) != CLV_OK) return false;

@@ -18,7 +18,7 @@
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
  *   groups.c    groups of parameters and their settings
- *   optimizer.c votes, steps
+ *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
  *

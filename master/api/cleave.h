@@ -774,10 +774,10 @@ CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_c
                                                cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
 
-/* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the context
- * holds, of the parameter's dtype and shape: steps take it, and later backwards add to it. The next
- * cleave_step asks the node for one more vote, so that clipping and the decision go by what was
- * written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
+/* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the
+ * context holds, of the parameter's dtype and shape: steps take it, and later backwards add to it.
+ * The next cleave_step asks the node for one more vote, so that clipping and the decision go by
+ * what was written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
  * CLEAVE_PRECONDITION: a backward of the context is running, or the module has taken its step. */
 CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,

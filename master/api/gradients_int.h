@@ -20,5 +20,9 @@ void api_state_leave(cleave_runtime *rt, api_state_request *r);
  * be gone when it returns. */
 cleave_status api_judge_written(cleave_runtime *rt, cleave_context context, uint64_t deadline_ms,
                                 uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
+/* With the lock: the decision on a step, by the votes that have come, and its frames. */
+cleave_status api_take_step(cleave_optimizer *optimizer, cleave_context context,
+                            uint64_t deadline_ms, uint64_t until_ns, cleave_stepped *ret,
+                            cleave_error *error) CLEAVE_RESULT;
 
 #endif

@@ -355,16 +355,12 @@ static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, dou
   return api_context_failure(c, error);
 }
 
-cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                          cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
-                          cleave_error *error) {
+cleave_status api_take_step(cleave_optimizer *optimizer, cleave_context handle,
+                            uint64_t deadline_ms, uint64_t until, cleave_stepped *ret,
+                            cleave_error *error) {
   api_context *c;
   double norm_sq;
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  api_send_step(runtime);
-  PASS(api_take_late_error(runtime, error));
-  PASS(api_judge_written(runtime, handle, deadline_ms, until, error));
+  cleave_runtime *runtime = optimizer->runtime;
   if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
     PASS(api_decided(runtime, until, error));
   PASS(api_find_context(runtime, handle, &c, error));
