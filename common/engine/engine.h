@@ -142,7 +142,9 @@ typedef struct clv_state_item {
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
 bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
 
-/* Write one item by name: dtype and shape must agree. */
+/* Write an item; one by name: dtype and shape must agree. */
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) CLV_USE_RESULT;
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;

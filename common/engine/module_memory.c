@@ -400,21 +400,26 @@ bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
   return true;
 }
 
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) {
+  char want[160], got[160];
+  if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+                    clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
+                    clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+  memcpy(item->data, data, item->bytes);
+  return CLV_OK;
+}
+
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(m, what, i, &item); i++) {
     if (strcmp(item.name, name) != 0) continue;
-    if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
-      char want[160], got[160];
-      return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", name,
-                      clv_dtype_name(item.dtype), clv_shape_format(&item.shape, want, sizeof want),
-                      clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
-    }
-    memcpy(item.data, data, item.bytes);
+    CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
     if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
       __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*(int64_t *)item.data, 0), __ATOMIC_RELAXED);
-    m->version++;
+    m->version += what == CLV_STATE_WEIGHTS;
     return CLV_OK;
   }
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);

@@ -253,6 +253,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
+  v->changes = m->changes;
   v->at = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = takes_part(m, in) && !c->evaluation;

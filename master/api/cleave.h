@@ -784,15 +784,35 @@ CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
-/* The same of the weighted sum of the roots: weights[i] is what the gradient of root i starts with,
- * not 0 and finite. What the roots contribute to a parameter's gradient is added in their order,
- * and each is propagated as soon as its value is known, whether others are or not: with one root
- * per micro-batch this is a pipeline. */
-CLEAVE_API cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context context,
-                                                  const cleave_reference *roots,
-                                                  const float *weights, size_t n_roots, bool retain,
-                                                  uint64_t deadline_ms,
-                                                  cleave_error *error) CLEAVE_RESULT;
+/* What the gradient of each root starts with; zeroed but for its size: 1, of scalars. */
+typedef struct cleave_backward_options {
+  size_t size; /* sizeof(cleave_backward_options) */
+  /* [n_roots], or NULL: of roots that are scalars; finite, and not 0 where there is no gradient. */
+  const float *weights;
+  /* [n_roots], or NULL: of the root's dtype and shape, which may be any, as torch.autograd.backward
+   * has them. They travel to the owners of the roots. One that is zeroed is none: that root has its
+   * weight, or 1 when weights is NULL. A number that is not finite counts as in any gradient: no
+   * step is taken. */
+  const cleave_tensor *gradients;
+  bool retain;          /* as in cleave_backward */
+  uint64_t deadline_ms; /* 0: the runtime's */
+} cleave_backward_options;
+
+/* BLOCKS. Gradients of the sum of the roots, each times its weight or its given gradient
+ * (torch.autograd.grad's grad_outputs), with respect to every parameter and every leaf that
+ * requires one, added to those the context holds. What the roots contribute to a parameter's
+ * gradient is added in their order, and each is propagated as soon as its value is known, whether
+ * others are or not: with one root per micro-batch this is a pipeline. options may be NULL.
+ *
+ * CLEAVE_INVALID: a root twice; not a scalar and no gradient given; a gradient of another dtype or
+ * shape; a weight and a gradient for one root. CLEAVE_PRECONDITION: nothing that learns is behind a
+ * root; a call has had its backward; or the parameters of its module were stepped or written since
+ * the call, by this or another context, and its backward reads them. That is known here, and
+ * nothing has moved then: see "Contexts that overlap" in PROGRAMS.md. */
+CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
+                                              const cleave_reference *roots, size_t n_roots,
+                                              const cleave_backward_options *options,
+                                              cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none
  * (frozen, or nothing flowed there), or there is no such parameter. */
@@ -811,6 +831,39 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
+
+typedef struct cleave_gradient_item {
+  cleave_module *module; /* whose parameter it is the gradient of; NULL: of a leaf */
+  const char *name;      /* of the parameter; NULL: of a leaf */
+  cleave_reference leaf; /* id 0: of a parameter */
+  cleave_tensor tensor;  /* of the parameter's or the leaf's dtype and shape, with its own memory */
+} cleave_gradient_item;
+
+typedef struct cleave_gradients {
+  cleave_gradient_item *items; /* [n] */
+  size_t n;
+} cleave_gradients;
+
+/* BLOCKS for one round trip. All gradients of the context, copied here from all nodes: those of
+ * parameters in the order in which modules were loaded and parameters stand in them, then those of
+ * leaves that were not released, in the order in which they were made. None where no backward got
+ * to. CLEAVE_PRECONDITION: a backward of the context is running. Released by
+ * cleave_gradients_free. */
+CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
+                                               uint64_t deadline_ms,
+                                               cleave_gradients *ret_gradients,
+                                               cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
+
+/* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the
+ * context holds, of the parameter's dtype and shape: steps take it, and later backwards add to it.
+ * The next cleave_step asks the node for one more vote, so that clipping and the decision go by
+ * what was written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
+ * CLEAVE_PRECONDITION: a backward of the context is running, or the module has taken its step. */
+CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
+                                               cleave_module *module, const char *name,
+                                               const cleave_tensor *tensor, uint64_t deadline_ms,
+                                               cleave_error *error) CLEAVE_RESULT;
 
 /* ---- optimiser ------------------------------------------------------------------------------- */
 
@@ -902,7 +955,8 @@ typedef struct cleave_stepped {
 
 /* Every module of the optimiser that has gradients in the context takes one step; a module steps
  * once in a context. Nodes voted with their last backward, so the decision is known here and only
- * sent: this returns at once, unless another context's step is still on its way. The nodes' answers
+ * sent: this returns at once, unless another context's step is still on its way, or gradients were
+ * written (cleave_gradient_write): their nodes vote again. The nodes' answers
  * are waited for by whatever would make the step final: the next call of a module, a step of
  * another context, reading or writing weights, closing the context. If one node cannot follow, or
  * was lost, or does not answer within deadline_ms, all others get back the bytes they had before

@@ -300,7 +300,7 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
     api_pending_weight *w = &m->weights[m->n_weights - 1];
     api_state_item item = {.tensor = w->tensor};
     snprintf(item.name, sizeof item.name, "%s", w->name);
-    PASS(api_state_put(m, CLV_STATE_WEIGHTS, &item, 1, until_ns, error));
+    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
     clv_tensor_unref(w->tensor);
     free(w->name);
     m->n_weights--;

@@ -31,7 +31,8 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
   api_module_used(c, module);
-  c->stepped[module->index] = true;
+  c->stepped[module->index] = c->planned[module->index] = true;
+  module->changes++;
   if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
   return CLEAVE_OK;
 }

@@ -133,8 +133,9 @@ static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t timeout = async ? timeout_of(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
   if (async) CLV_TRY(plan_steps(t, r, err));
-  CLV_API(cleave_backward_weighted(t->runtime, r->context, t->losses, t->shares, r->n_micro, false,
-                                   timeout, CLV_WHY));
+  const cleave_backward_options o = {
+      .size = sizeof o, .weights = t->shares, .deadline_ms = timeout};
+  CLV_API(cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_WHY));
   CLV_TRY(collect(t, r, err));
   return async ? CLV_OK : decide(t, r, err);
 }

@@ -141,6 +141,12 @@ static inline bool backward(cleave_context c, cleave_reference root, bool retain
   return true;
 }
 
+static inline cleave_status backward_weighted(cleave_context c, const cleave_reference *roots,
+                                              const float *weights, size_t n, cleave_error *e) {
+  const cleave_backward_options o = {.size = sizeof o, .weights = weights};
+  return cleave_backward_with(rt, c, roots, n, &o, e);
+}
+
 static inline bool close_context(cleave_context c) {
   MUST(cleave_context_close(rt, c, 0, e));
   return true;

@@ -38,7 +38,7 @@ static bool a_window_changes_no_bit_of_the_gradients(void) {
     cleave_context c;
     cleave_reference loss[MICRO];
     DO(windowed(&n, width, &c, loss));
-    MUST(cleave_backward_weighted(rt, c, loss, shares, MICRO, false, 0, e));
+    MUST(backward_weighted(c, loss, shares, MICRO, e));
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -63,7 +63,7 @@ static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
       weights[i] = 0.01f;
       DO(run_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
     }
-    MUST(cleave_backward_weighted(rt, c, loss, weights, LONG, false, 0, e));
+    MUST(backward_weighted(c, loss, weights, LONG, e));
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -238,7 +238,7 @@ static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   }
   DO(open_context(&c));
   for (int i = 0; i < 3; i++) DO(run_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[i]));
-  MUST(cleave_backward_weighted(rt, c, loss, weights, 3, false, 0, e));
+  MUST(backward_weighted(c, loss, weights, 3, e));
   DO(gradients_of(c, &n, &all));
   for (int k = 0; k < 15; k++)
     CHECK(near(all.a[k], 0.5f * each[0].a[k] + 0.25f * each[1].a[k] + 0.25f * each[2].a[k]));
@@ -259,7 +259,7 @@ static bool a_weight_scales_and_none_is_one(void) {
     cleave_reference loss;
     DO(open_context(&c));
     DO(run_after(&n, c, 50, none, NULL, &loss));
-    MUST(cleave_backward_weighted(rt, c, &loss, weights[i], 1, false, 0, e));
+    MUST(backward_weighted(c, &loss, weights[i], 1, e));
     DO(gradients_of(c, &n, &found[i]));
     DO(close_context(c));
   }
@@ -277,11 +277,10 @@ static bool weights_that_are_none_are_refused(void) {
   DO(open_context(&c));
   for (int i = 0; i < 2; i++) DO(run_after(&n, c, 60 + (unsigned)i, none, NULL, &loss[i]));
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-    REFUSED(cleave_backward_weighted(rt, c, loss, bad[i], 2, false, 0, e), CLEAVE_INVALID,
+    REFUSED(backward_weighted(c, loss, bad[i], 2, e), CLEAVE_INVALID,
             "it must be finite and not 0");
   loss[1] = loss[0];
-  REFUSED(cleave_backward_weighted(rt, c, loss, NULL, 2, false, 0, e), CLEAVE_INVALID,
-          "is given twice");
+  REFUSED(backward_weighted(c, loss, NULL, 2, e), CLEAVE_INVALID, "is given twice");
   DO(backward(c, loss[0], false));
   return close_context(c);
 }
@@ -649,7 +648,7 @@ static bool steps_for_a_watcher(int width) {
     puts("called");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return false;
-    MUST(cleave_backward_weighted(rt, c, loss, shares, MICRO, false, 0, e));
+    MUST(backward_weighted(c, loss, shares, MICRO, e));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     puts("stepped");
     fflush(stdout);

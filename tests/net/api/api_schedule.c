@@ -128,8 +128,9 @@ static cleave_status train_in(const pipeline *p, const schedule *s, cleave_conte
     if (status != CLEAVE_OK) return status;
     shares[k] = 0.5f + (float)k;
   }
-  cleave_status status =
-      cleave_backward_weighted(rt, c, losses, shares, p->micros, false, deadline_ms, e);
+  const cleave_backward_options o = {
+      .size = sizeof o, .weights = shares, .deadline_ms = deadline_ms};
+  cleave_status status = cleave_backward_with(rt, c, losses, p->micros, &o, e);
   return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
 }
 
