@@ -129,7 +129,8 @@ static bool roots_add_up_however_they_start(void) {
 /* y = W x + b: the gradient of x is W^T g, and a module that is frozen has none. */
 static bool gradients_of_leaves_alone(void) {
   static const char *const all[] = {"*"};
-  cleave_module_options o = {.size = sizeof o, .name = "frozen", .at = at_a, .seed = 3, .frozen = all, .n_frozen = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "frozen", .at = at_a, .seed = 3, .frozen = all, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module *m;
   cleave_context c;
@@ -172,7 +173,7 @@ static bool wrong_starts_are_refused(void) {
   cleave_tensor dtype = CLEAVE_TENSOR_I64(whole, 4, 2), none = {0};
   cleave_backward_options o = {.size = 3};
   REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID, "options.size is 3");
-  REFUSED(cleave_backward_with(rt, p.c, NULL, 1, NULL, e), CLEAVE_INVALID, "without roots");
+  REFUSED(cleave_backward_with(rt, p.c, &p.y, 0, NULL, e), CLEAVE_INVALID, "without roots");
   REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID, "runtime is NULL");
   REFUSED(backward_from(p.c, &p.y, 1, NULL, NULL, false, e), CLEAVE_INVALID, "starts from scalars");
   REFUSED(backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,

@@ -258,7 +258,8 @@ static bool parameters_can_be_asked(void) {
   cleave_optimizer *o;
   cleave_parameter p = {.size = sizeof p};
   const char *frozen[] = {"1.bias"}, *biases[] = {"*.bias"}, *first[] = {"0.weight"};
-  cleave_module_options of = {.size = sizeof of, .name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
+  cleave_module_options of = {
+      .size = sizeof of, .name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
   CHECK(cleave_parameter_count(m) == 7 && cleave_parameter_count(NULL) == 0);
@@ -277,8 +278,9 @@ static bool parameters_can_be_asked(void) {
     MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   }
   REFUSED(cleave_parameter_info(m, 7, &p, e), CLEAVE_RANGE, "'asked' has 7");
-  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "module is NULL");
-  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID, "ret is NULL");
+  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "the argument module is NULL");
+  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID,
+          "the argument ret_parameter is NULL");
   p.size = 8;
   REFUSED(cleave_parameter_info(m, 0, &p, e), CLEAVE_INVALID, "8 bytes");
   cleave_module_release(rt, m, NULL);
