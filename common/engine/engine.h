@@ -149,7 +149,8 @@ clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *na
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as
+/* Make the training plan and its buffers for a batch size (of a graph that joins batches: for those
+ * it was made with) now, so that the first step is as fast as
  * the rest and memory problems show early. */
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 

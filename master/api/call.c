@@ -37,7 +37,7 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
   clv_shape want = in->shape;
-  if (want.rank) want.dim[0] = batch;
+  if (want.rank) want.dim[0] = m->graph->joins && v->shape.rank ? v->shape.dim[0] : batch;
   if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
   char w[160], g[160];
   api_fail(error, CLV_INVALID,
@@ -72,6 +72,18 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
   return CLEAVE_PRECONDITION;
 }
 
+/* Of a graph that joins batches: its shapes are from now on those of these inputs. */
+static cleave_status check_batches(const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  int64_t n[CLV_MAX_INPUTS] = {0};
+  clv_err err;
+  if (!m->graph->joins) return CLEAVE_OK;
+  for (uint32_t i = 0; i < m->n_inputs; i++) n[i] = in[i]->shape.dim[0];
+  if (clv_graph_set_batches(m->graph, n, &err) == CLV_OK) return CLEAVE_OK;
+  (void)clv_err_prefix(&err, "module '%s'", m->name);
+  return api_from(error, &err);
+}
+
 static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
                                 const cleave_reference *inputs, size_t n_inputs, api_value **in,
                                 cleave_error *error) {
@@ -88,6 +100,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
     int64_t batch = in[0]->shape.rank ? in[0]->shape.dim[0] : 1;
     PASS(check_input(m, i, in[i], batch, error));
   }
+  PASS(check_batches(m, in, error));
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
 
@@ -232,7 +245,8 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
-  if (v->shape.rank && v->args[0]->shape.rank) v->shape.dim[0] = v->args[0]->shape.dim[0];
+  if (v->shape.rank && v->args[0]->shape.rank && !m->graph->joins)
+    v->shape.dim[0] = v->args[0]->shape.dim[0];
 }
 
 /* Does a backward get to a call on these inputs? */

@@ -300,7 +300,9 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow. *ret_node names the value in later calls. */
+ * is the first size to be prepared, others may follow. All inputs of a call have the same one, but
+ * in a graph with a concat along dim 0: there each has its own, and what its ops take together must
+ * fit. *ret_node names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;

@@ -166,6 +166,16 @@ static inline uint32_t seed_bits(uint32_t stream, uint32_t i) {
   return seed_mix(seed_mix(i) + stream * 0x9E3779B9u);
 }
 
+/* The stream of what has a name: CRC-32 (zlib's). */
+static inline uint32_t seed_named(const char *name) {
+  uint32_t crc = ~0u;
+  for (; *name; name++) {
+    crc ^= (uint8_t)*name;
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+  }
+  return ~crc;
+}
+
 /* Odd multiples of 2^-24 between -1 and 1, times bound. */
 static inline void seed_uniform(float *to, size_t n, uint32_t stream, float bound) {
   for (size_t i = 0; i < n; i++) {
@@ -251,12 +261,17 @@ static inline void seed_begin(const char *name, int argc, char **argv) {
   MUST(cleave_open(argv[1], seed.options, &seed.rt, &seed.e));
 }
 
-/* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */
-static inline int seed_end(double limit, const char *fmt, ...) {
+static inline void seed_close(void) {
   cleave_leaks leaks;
-  va_list args;
   MUST(cleave_close(seed.rt, 0, &leaks, &seed.e));
   if (leaks.contexts || leaks.references || leaks.futures) seed_fail("left open: %s", leaks.text);
+  seed.rt = NULL;
+}
+
+/* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */
+static inline int seed_end(double limit, const char *fmt, ...) {
+  va_list args;
+  seed_close();
   bool pass = seed.n_compared > 0 && seed.worst <= limit;
   printf("%s %s: ", pass ? "PASS" : "FAIL", seed.name);
   va_start(args, fmt);

@@ -120,6 +120,71 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
   return close_context(c);
 }
 
+/* A module of n inputs of any number of rows with `width` numbers each: one behind the other, and
+ * one more input added to all of them. */
+static bool load_joined(int n, int64_t width, cleave_module **ret) {
+  cleave_graph *g;
+  int in[9], both;
+  MUST(cleave_graph_new(&g, e));
+  for (int i = 0; i <= n; i++) {
+    char name[8];
+    snprintf(name, sizeof name, "x%d", i);
+    MUST(cleave_graph_input(g, name, CLEAVE_F32, (int64_t[]){i < n ? 1 : n, width}, 2, &in[i], e));
+  }
+  MUST(cleave_graph_op(g, "concat", "{dim: 0}", NULL, in, n, &both, e));
+  MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){both, in[n]}, 2, NULL, e));
+  cleave_module_options o = {.size = sizeof o, .name = "joined", .at = at_b};
+  MUST(cleave_load_graph(rt, &o, g, ret, e));
+  cleave_graph_free(g);
+  return true;
+}
+
+/* The rows of a batch go through a module in parts of `rows`, and are joined behind it. */
+static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *loss,
+                        const int64_t *rows, cleave_tensor *ret_y, cleave_tensor *ret_g) {
+  static float numbers[24], target[16], zero[16];
+  cleave_context c;
+  cleave_reference x, in[4], y, t, l;
+  cleave_place place;
+  int64_t at = 0;
+  fill(numbers, 24, 67);
+  fill(target, 16, 68);
+  DO(open_context(&c));
+  for (int i = 0; i < 3; at += rows[i++]) {
+    DO(leaf(c, numbers + 3 * at, rows[i], 3, false, &x));
+    DO(call(c, m, x, &in[i]));
+  }
+  DO(leaf(c, zero, 7, 2, false, &in[3]));
+  REFUSED(cleave_call(rt, c, join, in, 4, &y, e), CLEAVE_INVALID,
+          "module 'joined': layer 1: add needs two inputs of one shape");
+  DO(leaf(c, zero, 8, 2, false, &in[3]));
+  MUST(cleave_call(rt, c, join, in, 4, &y, e));
+  DO(leaf(c, target, 8, 2, false, &t));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  DO(backward(c, l, false));
+  DO(here(y, ret_y));
+  DO(gradient(c, m, "0.weight", ret_g));
+  MUST(cleave_owner(rt, y, &place, e));
+  CHECK(strcmp(place.node, at_b) == 0 && ret_y->rank == 2 && ret_y->shape[0] == 8);
+  return close_context(c);
+}
+
+static bool parts_of_a_batch_are_joined_whatever_their_sizes(void) {
+  static const int64_t rows[][3] = {{2, 3, 3}, {6, 1, 1}, {2, 3, 3}};
+  cleave_module *m, *join, *loss;
+  cleave_tensor y[3] = {{0}}, g[3] = {{0}};
+  DO(load("parts", at_a, "[{op: linear, out: 2}]", 3, &m));
+  DO(load_joined(3, 2, &join));
+  DO(load_loss("parts loss", "master", 2, &loss));
+  for (int i = 0; i < 3; i++) DO(joined_step(m, join, loss, rows[i], &y[i], &g[i]));
+  for (int i = 1; i < 3; i++)
+    for (int k = 0; k < 16; k++) CHECK(near(((float *)y[i].data)[k], ((float *)y[0].data)[k]));
+  for (int k = 0; k < 6; k++) CHECK(near(((float *)g[1].data)[k], ((float *)g[0].data)[k]));
+  CHECK(memcmp(g[2].data, g[0].data, 6 * sizeof(float)) == 0);
+  for (int i = 0; i < 3; i++) note(&g[i]), cleave_tensor_free(&y[i]), cleave_tensor_free(&g[i]);
+  return true;
+}
+
 static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   cleave_module *first, *middle, *loss;
   cleave_context c;
@@ -275,6 +340,7 @@ static const struct {
 } shapes[] = {
     TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
     TEST(an_embedding_module_in_the_middle_has_the_gradients_of_its_rows),
+    TEST(parts_of_a_batch_are_joined_whatever_their_sizes),
     TEST(a_frozen_module_in_the_middle_passes_gradients_on),
 };
 static const struct {
