@@ -168,7 +168,7 @@ bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t n
 
 clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
-  const clv_module *m = clv_contexts_module(e, f->module);
+  const clv_module *m = clv_contexts_module_of(e, f);
   clv_change *k;
   *ret_kept = false;
   bool gradients = f->state.what == CLV_STATE_GRADIENTS;

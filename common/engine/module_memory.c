@@ -167,7 +167,8 @@ void clv_module_free(clv_module *m) {
   free(m->shadow);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  if (m->o.pool) clv_pool_discharge(m->o.pool, m->charged);
+  clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
+  if (pool) clv_pool_discharge(pool, m->charged);
   free(m);
 }
 
@@ -177,8 +178,6 @@ void clv_module_freep(clv_module **m) {
 }
 
 void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
-
-const char *clv_module_name(const clv_module *m) { return m->name; }
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
@@ -294,6 +293,7 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
     clv_pool_discharge(m->pool, bytes);
     return code;
   }
+  m->charged += bytes;
   p->charged = true;
   p->calls += more;
   p->calls_out++;

@@ -64,6 +64,8 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_APPLY] = {.name = "APPLY", .needs = BODY_COMMIT, .needs_context = true, .needs_id = true},
     [CLV_APPLIED] = {.name = "APPLIED", .needs_context = true},
     [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
+    [CLV_UNLOAD] = {.name = "UNLOAD", .needs_id = true},
+    [CLV_UNLOADED] = {.name = "UNLOADED"},
     [CLV_REF_KEEP] = {.name = "REF_KEEP",
                       .needs = BODY_REFERENCE,
                       .needs_context = true,

@@ -235,7 +235,7 @@ static preparing begin_part(cleave_runtime *rt, api_context *c, uint32_t node, b
   c->phase_at[node] = c->phase;
   c->written &= ~NODE_BIT(node); /* it votes behind that */
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
+    p.vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
   return p;
 }
 
@@ -367,16 +367,12 @@ static cleave_status run_from(cleave_runtime *rt, cleave_context context, starts
 cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
                                    const cleave_reference *roots, size_t n_roots,
                                    const cleave_backward_options *options, cleave_error *error) {
-  const cleave_backward_options plain = {.size = sizeof plain};
-  const cleave_backward_options *o = options ? options : &plain;
-  starts s = {.roots = roots, .weights = o->weights, .n = n_roots};
-  if (!runtime) return api_fail(error, CLV_INVALID, "runtime is NULL");
-  if (o->size != sizeof *o)
-    return api_fail(error, CLV_INVALID, "cleave_backward_options.size is %zu, not %zu", o->size,
-                    sizeof *o);
-  if (!roots || !n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
-  if (o->gradients) return run_from(runtime, context, &s, o, error);
-  return run(runtime, context, &s, o->retain, o->deadline_ms, error);
+  GIVEN(runtime, roots);
+  OPTIONS_IN(cleave_backward_options, o, options);
+  starts s = {.roots = roots, .weights = o.weights, .n = n_roots};
+  if (!n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
+  if (o.gradients) return run_from(runtime, context, &s, &o, error);
+  return run(runtime, context, &s, o.retain, o.deadline_ms, error);
 }
 
 /* ---- a vote on what the program has written -------------------------------------------------- */

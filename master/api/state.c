@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "master/api/gradients_int.h"
+#include "master/api/life_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -40,6 +41,7 @@ cleave_status api_state_ask(cleave_module *m, clv_state_what what, uint64_t cont
   r->id = ++rt->next_id;
   r->node = m->node;
   TRY(clv_packet_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
+  api_name_module(p, m);
   r->next = rt->requests;
   rt->requests = r;
   return api_send(rt, m->node, p, error);
@@ -82,7 +84,7 @@ static cleave_status put_item(cleave_module *m, clv_state_what what, uint64_t co
                               uint64_t message, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
-  p->frame.module = m->index;
+  api_name_module(p, m);
   p->frame.state.what = what;
   p->frame.state.index = index;
   p->frame.state.count = n;
@@ -109,6 +111,7 @@ cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t cont
 cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
+  GIVEN(runtime, module, name, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(api_check_weight(module, name, NULL, error));
   {
@@ -127,6 +130,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
                                   const cleave_tensor *tensor, uint64_t deadline_ms,
                                   cleave_error *error) {
+  GIVEN(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(api_check_weight(module, name, tensor, error));
   PASS(api_tensor_in(runtime->pool, tensor, &t, error));
@@ -146,6 +150,7 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   uint32_t trainable = 0;
   int moments = 0;
+  if (!m) return 0;
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
   for (int i = 0; i < m->params->n; i++) trainable += m->params->list[i].trainable;
@@ -228,6 +233,7 @@ static cleave_status read_items(cleave_runtime *rt, cleave_module *m, cleave_sta
 cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, uint64_t deadline_ms,
                                 cleave_state *ret_state, cleave_error *error) {
+  GIVEN(runtime, module, ret_state);
   uint32_t n = (uint32_t)cleave_state_count(module, kind);
   api_state_item *items;
   cleave_state state = {0};
@@ -238,7 +244,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
   if (status == CLEAVE_OK)
     *ret_state = state;
   else
-    cleave_state_done(&state);
+    cleave_state_free(&state);
   return status;
 }
 
@@ -274,6 +280,8 @@ static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_stat
 cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                  cleave_state_kind kind, const cleave_named *items, size_t n,
                                  uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
+  if (n) GIVEN(items);
   api_state_item *list;
   if (n > cleave_state_count(module, kind))
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, module->name,
@@ -287,11 +295,11 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
   return status;
 }
 
-void cleave_state_done(cleave_state *state) {
+void cleave_state_free(cleave_state *state) {
   if (!state) return;
   for (size_t i = 0; i < state->n; i++) {
     free((char *)(uintptr_t)state->items[i].name);
-    cleave_tensor_done(&state->items[i].tensor);
+    cleave_tensor_free(&state->items[i].tensor);
   }
   free(state->items);
   *state = (cleave_state){0};

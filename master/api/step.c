@@ -7,6 +7,7 @@
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
                           cleave_error *error) {
+  GIVEN(runtime, optimizer);
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   api_send_step(runtime);

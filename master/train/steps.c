@@ -52,6 +52,7 @@ static cleave_call_options call_options_of(const clv_trainer *t, const clv_place
   const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
   bool loss = stage == t->b->n_stages;
   return (cleave_call_options){
+      .size = sizeof(cleave_call_options),
       .send_to = loss ? NULL : cleave_module_node(t->modules[stage + 1]),
       .to_program = loss,
       .position = positions->forward,
@@ -148,7 +149,8 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){.samples = r->batches[i].n, .applied = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
-  cleave_context_options o = {.step = t->committed + 1, .events = clv_sampler_begin(t)};
+  cleave_context_options o = {
+      .size = sizeof o, .step = t->committed + 1, .events = clv_sampler_begin(t)};
   cleave_count(t->runtime, &before);
   CLV_API(cleave_context_open(t->runtime, &o, &r->context, CLV_WHY));
   CLV_TRY(in_context(t, r, err));

@@ -23,7 +23,8 @@ static cleave_module *parts[2];
 static cleave_optimizer *load_modules(void) {
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, ROWS, 1, SIDE, SIDE),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, 32, SIDE / 2, SIDE / 2)};
-  cleave_module_options at[] = {{.name = "p1", .at = "w1"}, {.name = "p2", .at = "w2"}};
+  cleave_module_options at[] = {{.size = sizeof(cleave_module_options), .name = "p1", .at = "w1"},
+                                {.size = sizeof(cleave_module_options), .name = "p2", .at = "w2"}};
   cleave_optimizer *sgd;
   for (int s = 0; s < 2; s++)
     MUST(cleave_load_layers(seed.rt, &at[s], layers[s], &input[s], &parts[s], &seed.e));
@@ -47,7 +48,7 @@ static cleave_module *load_concat(int k) {
   int in[MOST], node;
   cleave_graph *g;
   cleave_module *module;
-  cleave_module_options here = {.name = name};
+  cleave_module_options here = {.size = sizeof here, .name = name};
   if (k == 1) return NULL;
   snprintf(name, sizeof name, "concat %d", k);
   MUST(cleave_graph_new(&g, &seed.e));
@@ -66,7 +67,7 @@ static cleave_module *load_concat(int k) {
 static cleave_module *load_loss(int k) {
   char name[16];
   cleave_input outputs = CLEAVE_INPUT(CLEAVE_F32, ROWS / k, CLASSES * k);
-  cleave_module_options here = {.name = name};
+  cleave_module_options here = {.size = sizeof here, .name = name};
   cleave_module *module;
   snprintf(name, sizeof name, "mse %d", k);
   MUST(cleave_load_loss(seed.rt, &here, "mse", &outputs, &module, &seed.e));
@@ -108,13 +109,14 @@ static double train_step(const float *batch, const cleave_tensor *labels, int k,
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
   double result = seed_at(&value, 0);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return result;
 }
 
 /* The outputs of the trained model, k futures waited for in order, against PyTorch's. */
 static void compare_outputs(const float *batch, int k) {
-  cleave_context_options evaluation = {.name = "outputs", .evaluation = true};
+  cleave_context_options evaluation = {
+      .size = sizeof evaluation, .name = "outputs", .evaluation = true};
   cleave_tensor theirs = seed_golden("outputs"), part = {0};
   cleave_future outputs[MOST];
   cleave_context c;
@@ -133,7 +135,7 @@ static void compare_outputs(const float *batch, int k) {
       difference += pow(seed_at(&part, i) - seed_at(&theirs, (size_t)m * n + i), 2);
   }
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  cleave_tensor_done(&part);
+  cleave_tensor_free(&part);
   seed_compare("norm of the outputs", 0, seed_norm(&theirs) + sqrt(difference), seed_norm(&theirs));
 }
 

@@ -68,7 +68,7 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   cleave_reference in[2];
   int n = inputs_of(m->kind), c = number_of(p, s);
   bool there = s->made && (!after || after->ref.id), async = one_in(p, 6) && !after;
-  cleave_call_options o = {.to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  cleave_call_options o = {.size = sizeof o, .to_program = one_in(p, 5), .recompute = one_in(p, 8)};
   if (p->leaves_gap) {
     async = false;
     o.position = 1;
@@ -164,8 +164,8 @@ void release(program *p, scope *s, value *v) {
     skip(p, "release");
     return;
   }
-  DO(p, cleave_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d", number_of(p, s),
-     (int)(v - s->values));
+  DO(p, cleave_reference_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d",
+     number_of(p, s), (int)(v - s->values));
 }
 
 static void do_release(program *p, scope *s) {
@@ -228,7 +228,7 @@ void do_open(program *p) {
   scope *s = &p->scopes[p->n_scopes++];
   *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
   s->evaluation = one_in(p, 6);
-  cleave_context_options o = {.evaluation = s->evaluation};
+  cleave_context_options o = {.size = sizeof o, .evaluation = s->evaluation};
   s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
                number_of(p, s), s->evaluation ? " to evaluate" : "");
   anybody(p);
@@ -527,7 +527,7 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
                  m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
   anybody(p);
   for (size_t i = 0; good && i < state.n; i++) note_tensor(p, &state.items[i].tensor);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
 }
 
 void do_read_state(program *p, stage *m) {

@@ -90,7 +90,7 @@ static bool a_given_gradient_is_the_losss_own(void) {
   MUST(backward_from(given.c, &given.y, 1, NULL, &g, false, e));
   DO(read_list(given.c, &got));
   DO(agree(&got, &want, 1));
-  cleave_tensor_done(&y);
+  cleave_tensor_free(&y);
   cleave_gradients_free(&want);
   cleave_gradients_free(&got);
   return close_context(by_loss.c) && close_context(given.c);
@@ -129,7 +129,8 @@ static bool roots_add_up_however_they_start(void) {
 /* y = W x + b: the gradient of x is W^T g, and a module that is frozen has none. */
 static bool gradients_of_leaves_alone(void) {
   static const char *const all[] = {"*"};
-  cleave_module_options o = {.name = "frozen", .at = at_a, .seed = 3, .frozen = all, .n_frozen = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "frozen", .at = at_a, .seed = 3, .frozen = all, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module *m;
   cleave_context c;
@@ -155,8 +156,8 @@ static bool gradients_of_leaves_alone(void) {
   CHECK(list.n == 1 && !list.items[0].module && !list.items[0].name);
   CHECK(list.items[0].leaf.id == x.id && memcmp(list.items[0].tensor.data, dx.data, 48) == 0);
   cleave_gradients_free(&list);
-  cleave_tensor_done(&w);
-  cleave_tensor_done(&dx);
+  cleave_tensor_free(&w);
+  cleave_tensor_free(&dx);
   return close_context(c);
 }
 
@@ -171,9 +172,13 @@ static bool wrong_starts_are_refused(void) {
   cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 4, 2), shape = CLEAVE_TENSOR_F32(numbers, 2, 4);
   cleave_tensor dtype = CLEAVE_TENSOR_I64(whole, 4, 2), none = {0};
   cleave_backward_options o = {.size = 3};
-  REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID, "options.size is 3");
-  REFUSED(cleave_backward_with(rt, p.c, NULL, 1, NULL, e), CLEAVE_INVALID, "without roots");
-  REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID, "runtime is NULL");
+  REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID,
+          "cleave_backward_options.size is 3");
+  REFUSED(cleave_backward_with(rt, p.c, NULL, 1, NULL, e), CLEAVE_INVALID,
+          "argument roots is NULL");
+  REFUSED(cleave_backward_with(rt, p.c, &p.y, 0, NULL, e), CLEAVE_INVALID, "without roots");
+  REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID,
+          "argument runtime is NULL");
   REFUSED(backward_from(p.c, &p.y, 1, NULL, NULL, false, e), CLEAVE_INVALID, "starts from scalars");
   REFUSED(backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,
           "starts from scalars");
@@ -223,10 +228,10 @@ static bool the_list_has_every_gradient_by_name(void) {
         memcmp(one.data, list.items[PARAMETERS].tensor.data, 48) == 0);
   cleave_gradients_free(&list);
   cleave_gradients_free(NULL);
-  cleave_tensor_done(&one);
+  cleave_tensor_free(&one);
   DO(close_context(p.c));
   REFUSED(cleave_gradients_read(rt, p.c, 0, &list, e), CLEAVE_NOT_FOUND, "was closed");
-  REFUSED(cleave_gradients_read(rt, p.c, 0, NULL, e), CLEAVE_INVALID, "is NULL");
+  REFUSED(cleave_gradients_read(rt, p.c, 0, NULL, e), CLEAVE_INVALID, "ret_gradients is NULL");
   return true;
 }
 
@@ -274,8 +279,8 @@ static bool a_step_takes_what_was_written(void) {
                (float)(((float *)before.data)[i] - 0.5 * 0.01 / (norm + 1e-6) * g[i])));
   cleave_gradients_free(&list);
   cleave_gradients_free(&again);
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
   return true;
 }
 
@@ -312,9 +317,9 @@ static bool what_is_written_decides_whether_there_is_a_step(void) {
   MUST(backward_from(p.c, &p.y, 1, NULL, &start, false, e));
   MUST(cleave_step(rt, o, p.c, 0, &done, e));
   CHECK(!done.applied);
-  cleave_tensor_done(&g);
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&g);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
   return close_context(p.c);
 }
 
@@ -357,9 +362,10 @@ static bool wrong_writes_are_refused(void) {
           "'writes a' has no parameter '7.weight'");
   REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &shape, 0, e), CLEAVE_INVALID,
           "is f32 [5, 3], the gradient given f32 [3, 5]");
-  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good, 0, e), CLEAVE_INVALID, "name is NULL");
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good, 0, e), CLEAVE_INVALID,
+          "argument name is NULL");
   REFUSED(cleave_gradient_write(rt, p.c, NULL, "0.weight", &good, 0, e), CLEAVE_INVALID,
-          "module is NULL");
+          "argument module is NULL");
   MUST(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e));
   return close_context(p.c);
 }
@@ -433,10 +439,10 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
   REFUSED(backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
           "module 'over data' have changed");
   for (int i = 0; i < 3; i++) {
-    cleave_tensor_done(&got[i]);
+    cleave_tensor_free(&got[i]);
     DO(close_context(c[i]));
   }
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return true;
 }
 
@@ -450,7 +456,7 @@ static bool a_write_is_a_change_too(void) {
   MUST(cleave_weight_write(rt, n.b, "0.weight", &w, 0, e));
   REFUSED(cleave_backward(rt, p.c, &p.loss, 1, false, 0, e), CLEAVE_PRECONDITION,
           "module 'rewritten b' have changed, by a step or a write");
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return close_context(p.c);
 }
 

@@ -42,7 +42,7 @@ typedef struct run {
 } run;
 
 static void load(run *r, const char *name, double clip_norm) {
-  cleave_module_options o = {.name = name, .seed = 5};
+  cleave_module_options o = {.size = sizeof o, .name = name, .seed = 5};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, IN);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &x, &r->module, &e));
   const cleave_group g = {.modules = &r->module, .n_modules = 1, .lr = 0.5};
@@ -73,7 +73,7 @@ static void begin(run *r, const char *name, double clip_norm) {
 
 static void end(run *r) {
   MUST(cleave_context_close(rt, r->context, 0, &e));
-  cleave_tensor_done(&r->weight);
+  cleave_tensor_free(&r->weight);
 }
 
 /* dW = g^T x, dx = g W */
@@ -117,7 +117,7 @@ static void a_step_goes_by_what_was_written(void **state) {
   for (int i = 0; i < OUT * IN; i++) /* clipped to a norm of 1 */
     assert_true(fabsf(((float *)after.data)[i] -
                       (((float *)r.weight.data)[i] - 0.5f * weight[i] / 5)) < 1e-5f);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&after);
   end(&r);
 }
 
