@@ -28,7 +28,7 @@ MAY = {
     ("cleave_call_with", "options"): "the defaults",
     ("cleave_rpc_async", "ret_reference"): "the value is used in no further call",
     ("cleave_rpc_sync", "ret_reference"): "the value is used in no further call",
-    ("cleave_backward_with", "options"): "1 for each root",
+    ("cleave_backward_with", "options"): "the defaults",
     ("cleave_step", "ret"): "nobody asks",
     ("cleave_step_at", "ret_lr"): "nobody asks",
 }
