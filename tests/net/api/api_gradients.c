@@ -370,6 +370,36 @@ static bool wrong_writes_are_refused(void) {
   return close_context(p.c);
 }
 
+/* ---- what leaves ----------------------------------------------------------------------------- */
+
+static unsigned n_given, n_written;
+
+/* Of the module "leaves b" alone. */
+static cleave_status watch(void *user, const cleave_sending *s, cleave_error *error) {
+  (void)user, (void)error;
+  if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
+  bool written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
+  bool given = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
+  if (written || given) __atomic_add_fetch(written ? &n_written : &n_given, 1, __ATOMIC_RELAXED);
+  return CLEAVE_OK;
+}
+
+/* The gate is asked about both, once each; at home nothing leaves. */
+static bool gradients_that_leave_are_told(void) {
+  net n;
+  pass p;
+  float numbers[OUT] = {1, 2};
+  cleave_tensor at_y = CLEAVE_TENSOR_F32(numbers, 4, 2), bias = CLEAVE_TENSOR_F32(numbers, 2);
+  unsigned leave = strcmp(at_b, "master") != 0;
+  DO(make_net("leaves", "master", &n));
+  DO(forward(&n, 66, &p));
+  MUST(backward_from(p.c, &p.y, 1, NULL, &at_y, false, e));
+  MUST(cleave_gradient_write(rt, p.c, n.b, "0.bias", &bias, 0, e));
+  CHECK(__atomic_load_n(&n_given, __ATOMIC_RELAXED) == leave);
+  CHECK(__atomic_load_n(&n_written, __ATOMIC_RELAXED) == leave);
+  return close_context(p.c);
+}
+
 /* ---- contexts that overlap ------------------------------------------------------------------- */
 
 /* The gradient of b's input reads b's weights; a's input is data, and its backward reads none. */
@@ -492,15 +522,24 @@ static const struct {
     TEST(what_is_written_decides_whether_there_is_a_step),
     TEST(a_backward_adds_to_what_was_written),
     TEST(wrong_writes_are_refused),
+    TEST(gradients_that_leave_are_told),
     TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
     TEST(a_backward_that_reads_no_parameter_is_possible),
     TEST(a_write_is_a_change_too),
     TEST(a_skipped_step_leaves_other_contexts_alone),
 };
 
+static bool open_watched(char **argv) {
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = watch};
+  at_a = argv[2];
+  at_b = argv[3];
+  MUST(cleave_open(argv[1], &o, &rt, e));
+  return true;
+}
+
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
-  if (!open_session(argv)) {
+  if (!open_watched(argv)) {
     said(false, "open");
     return 1;
   }
