@@ -278,8 +278,9 @@ static bool parameters_can_be_asked(void) {
     MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   }
   REFUSED(cleave_parameter_info(m, 7, &p, e), CLEAVE_RANGE, "'asked' has 7");
-  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "module is NULL");
-  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID, "ret is NULL");
+  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "the argument module is NULL");
+  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID,
+          "the argument ret_parameter is NULL");
   p.size = 8;
   REFUSED(cleave_parameter_info(m, 0, &p, e), CLEAVE_INVALID, "8 bytes");
   cleave_module_release(rt, m, NULL);

@@ -215,16 +215,15 @@ static bool parts_of_an_architecture_are_the_whole(void) {
   fill(numbers, 12, 8);
   cleave_module_options w = {.size = sizeof w, .name = "whole", .at = at_b, .seed = 3};
   cleave_module_options f = {
-      .size = sizeof f, .name = "front", .at = at_a, .seed = 3, .layers = "0..1"};
+      .size = sizeof f, .name = "f", .at = at_a, .seed = 3, .layers = "0..1"};
   cleave_module_options b = {
-      .size = sizeof b, .name = "back", .at = at_b, .seed = 3, .layers = "2..4"};
-  cleave_module_options wrong = {
-      .size = sizeof wrong, .name = "cut", .layers = "conv1..layer2.0.conv1"};
+      .size = sizeof b, .name = "b", .at = at_b, .seed = 3, .layers = "2..4"};
+  cleave_module_options bad = {.size = sizeof bad, .name = "c", .layers = "conv1..layer2.0.conv1"};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), image = CLEAVE_INPUT(CLEAVE_F32, 4, 3, 32, 32);
   MUST(cleave_load_architecture(rt, &w, "mlp", mlp, &in, &whole, e));
   MUST(cleave_load_architecture(rt, &f, "mlp", mlp, &in, &front, e));
   MUST(cleave_load_architecture(rt, &b, "mlp", mlp, &in, &back, e));
-  REFUSED(cleave_load_architecture(rt, &wrong, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
+  REFUSED(cleave_load_architecture(rt, &bad, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
           "inside block 'layer2.0'");
   CHECK(strcmp(cleave_module_weight(back, 0), "2.weight") == 0);
   DO(open_context(&c));
@@ -398,8 +397,7 @@ static bool a_local_only_module_says_where_its_inputs_are(void) {
   fill(numbers, 12, 1);
   fill(target, 20, 2);
   DO(load("strict first", at_a, "[{op: linear, out: 5}]", 3, &m));
-  cleave_module_options o = {
-      .size = sizeof o, .name = "strict loss", .at = at_b, .local_only = true};
+  cleave_module_options o = {.size = sizeof o, .name = "strict", .at = at_b, .local_only = true};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
   MUST(cleave_load_loss(rt, &o, "mse", &input, &loss, e));
   DO(open_context(&c));
