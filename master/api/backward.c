@@ -10,10 +10,11 @@
  * order cannot stand still.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/future_int.h"
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
@@ -206,6 +207,60 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, size_t n_groups
   return CLEAVE_OK;
 }
 
+/* ---- one after the other --------------------------------------------------------------------- */
+
+enum { WAITS_FOR_EARLIER, RUNS };
+
+static cleave_status start(cleave_runtime *rt, api_future *f, const api_backward_roots *roots,
+                           cleave_error *error) {
+  api_context *c = f->context;
+  cleave_error why;
+  c->phase++;
+  PASS(walk(rt, c, roots->roots, roots->weights, roots->n, error));
+  c->running = true;
+  f->stage = RUNS;
+  f->bound = true;
+  if (prepare(rt, c, roots->n, roots->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
+  return CLEAVE_OK;
+}
+
+static cleave_status copy_roots(const api_backward_roots *from, api_backward_roots *ret,
+                                cleave_error *error) {
+  TRY(clv_alloc(from->n, sizeof *ret->roots, &ret->roots, &err));
+  if (from->weights) TRY(clv_alloc(from->n, sizeof *ret->weights, &ret->weights, &err));
+  memcpy(ret->roots, from->roots, from->n * sizeof *ret->roots);
+  if (from->weights) memcpy(ret->weights, from->weights, from->n * sizeof *ret->weights);
+  ret->n = from->n;
+  ret->retain = from->retain;
+  return CLEAVE_OK;
+}
+
+cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle,
+                                 const api_backward_roots *roots, api_future *f,
+                                 cleave_error *error) {
+  api_context *c;
+  PASS(api_find_context(rt, handle, &c, error));
+  if (c->evaluation)
+    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
+  if (!roots->n) return api_fail(error, CLV_INVALID, "a backward without roots");
+  f->context = c;
+  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  return api_future_is_behind(rt, f) ? copy_roots(roots, &f->backward, error)
+                                     : start(rt, f, roots, error);
+}
+
+void api_backward_advance(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  cleave_error why;
+  if (c->failed) {
+    api_future_finish(rt, f, &c->failure);
+  } else if (f->stage == RUNS) {
+    if (!(c->expected & ~c->finished) && !c->leaf_due) api_future_finish(rt, f, NULL);
+  } else if (!api_future_is_behind(rt, f) && start(rt, f, &f->backward, &why) != CLEAVE_OK) {
+    api_future_finish(rt, f, &why);
+  }
+}
+
 /* Who has not finished: a worker, if any, since the master's own node may be waiting for it. */
 static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t deadline_ms,
                      cleave_error *ret) {
@@ -219,52 +274,15 @@ static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t de
   if (who) api_place_error(ret, who, "");
 }
 
-/* With the lock: until all nodes have finished, or the context has failed. */
-static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline_ms,
-                           uint64_t until_ns, cleave_error *error) {
-  bool in_time = true;
-  c->users++;
-  while (in_time && !c->failed && ((c->expected & ~c->finished) || c->leaf_due))
-    in_time = api_sleep(rt, until_ns);
-  if (!in_time) {
-    cleave_error late;
-    too_late(rt, c, deadline_ms, &late);
-    api_context_fail(rt, c, &late, 0);
+void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  api_context *c = f->context;
+  if (f->stage == RUNS) {
+    too_late(rt, c, f->deadline_ms, ret);
+    api_context_fail(rt, c, ret, 0);
+  } else {
+    api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
+             c->name);
   }
-  c->users--;
-  if (c->closing) api_wake(rt);
-  return api_context_failure(c, error);
-}
-
-cleave_status cleave_backward(cleave_runtime *runtime, cleave_context handle,
-                              const cleave_reference *roots, size_t n_roots, bool retain,
-                              uint64_t deadline_ms, cleave_error *error) {
-  return cleave_backward_weighted(runtime, handle, roots, NULL, n_roots, retain, deadline_ms,
-                                  error);
-}
-
-cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context handle,
-                                       const cleave_reference *roots, const float *weights,
-                                       size_t n_roots, bool retain, uint64_t deadline_ms,
-                                       cleave_error *error) {
-  api_context *c;
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  PASS(api_find_context(runtime, handle, &c, error));
-  if (c->evaluation)
-    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
-  if (!n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
-  c->phase++;
-  PASS(walk(runtime, c, roots, weights, n_roots, error));
-  c->running = true;
-  cleave_error why;
-  if (prepare(runtime, c, n_roots, retain, &why) != CLEAVE_OK)
-    api_context_fail(runtime, c, &why, 0);
-  cleave_status status = await(runtime, c, deadline_ms, until, error);
-  c->running = false;
-  return status;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
