@@ -227,6 +227,13 @@ void do_open(program *p) {
   anybody(p);
 }
 
+/* A future stays until it is released, unless it was waited for and brought something. */
+static void release_futures(program *p, scope *s) {
+  for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
+  for (int i = 0; i < s->n_losses; i++)
+    (void)cleave_future_release(p->rt, s->losses[i].future, NULL);
+}
+
 void do_close(program *p, scope *s) {
   p->in = s;
   compute_all(p, s);
@@ -241,6 +248,7 @@ void do_close(program *p, scope *s) {
     DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), s->needs, 0, "close c%d", c);
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
+  release_futures(p, s);
   anybody(p);
 }
 
