@@ -66,7 +66,7 @@ static const uint64_t HEAR_NS = 5000000000;
  * heard meanwhile is still to be read, so deadlines are judged a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
-  if (began < until && now > until + LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+  if (began < until && now > until && now - until > LATE_NS) rt->hear_until_ns = now + HEAR_NS;
 }
 
 bool api_is_late(const cleave_runtime *rt, uint64_t until_ns) {
