@@ -245,8 +245,8 @@ cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle,
   if (!roots->n) return api_fail(error, CLV_INVALID, "a backward without roots");
   f->context = c;
   snprintf(f->of, sizeof f->of, "context %.64s", c->name);
-  return api_future_is_behind(rt, f) ? copy_roots(roots, &f->backward, error)
-                                     : start(rt, f, roots, error);
+  return api_future_has_earlier(rt, f) ? copy_roots(roots, &f->backward, error)
+                                       : start(rt, f, roots, error);
 }
 
 void api_backward_advance(cleave_runtime *rt, api_future *f) {
@@ -256,7 +256,7 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
     api_future_finish(rt, f, &c->failure);
   } else if (f->stage == RUNS) {
     if (!(c->expected & ~c->finished) && !c->leaf_due) api_future_finish(rt, f, NULL);
-  } else if (!api_future_is_behind(rt, f) && start(rt, f, &f->backward, &why) != CLEAVE_OK) {
+  } else if (!api_future_has_earlier(rt, f) && start(rt, f, &f->backward, &why) != CLEAVE_OK) {
     api_future_finish(rt, f, &why);
   }
 }

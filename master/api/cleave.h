@@ -550,11 +550,10 @@ CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_co
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* As a future, which no context's end ends. Closed is the context when that is done; until its owners
- * and a step on its way have answered, it is as it was, and cancelling leaves it so. */
+/* As a future, which no context's end ends. Closed is the context when that is done; until its
+ * owners and a step on its way have answered, it is as it was, and cancelling leaves it so. */
 CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
-                                                    uint64_t deadline_ms,
-                                                    cleave_future *ret_future,
+                                                    uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
 
 /* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon

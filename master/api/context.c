@@ -381,7 +381,7 @@ static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_futur
 }
 
 /* The nodes are told. */
-static void say_end(cleave_runtime *rt, api_context *c, api_future *f) {
+static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->stage = WAITS_FOR_ENDS;
   f->due_ns = f->until_ns;
@@ -419,6 +419,6 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
     api_future_finish(rt, f, &why);
     return;
   }
-  if (f->stage == WAITS_FOR_USERS) say_end(rt, c, f);
+  if (f->stage == WAITS_FOR_USERS) send_end_of(rt, c, f);
   take_ends(rt, c, f);
 }

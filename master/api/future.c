@@ -173,7 +173,7 @@ static bool is_ordered(const api_future *f) {
   return f->kind == API_FUTURE_BACKWARD || f->kind == API_FUTURE_STEP;
 }
 
-bool api_future_is_behind(const cleave_runtime *rt, const api_future *f) {
+bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
   for (const api_future *o = rt->open->first; o && o != f; o = o->next)
     if (is_ordered(o) && o->context == f->context) return true;
   return false;
@@ -208,8 +208,8 @@ void api_futures_end_all(cleave_runtime *rt) {
 }
 
 void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
-  static const char *const kinds[API_FUTURE_KINDS] = {
-      "value", "kept value", "backward", "step", "state", "closing"};
+  static const char *const kinds[API_FUTURE_KINDS] = {"value", "kept value", "backward",
+                                                      "step",  "state",      "closing"};
   size_t at = 0;
   for (const api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
     if (f->released) continue;

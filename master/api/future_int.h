@@ -2,9 +2,9 @@
  *
  * What is waited for, as a record: of a function that blocks until it has returned, or with a
  * handle of the program's. What a record waits for are the facts that nodes answer (events.c): each
- * kind looks at them when it is advanced, by whoever waits for anything, and by the runtime's thread
- * of futures once there is one (await.c). A record is *done* when its result is known; its kind is
- * *over* when nothing more is to come, which of a cancelled one may be later.
+ * kind looks at them when it is advanced, by whoever waits for anything, and by the runtime's
+ * thread of futures once there is one (await.c). A record is *done* when its result is known; its
+ * kind is *over* when nothing more is to come, which of a cancelled one may be later.
  */
 #ifndef CLEAVE_API_FUTURE_INT_H
 #define CLEAVE_API_FUTURE_INT_H
@@ -45,8 +45,8 @@ typedef struct api_future {
   bool bound; /* cannot be withdrawn any more */
   bool later; /* a closing whose end is said when the owners of what is kept have answered */
   uint64_t until_ns, deadline_ms;
-  uint64_t due_ns; /* when it is to be looked at without an event */
-  cleave_error why; /* status OK: it went well */
+  uint64_t due_ns;            /* when it is to be looked at without an event */
+  cleave_error why;           /* status OK: it went well */
   char of[CLV_WIRE_NAME + 1]; /* the module, context or parameter */
   api_callback *callbacks, **callbacks_end;
   struct api_future *next, **at; /* among those that are not over; free ones */
@@ -69,7 +69,7 @@ typedef struct api_future {
 } api_future;
 
 typedef struct api_futures {
-  api_future *first, **end; /* not over, oldest first */
+  api_future *first, **end;       /* not over, oldest first */
   api_future *ready, **ready_end; /* done, with callbacks to be called */
   api_future *free;
   api_callback *free_callbacks;
@@ -99,7 +99,7 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
 /* The same, and nothing more is to come. */
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* An older backward or step of its context is not over. */
-bool api_future_is_behind(const cleave_runtime *rt, const api_future *f);
+bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 /* A function waits for something in the context. */
 bool api_futures_wait_in(const cleave_runtime *rt, const api_context *c);
 /* Whatever is not over in the context ends, with its failure or as cancelled. */

@@ -325,8 +325,8 @@ void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *re
 /* ---- steps that can be taken back ------------------------------------------------------------ */
 
 /* Steps of one context go out together; one that cannot even be sent is taken back at once. */
-static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale,
-                   uint64_t until_ns, uint64_t deadline_ms) {
+static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale, uint64_t until_ns,
+                   uint64_t deadline_ms) {
   cleave_runtime *rt = o->runtime;
   if (rt->deciding != c) {
     c->applying = 0;
@@ -391,7 +391,7 @@ void api_step_advance(cleave_runtime *rt, api_future *f) {
     return;
   }
   if (rt->deciding && (rt->deciding != c || rt->undoing)) return;
-  if (api_future_is_behind(rt, f)) return;
+  if (api_future_has_earlier(rt, f)) return;
   if (take_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->deciding != c) {
     api_future_finish(rt, f, &why);
     return;

@@ -7,7 +7,7 @@ import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import BIN, Cluster, retold, run
 
-PROGRAM = os.path.join(BIN, "net", "api_futures")
+PROGRAM, OVERLAP = (os.path.join(BIN, "net", name) for name in ("api_futures", "api_overlap"))
 DIRECT = "transfer: direct\n"
 ENV = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
 WAYS = {"direct": (DIRECT, "w1", "w2"), "direct_single": (DIRECT, "w1", "w2", "single"),
@@ -22,9 +22,10 @@ def main():
             done = run(PROGRAM, c.session(name, body), *where, env=ENV)
             digests |= retold(name, done)
             failed += done.returncode != 0
-        for name, *more in (("overlap", "overlap", "64"), ("overlap_single", "overlap", "64", "single"),
-                            ("lost", "lost", str(c.workers[0].process.pid))):
-            done = run(PROGRAM, c.session(name, DIRECT), "w1", "w2", *more, env=ENV)
+        runs = (("overlap", OVERLAP, "64"), ("overlap_single", OVERLAP, "64", "single"),
+                ("lost", PROGRAM, "lost", str(c.workers[0].process.pid)))
+        for name, program, *more in runs:
+            done = run(program, c.session(name, DIRECT), "w1", "w2", *more, env=ENV)
             retold(name, done)
             print("".join(f"  {name}: {line}\n" for line in done.stderr.splitlines()), end="", flush=True)
             failed += done.returncode != 0
