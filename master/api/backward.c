@@ -287,6 +287,31 @@ void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *re
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
+static api_future *running_in(const cleave_runtime *rt, const api_context *c) {
+  api_future *f = rt->open->first;
+  while (f && (f->context != c || f->kind != API_FUTURE_BACKWARD || f->stage != RUNS)) f = f->next;
+  return f;
+}
+
+/* A backward that runs is waited for, whoever has begun it. */
+static cleave_status await_backward(cleave_runtime *rt, api_context *c, uint64_t until_ns,
+                                    cleave_error *error) {
+  bool in_time = true;
+  c->users++;
+  for (api_future *f; in_time && (f = running_in(rt, c)) != NULL;) {
+    api_backward_advance(rt, f);
+    if (c->running)
+      in_time = api_sleep(rt, until_ns);
+    else
+      api_wake(rt);
+  }
+  c->users--;
+  if (c->closing) api_wake(rt);
+  PASS(api_context_failure(c, error));
+  if (in_time) return CLEAVE_OK;
+  return api_fail(error, CLV_DEADLINE, "a backward of context %s was not done in time", c->name);
+}
+
 /* With the lock. */
 static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
                               const char *name, uint64_t deadline_ms, clv_tensor **ret,
@@ -299,6 +324,7 @@ static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_
   if (p->frozen)
     return api_fail(error, CLV_NOT_FOUND, "'%s' of module '%s' is frozen: it has no gradient", name,
                     m->name);
+  if (c->running) PASS(await_backward(rt, c, api_until(rt, deadline_ms), error));
   if (c->has_gradient[m->index]) {
     c->users++;
     cleave_status status = api_state_get(m, CLV_STATE_GRADIENTS, c->id, name,
@@ -347,6 +373,9 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
     if (v->module || !v->needs_grad)
       return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
                       (unsigned long long)leaf.id);
+    if (v->context->running)
+      return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
+                      v->context->name);
     if (!v->gradient)
       return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
                       (unsigned long long)leaf.id);

@@ -692,7 +692,7 @@ CLEAVE_API cleave_status cleave_future_then(cleave_runtime *runtime, cleave_futu
  * is dropped when it comes: gradients of a backward are added all the same, and a backward or step
  * that is begun after it waits for it. The context lives on. */
 CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
-                                              cleave_error *error) CLEAVE_RESULT;
+                                              cleave_error *error);
 
 /* What came: copied out, as often as wanted. CLEAVE_PRECONDITION: it is not done; CLEAVE_INVALID: a
  * future of something else; otherwise the error with which it ended. tensor: as cleave_wait. */
@@ -822,7 +822,8 @@ CLEAVE_API cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleav
                                                   uint64_t deadline_ms,
                                                   cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none
+/* BLOCKS, also for a backward that runs. The context's gradient of a parameter, copied here.
+ * CLEAVE_NOT_FOUND: it has none
  * (frozen, or nothing flowed there), or there is no such parameter. */
 CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const char *name,
@@ -835,7 +836,8 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
                                                uint64_t deadline_ms, cleave_place *ret_place,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* The gradient of a leaf made with requires_grad. It lives at the master. */
+/* The gradient of a leaf made with requires_grad. It lives at the master. CLEAVE_PRECONDITION: a
+ * backward of its context runs. */
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
