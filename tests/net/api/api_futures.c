@@ -408,9 +408,11 @@ static bool what_has_been_sent_goes_on_unheard(void) {
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   MUST(cleave_future_cancel(rt, f[1], e));
   REFUSED(cleave_wait(rt, f[1], 0, &once, e), CLEAVE_CANCELLED, "the value of slow");
+  DO(gradient(c, slow, "0.weight", &once)); /* of the backward that runs */
   DO(backward_async(c, loss, true, &f[2]));
   DO(finished(f[2]));
   DO(gradient(c, slow, "0.weight", &twice));
+  CHECK(near(*(float *)twice.data, 2 * *(float *)once.data));
   DO(close_context(c));
   DO(open_context(&c));
   DO(run_slow(c, &y, &loss));
@@ -424,7 +426,7 @@ static bool what_has_been_sent_goes_on_unheard(void) {
   return true;
 }
 
-/* Reading waits for the step of another context, whose answers come later than this. */
+/* It waits for the owner of what is kept. */
 static bool a_closing_that_waits_is_withdrawn(void) {
   cleave_context c;
   cleave_reference y, loss, z;
