@@ -243,7 +243,10 @@ static void count(clv_plan *p) {
 
 static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params, clv_err *err) {
   CLV_TRY(clv_graph_clone(g, &p->graph, err));
-  CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
+  if (g->joins)
+    CLV_TRY(clv_graph_set_batches(p->graph, p->options.batches, err));
+  else
+    CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
   CLV_TRY(bind_params(p, params, err));
   CLV_TRY(analyse(p, err));
@@ -303,3 +306,6 @@ clv_plan *clv_plan_free(clv_plan *p) {
 void clv_plan_freep(clv_plan **p) { *p = clv_plan_free(*p); }
 
 const clv_plan_info *clv_plan_get_info(const clv_plan *p) { return &p->info; }
+const clv_shape *clv_plan_output(const clv_plan *p) {
+  return &p->graph->nodes[p->graph->output].shape;
+}

@@ -9,10 +9,7 @@
 
 /* ---- beginning, and waiting ------------------------------------------------------------------ */
 
-static cleave_status ready(cleave_runtime *rt, const cleave_future *ret_future,
-                           cleave_error *error) {
-  if (!rt || !ret_future)
-    return api_fail(error, CLV_INVALID, "%s is NULL", rt ? "ret_future" : "runtime");
+static cleave_status ready(cleave_runtime *rt, cleave_error *error) {
   LOCKED(rt);
   return api_futures_attend(rt, error);
 }
@@ -54,6 +51,7 @@ static cleave_status begin_fetch(cleave_runtime *rt, cleave_reference reference,
 
 cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_future *f;
@@ -67,8 +65,9 @@ cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference
 cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference reference,
                                    uint64_t deadline_ms, cleave_future *ret_future,
                                    cleave_error *error) {
+  GIVEN(runtime, ret_future);
   api_future *f;
-  PASS(ready(runtime, ret_future, error));
+  PASS(ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_fetch(runtime, reference, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -77,6 +76,7 @@ cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference ref
 cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   cleave_place place;
   PASS(cleave_owner(runtime, reference, &place, error));
   if (strcmp(place.node, "master") != 0) {
@@ -98,6 +98,7 @@ static cleave_status begin_kept(cleave_runtime *rt, cleave_kept kept, uint64_t d
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,
                                 cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_future *f;
@@ -111,8 +112,9 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint6
 cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
                                       uint64_t deadline_ms, cleave_future *ret_future,
                                       cleave_error *error) {
+  GIVEN(runtime, ret_future);
   api_future *f;
-  PASS(ready(runtime, ret_future, error));
+  PASS(ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_kept(runtime, kept, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -136,6 +138,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_future);
   api_future *f;
   LOCKED(runtime);
   PASS(begin_call(runtime, context, module, inputs, n_inputs, ret_reference, &f, error));
@@ -147,6 +150,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
                               size_t n_inputs, uint64_t deadline_ms,
                               cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                               cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_future *f;
@@ -161,47 +165,52 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
 /* ---- backward and steps ---------------------------------------------------------------------- */
 
 static cleave_status begin_backward(cleave_runtime *rt, cleave_context handle,
-                                    const api_backward_roots *roots, uint64_t deadline_ms,
-                                    api_future **ret, cleave_error *error) {
+                                    const api_starts *from, uint64_t deadline_ms, api_future **ret,
+                                    cleave_error *error) {
   api_future *f;
   PASS(new_until(rt, API_FUTURE_BACKWARD, deadline_ms, &f, error));
-  return begun(rt, f, api_backward_begin(rt, handle, roots, f, error), ret);
+  return begun(rt, f, api_backward_begin(rt, handle, from, f, error), ret);
 }
 
-static api_backward_roots roots_of(const cleave_reference *roots, const float *weights, size_t n,
-                                   bool retain) {
-  return (api_backward_roots){(cleave_reference *)(uintptr_t)roots, (float *)(uintptr_t)weights, n,
-                              retain};
-}
-
-cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context context,
-                                       const cleave_reference *roots, const float *weights,
-                                       size_t n_roots, bool retain, uint64_t deadline_ms,
-                                       cleave_error *error) {
-  const api_backward_roots of = roots_of(roots, weights, n_roots, retain);
+/* NULL for ret_future: it is waited for. */
+static cleave_status run_backward(cleave_runtime *rt, cleave_context context,
+                                  const api_starts *from, uint64_t deadline_ms,
+                                  cleave_future *ret_future, cleave_error *error) {
   api_future *f;
-  LOCKED(runtime);
-  PASS(begin_backward(runtime, context, &of, deadline_ms, &f, error));
-  return wait_for(runtime, f, NULL, error);
+  LOCKED(rt);
+  PASS(begin_backward(rt, context, from, deadline_ms, &f, error));
+  return ret_future ? api_future_start(rt, f, ret_future, error) : wait_for(rt, f, NULL, error);
 }
 
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                               const cleave_reference *roots, size_t n_roots, bool retain,
                               uint64_t deadline_ms, cleave_error *error) {
-  return cleave_backward_weighted(runtime, context, roots, NULL, n_roots, retain, deadline_ms,
-                                  error);
+  GIVEN(runtime, roots);
+  const cleave_backward_options o = {
+      .size = sizeof o, .retain = retain, .deadline_ms = deadline_ms};
+  return cleave_backward_with(runtime, context, roots, n_roots, &o, error);
+}
+
+cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
+                                   const cleave_reference *roots, size_t n_roots,
+                                   const cleave_backward_options *options, cleave_error *error) {
+  GIVEN(runtime, roots);
+  OPTIONS_IN(cleave_backward_options, o, options);
+  CLV_AUTO(api_starts_done) api_starts from = {0};
+  PASS(api_starts_of(runtime, roots, n_roots, &o, &from, error));
+  return run_backward(runtime, context, &from, o.deadline_ms, NULL, error);
 }
 
 cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
-                                    const cleave_reference *roots, size_t n_roots, bool retain,
-                                    uint64_t deadline_ms, cleave_future *ret_future,
-                                    cleave_error *error) {
-  const api_backward_roots of = roots_of(roots, NULL, n_roots, retain);
-  api_future *f;
-  PASS(ready(runtime, ret_future, error));
-  LOCKED(runtime);
-  PASS(begin_backward(runtime, context, &of, deadline_ms, &f, error));
-  return api_future_start(runtime, f, ret_future, error);
+                                    const cleave_reference *roots, size_t n_roots,
+                                    const cleave_backward_options *options,
+                                    cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, roots, ret_future);
+  OPTIONS_IN(cleave_backward_options, o, options);
+  CLV_AUTO(api_starts_done) api_starts from = {0};
+  PASS(ready(runtime, error));
+  PASS(api_starts_of(runtime, roots, n_roots, &o, &from, error));
+  return run_backward(runtime, context, &from, o.deadline_ms, ret_future, error);
 }
 
 static cleave_status begin_step(cleave_runtime *rt, cleave_optimizer *o, cleave_context handle,
@@ -214,6 +223,7 @@ static cleave_status begin_step(cleave_runtime *rt, cleave_optimizer *o, cleave_
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_context context, uint64_t deadline_ms, cleave_stepped *ret,
                           cleave_error *error) {
+  GIVEN(runtime, optimizer);
   api_future *f;
   LOCKED(runtime);
   PASS(begin_step(runtime, optimizer, context, deadline_ms, &f, error));
@@ -227,8 +237,9 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
 cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                 cleave_context context, uint64_t deadline_ms,
                                 cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, optimizer, ret_future);
   api_future *f;
-  PASS(ready(runtime, ret_future, error));
+  PASS(ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_step(runtime, optimizer, context, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -247,6 +258,7 @@ static cleave_status begin_state(cleave_runtime *rt, cleave_module *m, cleave_st
 cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
+  GIVEN(runtime, module, name, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_future *f;
@@ -260,8 +272,9 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
 cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
                                        const char *name, uint64_t deadline_ms,
                                        cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
   api_future *f;
-  PASS(ready(runtime, ret_future, error));
+  PASS(ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_state(runtime, module, CLEAVE_STATE_WEIGHTS, name, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -270,6 +283,7 @@ cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *m
 cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, uint64_t deadline_ms,
                                 cleave_state *ret_state, cleave_error *error) {
+  GIVEN(runtime, module, ret_state);
   api_future *f;
   cleave_status status;
   {
@@ -287,8 +301,9 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
 cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
                                       cleave_state_kind kind, uint64_t deadline_ms,
                                       cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, ret_future);
   api_future *f;
-  PASS(ready(runtime, ret_future, error));
+  PASS(ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_state(runtime, module, kind, NULL, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -305,6 +320,7 @@ static cleave_status begin_close(cleave_runtime *rt, cleave_context handle, uint
 
 cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                    uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime);
   api_future *f;
   LOCKED(runtime);
   PASS(begin_close(runtime, context, deadline_ms, &f, error));
@@ -314,8 +330,9 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context conte
 cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
                                          uint64_t deadline_ms, cleave_future *ret_future,
                                          cleave_error *error) {
+  GIVEN(runtime, ret_future);
   api_future *f;
-  PASS(ready(runtime, ret_future, error));
+  PASS(ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_close(runtime, context, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);

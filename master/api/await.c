@@ -19,7 +19,7 @@ static const struct {
                          "the kept value"},
     [API_FUTURE_BACKWARD] = {api_backward_advance, api_backward_late, NULL, "a backward"},
     [API_FUTURE_STEP] = {api_step_advance, api_step_late, NULL, "a step"},
-    [API_FUTURE_STATE] = {api_state_advance, api_state_late, NULL, "the state"},
+    [API_FUTURE_STATE] = {api_state_advance, api_state_late, api_state_forget, "the state"},
     [API_FUTURE_CLOSE] = {api_close_advance, NULL, NULL, "the closing"},
 };
 
@@ -106,7 +106,9 @@ cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error) {
 void api_futures_stop(cleave_runtime *rt) {
   api_lock(rt);
   bool running = rt->open->running;
-  api_futures_end_all(rt);
+  cleave_error why;
+  api_fail(&why, CLV_CANCELLED, "the runtime was closed");
+  while (rt->open->first) end_early(rt, rt->open->first, &why);
   rt->open->running = false;
   api_wake(rt);
   if (!running) (void)call_back(rt);
@@ -177,16 +179,10 @@ cleave_status api_future_start(cleave_runtime *rt, api_future *f, cleave_future 
 
 /* ---- of the program -------------------------------------------------------------------------- */
 
-static cleave_status given(const void *runtime, const void *argument, const char *name,
-                           cleave_error *error) {
-  if (runtime && argument) return CLEAVE_OK;
-  return api_fail(error, CLV_INVALID, "%s is NULL", runtime ? name : "runtime");
-}
-
 cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, bool *ret_ready,
                                  cleave_error *error) {
   api_future *f;
-  PASS(given(runtime, ret_ready, "ret_ready", error));
+  GIVEN(runtime, ret_ready);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   if (runtime->single_thread) api_look(runtime);
@@ -200,7 +196,7 @@ cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, 
 cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
                                  uint64_t deadline_ms, cleave_error *error) {
   api_future *f;
-  PASS(given(runtime, runtime, "", error));
+  GIVEN(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   cleave_status status = api_future_await(runtime, f, api_until(runtime, deadline_ms), error);
@@ -238,8 +234,7 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
                               uint64_t deadline_ms, size_t *ret_index, cleave_error *error) {
   size_t index = 0;
   char heard[200];
-  PASS(given(runtime, ret_index, "ret_index", error));
-  PASS(given(runtime, futures, "futures", error));
+  GIVEN(runtime, futures, ret_index);
   LOCKED(runtime);
   const awaited a = {.futures = futures, .n = n};
   PASS(find_all(runtime, futures, n, error));
@@ -253,14 +248,17 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
 }
 
 cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
-                                 cleave_future_function *function, void *user,
-                                 cleave_error *error) {
+                                 void (*function)(void *user, cleave_future future,
+                                                  const cleave_error *error),
+                                 void *user, cleave_error *error) {
   api_future *f;
-  PASS(given(runtime, function ? runtime : NULL, "function", error));
+  GIVEN(runtime);
+  if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
   LOCKED(runtime);
   PASS(api_futures_attend(runtime, error));
   PASS(api_future_find(runtime, future, &f, error));
-  cleave_status status = api_future_then(runtime, f, function, user, error);
+  const api_callback call = {.function = function, .user = user};
+  cleave_status status = api_future_then(runtime, f, &call, error);
   api_future_leave(runtime, f);
   api_wake(runtime);
   return status;
@@ -271,7 +269,7 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
                                    cleave_error *error) {
   api_future *f;
   cleave_error why;
-  PASS(given(runtime, runtime, "", error));
+  GIVEN(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled",
@@ -288,7 +286,7 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
 cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                     cleave_error *error) {
   api_future *f;
-  PASS(given(runtime, runtime, "", error));
+  GIVEN(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   f->released = true;
@@ -331,7 +329,7 @@ static bool brings_state(const api_future *f) {
 cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(given(runtime, ret_tensor, "ret_tensor", error));
+  GIVEN(runtime, ret_tensor);
   {
     api_future *f;
     LOCKED(runtime);
@@ -345,7 +343,7 @@ cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future
 cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
                                     cleave_stepped *ret, cleave_error *error) {
   api_future *f;
-  PASS(given(runtime, ret, "ret", error));
+  GIVEN(runtime, ret);
   LOCKED(runtime);
   PASS(find_done(runtime, future, "step", brings_step, &f, error));
   *ret = f->stepped;
@@ -357,7 +355,7 @@ cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future futur
 cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                   cleave_state *ret_state, cleave_error *error) {
   api_future *f;
-  PASS(given(runtime, ret_state, "ret_state", error));
+  GIVEN(runtime, ret_state);
   {
     LOCKED(runtime);
     PASS(find_done(runtime, future, "state", brings_state, &f, error));
@@ -372,7 +370,7 @@ cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
 cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_t deadline_ms,
                           cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(given(runtime, runtime, "", error));
+  GIVEN(runtime, ret_tensor);
   {
     api_future *f;
     LOCKED(runtime);

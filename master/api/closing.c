@@ -24,9 +24,10 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
     report_values(c, l);
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
-    if (rt->modules[i]->released) continue;
+    const cleave_module *m = rt->modules[i];
+    if (!m || m->released) continue;
     l->modules++;
-    api_leak(l, "module '%s' at %s\n", rt->modules[i]->name, rt->peers[rt->modules[i]->node].name);
+    api_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
   }
   for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
     if (o->released) continue;

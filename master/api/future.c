@@ -22,6 +22,9 @@ static void empty(api_future *f) {
   clv_tensor_unref(f->request.found);
   for (uint32_t i = 0; f->items && i < f->request.count; i++) clv_tensor_unref(f->items[i].tensor);
   free(f->items);
+  for (size_t i = 0; f->backward.gradients && i < f->backward.n; i++)
+    clv_tensor_unref(f->backward.gradients[i]);
+  free(f->backward.gradients);
   free(f->backward.roots);
   free(f->backward.weights);
 }
@@ -154,7 +157,8 @@ static void forget_request(cleave_runtime *rt, const api_state_request *r) {
 }
 
 static void let_go(cleave_runtime *rt, api_future *f) {
-  if (f->kind == API_FUTURE_BACKWARD && f->stage) f->context->running = false;
+  if (f->runs) f->context->running = false;
+  if (f->runs && f->kind == API_FUTURE_STEP) f->context->written |= f->context->expected;
   if (f->kind == API_FUTURE_STATE) forget_request(rt, &f->request);
   if (f->value) f->value->fetching -= f->watched;
   f->value = NULL;
@@ -201,12 +205,6 @@ void api_futures_end(cleave_runtime *rt, api_context *c) {
     api_future_finish(rt, f, c->failed ? &c->failure : &why);
 }
 
-void api_futures_end_all(cleave_runtime *rt) {
-  cleave_error why;
-  api_fail(&why, CLV_CANCELLED, "the runtime was closed");
-  while (rt->open->first) api_future_finish(rt, rt->open->first, &why);
-}
-
 void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
   static const char *const kinds[API_FUTURE_KINDS] = {"value", "kept value", "backward",
                                                       "step",  "state",      "closing"};
@@ -220,15 +218,16 @@ void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
-cleave_status api_future_then(cleave_runtime *rt, api_future *f, cleave_future_function *function,
-                              void *user, cleave_error *error) {
+cleave_status api_future_then(cleave_runtime *rt, api_future *f, const api_callback *call,
+                              cleave_error *error) {
   api_futures *all = rt->open;
   api_callback *c = all->free_callbacks;
   if (c)
     all->free_callbacks = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
-  *c = (api_callback){function, user, NULL};
+  *c = *call;
+  c->next = NULL;
   bool first = !f->callbacks;
   *f->callbacks_end = c;
   f->callbacks_end = &c->next;

@@ -22,18 +22,19 @@ typedef enum api_future_kind {
 } api_future_kind;
 
 typedef struct api_callback {
-  cleave_future_function *function;
+  void (*function)(void *user, cleave_future future, const cleave_error *error);
   void *user;
   struct api_callback *next;
 } api_callback;
 
-/* The roots of a backward that waits for the one before; copies. */
-typedef struct api_backward_roots {
-  cleave_reference *roots;
-  float *weights; /* NULL: 1 each */
+/* Where a backward begins. Of one that waits for the one before: copies. */
+typedef struct api_starts {
+  cleave_reference *roots; /* [n] */
+  float *weights;          /* [n], or NULL: 1 each */
+  clv_tensor **gradients;  /* [n], NULL where the weight counts; or NULL */
   size_t n;
   bool retain;
-} api_backward_roots;
+} api_starts;
 
 typedef struct api_future {
   uint64_t id; /* 0: of a function that blocks */
@@ -43,6 +44,7 @@ typedef struct api_future {
   uint32_t watched; /* that wait for it, and callbacks */
   bool done, over, released;
   bool bound; /* cannot be withdrawn any more */
+  bool runs;  /* a pass of the context runs for it */
   bool later; /* a closing whose end is said when the owners of what is kept have answered */
   uint64_t until_ns, deadline_ms;
   uint64_t due_ns;            /* when it is to be looked at without an event */
@@ -61,7 +63,7 @@ typedef struct api_future {
   cleave_optimizer *optimizer;
   clv_state_what what;
   api_state_request request;
-  api_backward_roots backward;
+  api_starts backward;
   /* What came of it. */
   clv_tensor *tensor;
   cleave_stepped stepped;
@@ -104,11 +106,9 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 bool api_futures_wait_in(const cleave_runtime *rt, const api_context *c);
 /* Whatever is not over in the context ends, with its failure or as cancelled. */
 void api_futures_end(cleave_runtime *rt, api_context *c);
-/* The runtime is closed: whatever is left ends. */
-void api_futures_end_all(cleave_runtime *rt);
 void api_futures_report(cleave_runtime *rt, cleave_leaks *l);
-cleave_status api_future_then(cleave_runtime *rt, api_future *f, cleave_future_function *function,
-                              void *user, cleave_error *error);
+cleave_status api_future_then(cleave_runtime *rt, api_future *f, const api_callback *call,
+                              cleave_error *error);
 /* The next callback that is due. */
 bool api_future_take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
                               cleave_error *ret_why);
@@ -133,22 +133,38 @@ void api_kept_fetch_advance(cleave_runtime *rt, api_future *f);
 void api_kept_fetch_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 void api_kept_fetch_leave(cleave_runtime *rt, api_future *f); /* before it is over */
 
-cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle,
-                                 const api_backward_roots *roots, api_future *f,
-                                 cleave_error *error);
+/* Of the program's arguments; api_starts_done frees what this has made. */
+cleave_status api_starts_of(cleave_runtime *rt, const cleave_reference *roots, size_t n,
+                            const cleave_backward_options *o, api_starts *ret, cleave_error *error);
+void api_starts_done(api_starts *s);
+cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle, const api_starts *s,
+                                 api_future *f, cleave_error *error);
 void api_backward_advance(cleave_runtime *rt, api_future *f);
 void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+/* With the lock, waits: a backward that runs in the context has ended, whoever has begun it. */
+cleave_status api_backward_await(cleave_runtime *rt, api_context *c, uint64_t until_ns,
+                                 cleave_error *error);
+/* A pass without calls: nodes whose gradients the program has written vote again. */
+void api_vote_begin(cleave_runtime *rt, api_context *c);
+static inline bool api_pass_is_done(const api_context *c) {
+  return !(c->expected & ~c->finished) && !c->leaf_due;
+}
+/* The deadline of a pass ends its context. */
+void api_pass_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 cleave_status api_step_begin(cleave_runtime *rt, cleave_optimizer *o, cleave_context handle,
                              api_future *f, cleave_error *error);
 void api_step_advance(cleave_runtime *rt, api_future *f);
 void api_step_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+/* The decision, by the votes that have come, and its frames. */
+cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error);
 
 /* name: of one parameter or buffer; NULL: all of that kind. */
 cleave_status api_state_begin(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
                               const char *name, api_future *f, cleave_error *error);
 void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_state_forget(cleave_runtime *rt, api_future *f); /* before it is over */
 cleave_status api_state_out(const api_future *f, cleave_state *ret, cleave_error *error);
 
 /* It looks at its deadline itself: some of what it waits for has one of its own. */

@@ -5,22 +5,23 @@
  * follow, all go back. Which parameters take part is in groups.c.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/api/future_int.h"
+#include "master/api/life_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static int by_index(const void *a, const void *b) {
-  uint32_t x = (*(cleave_module *const *)a)->index, y = (*(cleave_module *const *)b)->index;
+static int by_number(const void *a, const void *b) {
+  uint64_t x = (*(cleave_module *const *)a)->number, y = (*(cleave_module *const *)b)->number;
   return (x > y) - (x < y);
 }
 
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                    size_t n_groups, double clip_norm,
                                    cleave_optimizer **ret_optimizer, cleave_error *error) {
+  GIVEN(runtime, groups, ret_optimizer);
   cleave_optimizer *o;
   size_t n = 0;
   for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
@@ -40,7 +41,7 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
     api_optimizer_free(o);
     return status;
   }
-  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_index);
+  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_number);
   o->next = runtime->optimizers;
   runtime->optimizers = o;
   *ret_optimizer = o;
@@ -54,10 +55,16 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-void cleave_optimizer_release(cleave_optimizer *optimizer) {
-  if (!optimizer) return;
-  LOCKED(optimizer->runtime);
+cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                       cleave_error *error) {
+  if (!optimizer) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (optimizer->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+  LOCKED(runtime);
   optimizer->released = true;
+  api_optimizer_look(optimizer);
+  return CLEAVE_OK;
 }
 
 void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps) {
@@ -89,16 +96,17 @@ static double sum_of_grouped(const cleave_module *m, const double *sums, double 
 }
 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
- * gradients here. Each is taken when its module's position comes, so the norm does not depend on
- * where modules are. */
+ * gradients here. They are added in the order of loading, so the norm does not depend on where
+ * modules are, nor on which indexes were free. */
 static cleave_status total_norm(const cleave_optimizer *o, const api_context *c, double *ret,
                                 cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
   size_t at[API_MAX_NODES] = {0};
+  const double *of[API_MAX_MODULES];
   double total = 0;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
+    if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
       continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
@@ -107,9 +115,12 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
       api_place_error(error, rt->peers[m->node].name, m->name);
       return CLEAVE_ANSWER;
     }
-    const double *d = (const double *)sums->data + at[m->node];
-    if (m->optimizer == o) total = sum_of_grouped(m, d, total);
+    of[i] = (const double *)sums->data + at[m->node];
     at[m->node] += m->n_learning;
+  }
+  for (size_t i = 0; i < o->n_modules; i++) {
+    const cleave_module *m = o->modules[i];
+    if (c->has_gradient[m->index]) total = sum_of_grouped(m, of[m->index], total);
   }
   *ret = total;
   return CLEAVE_OK;
@@ -146,6 +157,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
                               &err));
+  api_name_module(p, m);
   PASS(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
 }
@@ -155,6 +167,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
+  api_name_module(p, m);
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->moved |= NODE_BIT(m->node);
@@ -173,6 +186,7 @@ static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set
                                double scale, cleave_error *error) {
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
+    if (!m) continue;
     bool steps = m->optimizer == o && c->has_gradient[i];
     if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && gives_up(m, c))))
       PASS(apply_one(o, c, m, apply, scale, error));
@@ -256,6 +270,14 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
   return CLEAVE_OK;
 }
 
+static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    c->stepped[m->index] = c->has_gradient[m->index];
+    m->changes += apply && c->has_gradient[m->index];
+  }
+}
+
 /* ---- final steps --------------------------------------------------------------------------------
  *
  * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
@@ -270,8 +292,7 @@ static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, doub
   rt->stepping_apply = apply;
   rt->stepping_scale = scale;
   c->final_step = true;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
 }
 
 /* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
@@ -280,7 +301,7 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
   bool any = false, same = true;
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
-    if (m->node != node || !c->called[i] || !m->optimizer) continue;
+    if (!m || m->node != node || !c->called[i] || !m->optimizer) continue;
     float rate = (float)rate_of(o, m->groups[0]);
     same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
     *ret_rate = rate;
@@ -341,27 +362,10 @@ static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale
   if (apply_all(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
   o->steps++;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
 }
 
-/* ---- a step of the program ------------------------------------------------------------------- */
-
-enum { WAITS_FOR_EARLIER, IS_TAKEN_BACK };
-
-cleave_status api_step_begin(cleave_runtime *rt, cleave_optimizer *o, cleave_context handle,
-                             api_future *f, cleave_error *error) {
-  api_context *c;
-  api_send_step(rt);
-  PASS(api_take_late_error(rt, error));
-  PASS(api_find_context(rt, handle, &c, error));
-  f->context = c;
-  f->optimizer = o;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
-  return CLEAVE_OK;
-}
-
-static cleave_status take_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
+cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
   cleave_optimizer *o = f->optimizer;
   api_context *c = f->context;
   double norm_sq;
@@ -379,29 +383,4 @@ static cleave_status take_step(cleave_runtime *rt, api_future *f, cleave_error *
   else
     decide(o, c, apply, scale, f->until_ns, f->deadline_ms);
   return CLEAVE_OK;
-}
-
-/* A failure while it is sent is known when it has been taken back. */
-void api_step_advance(cleave_runtime *rt, api_future *f) {
-  const api_context *c = f->context;
-  cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == IS_TAKEN_BACK && rt->deciding == c) return;
-  if (c->failed) {
-    api_future_finish(rt, f, &c->failure);
-    return;
-  }
-  if (rt->deciding && (rt->deciding != c || rt->undoing)) return;
-  if (api_future_has_earlier(rt, f)) return;
-  if (take_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->deciding != c) {
-    api_future_finish(rt, f, &why);
-    return;
-  }
-  f->stage = IS_TAKEN_BACK;
-  f->bound = true;
-  f->due_ns = UINT64_MAX;
-}
-
-void api_step_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  const api_context *c = rt->deciding ? rt->deciding : f->context;
-  api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
 }

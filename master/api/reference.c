@@ -37,6 +37,7 @@ void api_fetch_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) 
 
 cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference, const char *node,
                              cleave_error *error) {
+  GIVEN(runtime, node);
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
@@ -50,6 +51,7 @@ cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference
 
 cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
                            cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, ret_place);
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
@@ -72,8 +74,9 @@ static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error)
   return CLEAVE_OK;
 }
 
-cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
-                             cleave_error *error) {
+cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference reference,
+                                       cleave_error *error) {
+  GIVEN(runtime);
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));

@@ -16,7 +16,7 @@ static cleave_optimizer *optimizer;
 static bool single;
 
 static bool load_modules(void) {
-  cleave_module_options o = {.name = "picks", .at = at_a, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
   DO(load("slow", at_b, "[{op: wait, forward_ms: 300, input_ms: 1, weight_ms: 1}]", 2, &slow));
@@ -40,7 +40,8 @@ static bool release(cleave_future f) {
 
 static bool backward_async(cleave_context c, cleave_reference root, bool retain,
                            cleave_future *ret) {
-  MUST(cleave_backward_async(rt, c, &root, 1, retain, 0, ret, e));
+  const cleave_backward_options o = {.size = sizeof o, .retain = retain};
+  MUST(cleave_backward_async(rt, c, &root, 1, &o, ret, e));
   return true;
 }
 
@@ -134,11 +135,11 @@ static bool futures_give_what_the_blocking_forms_give(void) {
       note(&weight);
     }
   for (int i = 0; i < 2; i++) {
-    cleave_state_done(&before[i]);
-    cleave_state_done(&after[i]);
-    cleave_tensor_done(&value[i]);
+    cleave_state_free(&before[i]);
+    cleave_state_free(&after[i]);
+    cleave_tensor_free(&value[i]);
   }
-  cleave_tensor_done(&weight);
+  cleave_tensor_free(&weight);
   return true;
 }
 
@@ -159,7 +160,7 @@ static bool a_kept_value_comes_by_a_future(void) {
   MUST(cleave_kept_fetch(rt, k, 0, &t[2], e));
   DO(same(&t[0], &t[1]));
   DO(same(&t[0], &t[2]));
-  for (int i = 0; i < 3; i++) cleave_tensor_done(&t[i]);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&t[i]);
   MUST(cleave_kept_release(rt, k, e));
   return release(f[1]);
 }
@@ -368,7 +369,7 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   DO(open_context(&c));
   DO(run_slow(c, &y, &loss));
   DO(run_net(&small, c, 9, NULL, NULL, &other));
-  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other}, 2, false, 0, &passed, e));
+  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other}, 2, NULL, &passed, e));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
   MUST(cleave_future_then(rt, stepped, listen_to, &l, e));
   MUST(cleave_future_cancel(rt, stepped, e));
@@ -389,8 +390,8 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   DO(close_context(c));
   DO(read_weight(small.a, "0.weight", &after));
   CHECK(memcmp(before.data, after.data, 60) != 0);
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
   return true;
 }
 
@@ -421,8 +422,8 @@ static bool what_has_been_sent_goes_on_unheard(void) {
   CHECK(near(*(float *)twice.data, 2 * *(float *)once.data));
   DO(close_context(c));
   for (int i = 0; i < 3; i++) DO(release(f[i]));
-  cleave_tensor_done(&once);
-  cleave_tensor_done(&twice);
+  cleave_tensor_free(&once);
+  cleave_tensor_free(&twice);
   return true;
 }
 
@@ -443,7 +444,7 @@ static bool a_closing_that_waits_is_withdrawn(void) {
   CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND); /* the owner has been quicker */
   MUST(cleave_kept_fetch(rt, k, 0, &t, e));
   MUST(cleave_kept_release(rt, k, e));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return release(f);
 }
 
@@ -467,26 +468,28 @@ static bool deadlines_of_futures_and_of_who_waits(void) {
   DO(release(f[0]));
   MUST(cleave_to_here(rt, y, 0, &t, e));
   DO(close_context(c));
-  if (single) return cleave_tensor_done(&t), true;
+  if (single) return cleave_tensor_free(&t), true;
   DO(open_context(&c));
   DO(run_slow(c, &y, &loss));
-  MUST(cleave_backward_async(rt, c, &loss, 1, false, 20, &f[2], e));
+  const cleave_backward_options soon = {.size = sizeof soon, .deadline_ms = 20};
+  MUST(cleave_backward_async(rt, c, &loss, 1, &soon, &f[2], e));
   REFUSED(cleave_future_wait(rt, f[2], 0, e), CLEAVE_DEADLINE, "took longer than 20 ms");
   REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_DEADLINE, "took longer than 20 ms");
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   DO(release(f[2]));
   return close_context(c);
 }
 
 static bool the_end_of_a_context_ends_its_futures(bool ends) {
   cleave_context c;
-  cleave_reference y, loss;
+  cleave_reference y, loss, other;
   cleave_future f[3];
   cleave_tensor t = {0};
   heard h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(run_slow(c, &y, &loss));
+  DO(run_net(&small, c, 2, NULL, NULL, &other));
   DO(backward_async(c, loss, false, &f[0]));
   MUST(cleave_step_async(rt, optimizer, c, 0, &f[1], e));
   MUST(cleave_to_here_async(rt, y, 0, &f[2], e));
@@ -532,7 +535,7 @@ static bool a_released_future_has_its_callbacks(void) {
   DO(were_called(&h, next, 1));
   CHECK(h.status == CLEAVE_OK && h.future.id == f.id);
   DO(gradient(c, slow, "0.weight", &t));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   DO(release(next));
   return close_context(c);
 }
@@ -574,8 +577,8 @@ static bool results_are_asked_for_by_their_kind(void) {
   DO(open_context(&c));
   DO(run_slow(c, &y, &loss));
   REFUSED(cleave_step_async(rt, optimizer, c, 0, &f, e), CLEAVE_PRECONDITION, "has no gradient");
-  REFUSED(cleave_backward_async(rt, c, &y, 1, false, 0, &f, e), CLEAVE_INVALID, "from scalars");
-  REFUSED(cleave_backward_async(rt, c, &loss, 1, false, 0, NULL, e), CLEAVE_INVALID, "NULL");
+  REFUSED(cleave_backward_async(rt, c, &y, 1, NULL, &f, e), CLEAVE_INVALID, "from scalars");
+  REFUSED(cleave_backward_async(rt, c, &loss, 1, NULL, NULL, e), CLEAVE_INVALID, "NULL");
   REFUSED(cleave_to_here_async(NULL, y, 0, &f, e), CLEAVE_INVALID, "runtime is NULL");
   MUST(cleave_to_here_async(rt, y, 0, &f, e));
   REFUSED(cleave_future_stepped(rt, f, &s, e), CLEAVE_INVALID, "brings no step");
@@ -589,7 +592,7 @@ static bool results_are_asked_for_by_their_kind(void) {
   REFUSED(cleave_wait(rt, f, 0, &t, e), CLEAVE_INVALID, "brings no tensor");
   DO(finished(f));
   DO(release(f));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return close_context(c);
 }
 
@@ -628,7 +631,7 @@ static void closes(void *user, cleave_future future, const cleave_error *error) 
 }
 
 static bool open_futures_are_listed_and_end(void) {
-  cleave_context_options o = {.name = "autumn"};
+  cleave_context_options o = {.size = sizeof o, .name = "autumn"};
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f[2];
@@ -679,7 +682,7 @@ static bool the_loss_of_a_worker_ends_its_futures(pid_t worker) {
 }
 
 int main(int argc, char **argv) {
-  cleave_options o = {.deadline_ms = 20000};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_error e = {0};
   if (argc < 4) return 2;
   at_a = argv[2];

@@ -31,7 +31,7 @@ typedef struct flight {
 
 static bool take_off(cleave_module *const m[3], flight *ret, cleave_future *ret_future) {
   static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, zeros[8];
-  cleave_context_options o = {.events = true};
+  cleave_context_options o = {.size = sizeof o, .events = true};
   cleave_reference in, target, h, y, loss;
   MUST(cleave_context_open(rt, &o, &ret->context, e));
   ret->closing = false;
@@ -40,7 +40,7 @@ static bool take_off(cleave_module *const m[3], flight *ret, cleave_future *ret_
   MUST(cleave_call(rt, ret->context, m[0], &in, 1, &h, e));
   MUST(cleave_call(rt, ret->context, m[1], &h, 1, &y, e));
   MUST(cleave_call(rt, ret->context, m[2], (cleave_reference[]){y, target}, 2, &loss, e));
-  MUST(cleave_backward_async(rt, ret->context, &loss, 1, false, 0, ret_future, e));
+  MUST(cleave_backward_async(rt, ret->context, &loss, 1, NULL, ret_future, e));
   return true;
 }
 
@@ -100,7 +100,7 @@ static bool eight_contexts_in_flight_keep_two_workers_busy(int n) {
 }
 
 int main(int argc, char **argv) {
-  cleave_options o = {.deadline_ms = 20000, .on_event = add_event};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .on_event = add_event};
   cleave_error e = {0};
   if (argc < 5) return 2;
   at_a = argv[2];
