@@ -29,6 +29,8 @@ MAY = {
     ("cleave_rpc_async", "ret_reference"): "the value is used in no further call",
     ("cleave_rpc_sync", "ret_reference"): "the value is used in no further call",
     ("cleave_backward_with", "options"): "the defaults",
+    ("cleave_backward_async", "options"): "the defaults",
+    ("cleave_future_then", "user"): "it is handed on",
     ("cleave_step", "ret"): "nobody asks",
     ("cleave_step_at", "ret_lr"): "nobody asks",
 }

@@ -4,8 +4,9 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
+ *   runtime.c   opening, the node's thread, sleeping
+ *   closing.c   what was left open, closing
  *   error.c     failures, what callers hand in, tensors
- *   runtime.c   open and close, the node's thread, waiting
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
@@ -15,7 +16,10 @@
  *   sending.c   what may leave this process
  *   context.c   contexts and the table of values
  *   call.c      leaves, calls, what has to travel
- *   reference.c fetching, owners, futures, release
+ *   reference.c values, owners, release
+ *   future.c    the records of what is waited for, future_int.h
+ *   await.c     waiting, cancelling, callbacks
+ *   async.c     what blocks, and its form that does not
  *   kept.c      references that outlive their context
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
@@ -207,8 +211,7 @@ typedef struct api_value {
   bool passed;             /* some backward went over it */
   bool failed;
   bool spared, wanted; /* by the end of its context: a kept value needs it; that is elsewhere */
-  uint32_t fetching;   /* functions that wait for it */
-  uint64_t future;     /* id of a future on it; 0: none */
+  uint32_t fetching;   /* who waits for it */
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
@@ -369,6 +372,7 @@ struct cleave_runtime {
   bool wake; /* what a node answered may end somebody's sleep */
   uint64_t next_id, next_context;
   api_id_table values, contexts, futures, kepts;
+  struct api_futures *open; /* future_int.h */
   api_value *free_values;
   api_context *free_contexts;
   api_state_request *requests;
@@ -380,7 +384,8 @@ struct cleave_runtime {
   cleave_parallel *parallels;
   api_context
       *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
-  bool settling; /* somebody waits for its answers */
+  bool undoing;  /* it has failed, and nodes go back: until they have answered, or */
+  uint64_t undo_by;
   api_context
       *stepping; /* its final step has been decided and not sent: it leaves with what comes next */
   cleave_optimizer *stepping_by;
@@ -416,11 +421,13 @@ cleave_status api_open_in(const api_world *world, const clv_session_config *conf
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* Monotonic end of a deadline given in ms (0: the runtime's). */
+/* Monotonic end of a deadline given in ms (0: the runtime's), and whether it has passed. */
 uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);
+bool api_is_late(const cleave_runtime *rt, uint64_t until_ns);
 /* With the lock: sleep until something changed, or see to the master's own node meanwhile where
  * that has no thread; false when `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+void api_look(cleave_runtime *rt); /* the same without sleeping */
 /* Something has changed: whoever sleeps looks again. */
 void api_wake(cleave_runtime *rt);
 
@@ -448,6 +455,7 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 void api_recognise(const cleave_runtime *rt, cleave_error *why);
 /* Ends the sessions and their links; then, when nothing computes any more, the transport. */
 void api_hang_up(cleave_runtime *rt);
+void api_runtime_free(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
 void api_event(api_peer *from, clv_packet *p);
@@ -476,11 +484,8 @@ uint64_t api_resend_ends(cleave_runtime *rt);
 api_node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const api_context *c, cleave_error *error);
 
-/* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched
- * by the program. */
+/* With the lock: the value that stands for a kept one is brought to a node as it needs it. */
 cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
-cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms,
-                             clv_tensor **ret, cleave_error *error);
 void api_kept_unuse(cleave_runtime *rt, api_kept *k); /* a value that stood for it is gone */
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock, waits: the owners of what is kept of a context have answered. */
@@ -513,9 +518,6 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
 cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);
-/* With the lock, waits: whatever the items are; the tensors are the caller's. */
-cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
-                              uint32_t count, uint64_t until_ns, cleave_error *error);
 
 /* With the lock: the failure of a step whose context had ended, once. */
 cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error);
@@ -545,6 +547,9 @@ void api_step_taken(cleave_runtime *rt, api_context *c);
 /* With the lock: refuses to change or read parameters while calls wait for a backward that has not
  * begun: the change would wait for them, and the backward for the change. */
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error);
+/* With the lock: a step on its way that has failed is taken back. When it has to be looked at
+ * again. */
+uint64_t api_decision_advance(cleave_runtime *rt);
 /* With the lock: wait until no step is on its way. One that failed has been taken back then, which
  * its context says. */
 cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);

@@ -10,22 +10,15 @@
  * order cannot stand still.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/gradients_int.h"
+#include "master/api/future_int.h"
 
 /* ---- roots ----------------------------------------------------------------------------------- */
 
-/* Where a backward begins. */
-typedef struct starts {
-  const cleave_reference *roots; /* [n] */
-  const float *weights;          /* [n], or NULL */
-  clv_tensor **gradients;        /* [n], NULL where the weight counts; or NULL */
-  size_t n;
-} starts;
-
-static clv_tensor *gradient_of(const starts *s, size_t i) {
+static clv_tensor *gradient_of(const api_starts *s, size_t i) {
   return s->gradients ? s->gradients[i] : NULL;
 }
 
@@ -54,7 +47,7 @@ static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cle
 }
 
 /* A gradient that is given is the first in the sum of those that come for its value. */
-static cleave_status mark_root(cleave_runtime *rt, api_context *c, const starts *s, uint32_t i,
+static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_starts *s, uint32_t i,
                                cleave_error *error) {
   api_value *v;
   const clv_tensor *given = gradient_of(s, i);
@@ -172,7 +165,7 @@ static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *er
   return CLEAVE_OK;
 }
 
-static cleave_status walk(cleave_runtime *rt, api_context *c, const starts *s,
+static cleave_status walk(cleave_runtime *rt, api_context *c, const api_starts *s,
                           cleave_error *error) {
   c->expected = c->finished = 0;
   c->leaf_due = 0;
@@ -251,7 +244,7 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
   return status;
 }
 
-static cleave_status send_gradients(cleave_runtime *rt, const api_context *c, const starts *s,
+static cleave_status send_gradients(cleave_runtime *rt, const api_context *c, const api_starts *s,
                                     cleave_error *error) {
   for (size_t i = 0; i < s->n; i++) {
     const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
@@ -263,7 +256,7 @@ static cleave_status send_gradients(cleave_runtime *rt, const api_context *c, co
   return CLEAVE_OK;
 }
 
-static cleave_status prepare(cleave_runtime *rt, api_context *c, const starts *s, bool retain,
+static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_starts *s, bool retain,
                              cleave_error *error) {
   for (size_t g = 0; g < s->n; g++)
     for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
@@ -291,56 +284,21 @@ static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t de
   if (who) api_place_error(ret, who, "");
 }
 
-/* With the lock: until all nodes have finished, or the context has failed. */
-static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline_ms,
-                           uint64_t until_ns, cleave_error *error) {
-  bool in_time = true;
-  c->users++;
-  while (in_time && !c->failed && ((c->expected & ~c->finished) || c->leaf_due))
-    in_time = api_sleep(rt, until_ns);
-  if (!in_time) {
-    cleave_error late;
-    too_late(rt, c, deadline_ms, &late);
-    api_context_fail(rt, c, &late, 0);
-  }
-  c->users--;
-  if (c->closing) api_wake(rt);
-  return api_context_failure(c, error);
-}
+/* ---- one after the other --------------------------------------------------------------------- */
 
-/* ---- backward -------------------------------------------------------------------------------- */
+enum { WAITS_FOR_EARLIER, RUNS };
 
-static cleave_status check_context(const api_context *c, cleave_error *error) {
-  if (c->evaluation)
-    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
-  return CLEAVE_OK;
-}
-
-static cleave_status run(cleave_runtime *rt, cleave_context handle, const starts *s, bool retain,
-                         uint64_t deadline_ms, cleave_error *error) {
-  api_context *c;
-  LOCKED(rt);
-  uint64_t until = api_until(rt, deadline_ms);
-  PASS(api_find_context(rt, handle, &c, error));
-  PASS(check_context(c, error));
+static cleave_status start(cleave_runtime *rt, api_future *f, const api_starts *s,
+                           cleave_error *error) {
+  api_context *c = f->context;
+  cleave_error why;
   c->phase++;
   PASS(walk(rt, c, s, error));
-  c->running = true;
-  cleave_error why;
-  if (prepare(rt, c, s, retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
-  cleave_status status = await(rt, c, deadline_ms, until, error);
-  c->running = false;
-  return status;
-}
-
-cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
-                              const cleave_reference *roots, size_t n_roots, bool retain,
-                              uint64_t deadline_ms, cleave_error *error) {
-  const cleave_backward_options o = {
-      .size = sizeof o, .retain = retain, .deadline_ms = deadline_ms};
-  return cleave_backward_with(runtime, context, roots, n_roots, &o, error);
+  c->running = f->runs = true;
+  f->stage = RUNS;
+  f->bound = true;
+  if (prepare(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
+  return CLEAVE_OK;
 }
 
 static cleave_status take_gradient(cleave_runtime *rt, const cleave_backward_options *o, size_t i,
@@ -352,27 +310,101 @@ static cleave_status take_gradient(cleave_runtime *rt, const cleave_backward_opt
   return api_tensor_in(rt->pool, &o->gradients[i], ret, error);
 }
 
-static cleave_status run_from(cleave_runtime *rt, cleave_context context, starts *s,
-                              const cleave_backward_options *o, cleave_error *error) {
+cleave_status api_starts_of(cleave_runtime *rt, const cleave_reference *roots, size_t n,
+                            const cleave_backward_options *o, api_starts *ret,
+                            cleave_error *error) {
   cleave_status status = CLEAVE_OK;
-  TRY(clv_alloc(s->n, sizeof *s->gradients, &s->gradients, &err));
-  for (size_t i = 0; i < s->n && status == CLEAVE_OK; i++)
-    status = take_gradient(rt, o, i, &s->gradients[i], error);
-  if (status == CLEAVE_OK) status = run(rt, context, s, o->retain, o->deadline_ms, error);
-  for (size_t i = 0; i < s->n; i++) clv_tensor_unref(s->gradients[i]);
-  free(s->gradients);
+  *ret = (api_starts){.roots = (cleave_reference *)(uintptr_t)roots,
+                      .weights = (float *)(uintptr_t)o->weights,
+                      .n = n,
+                      .retain = o->retain};
+  if (!n) return api_fail(error, CLV_INVALID, "a backward without roots");
+  if (!o->gradients) return CLEAVE_OK;
+  TRY(clv_alloc(n, sizeof *ret->gradients, &ret->gradients, &err));
+  for (size_t i = 0; i < n && status == CLEAVE_OK; i++)
+    status = take_gradient(rt, o, i, &ret->gradients[i], error);
+  if (status != CLEAVE_OK) api_starts_done(ret);
   return status;
 }
 
-cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
-                                   const cleave_reference *roots, size_t n_roots,
-                                   const cleave_backward_options *options, cleave_error *error) {
-  GIVEN(runtime, roots);
-  OPTIONS_IN(cleave_backward_options, o, options);
-  starts s = {.roots = roots, .weights = o.weights, .n = n_roots};
-  if (!n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
-  if (o.gradients) return run_from(runtime, context, &s, &o, error);
-  return run(runtime, context, &s, o.retain, o.deadline_ms, error);
+void api_starts_done(api_starts *s) {
+  if (!s) return;
+  for (size_t i = 0; s->gradients && i < s->n; i++) clv_tensor_unref(s->gradients[i]);
+  free(s->gradients);
+  s->gradients = NULL;
+}
+
+static cleave_status copy_starts(const api_starts *from, api_starts *ret, cleave_error *error) {
+  *ret = (api_starts){.n = from->n, .retain = from->retain};
+  TRY(clv_alloc(from->n, sizeof *ret->roots, &ret->roots, &err));
+  if (from->weights) TRY(clv_alloc(from->n, sizeof *ret->weights, &ret->weights, &err));
+  if (from->gradients) TRY(clv_alloc(from->n, sizeof *ret->gradients, &ret->gradients, &err));
+  memcpy(ret->roots, from->roots, from->n * sizeof *ret->roots);
+  if (from->weights) memcpy(ret->weights, from->weights, from->n * sizeof *ret->weights);
+  for (size_t i = 0; from->gradients && i < from->n; i++)
+    ret->gradients[i] = clv_tensor_ref(from->gradients[i]);
+  return CLEAVE_OK;
+}
+
+cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle, const api_starts *s,
+                                 api_future *f, cleave_error *error) {
+  api_context *c;
+  PASS(api_find_context(rt, handle, &c, error));
+  if (c->evaluation)
+    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
+  f->context = c;
+  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  return api_future_has_earlier(rt, f) ? copy_starts(s, &f->backward, error)
+                                       : start(rt, f, s, error);
+}
+
+void api_backward_advance(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  cleave_error why;
+  if (c->failed) {
+    api_future_finish(rt, f, &c->failure);
+  } else if (f->stage == RUNS) {
+    if (api_pass_is_done(c)) api_future_finish(rt, f, NULL);
+  } else if (!api_future_has_earlier(rt, f) && start(rt, f, &f->backward, &why) != CLEAVE_OK) {
+    api_future_finish(rt, f, &why);
+  }
+}
+
+void api_pass_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  too_late(rt, f->context, f->deadline_ms, ret);
+  api_context_fail(rt, f->context, ret, 0);
+}
+
+void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  if (f->stage == RUNS)
+    api_pass_late(rt, f, ret);
+  else
+    api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
+             f->context->name);
+}
+
+static api_future *running_in(const cleave_runtime *rt, const api_context *c) {
+  api_future *f = rt->open->first;
+  while (f && (f->context != c || f->kind != API_FUTURE_BACKWARD || f->stage != RUNS)) f = f->next;
+  return f;
+}
+
+cleave_status api_backward_await(cleave_runtime *rt, api_context *c, uint64_t until_ns,
+                                 cleave_error *error) {
+  bool in_time = true;
+  c->users++;
+  for (api_future *f; in_time && (f = running_in(rt, c)) != NULL;) {
+    api_backward_advance(rt, f);
+    if (c->running)
+      in_time = api_sleep(rt, until_ns);
+    else
+      api_wake(rt);
+  }
+  c->users--;
+  if (c->closing) api_wake(rt);
+  PASS(api_context_failure(c, error));
+  if (in_time) return CLEAVE_OK;
+  return api_fail(error, CLV_DEADLINE, "a backward of context %s was not done in time", c->name);
 }
 
 /* ---- a vote on what the program has written -------------------------------------------------- */
@@ -385,22 +417,14 @@ static cleave_status ask_for_vote(cleave_runtime *rt, api_context *c, uint32_t n
   return flush(&p, false, error);
 }
 
-cleave_status api_judge_written(cleave_runtime *rt, cleave_context handle, uint64_t deadline_ms,
-                                uint64_t until_ns, cleave_error *error) {
-  api_context *c;
-  PASS(api_find_context(rt, handle, &c, error));
-  if (!c->written) return CLEAVE_OK;
-  PASS(check_context(c, error));
+void api_vote_begin(cleave_runtime *rt, api_context *c) {
+  cleave_error why;
   c->phase++;
   c->expected = c->written;
   c->finished = 0;
   c->leaf_due = 0;
   c->running = true;
-  cleave_error why;
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if ((c->expected & NODE_BIT(i)) && ask_for_vote(rt, c, i, &why) != CLEAVE_OK)
       api_context_fail(rt, c, &why, 0);
-  cleave_status status = await(rt, c, deadline_ms, until_ns, error);
-  c->running = false;
-  return status;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/api/future_int.h"
 #include "master/api/life_int.h"
 
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
@@ -369,31 +370,15 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
-cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
-                               cleave_module *module, const cleave_reference *inputs,
-                               size_t n_inputs, cleave_reference *ret_reference,
-                               cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, inputs, ret_future);
+cleave_status api_call_begin(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                             const cleave_reference *inputs, size_t n_inputs, bool named,
+                             api_future *f, cleave_error *error) {
   api_value *v;
   const call_mode how = {.deliver = true, .for_program = true};
-  LOCKED(runtime);
-  PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
-  v->future = ++runtime->next_id;
-  v->released = ret_reference == NULL;
-  TRY(api_id_table_put(&runtime->futures, v->future, v, &err));
-  ret_future->id = v->future;
-  if (ret_reference) ret_reference->id = v->id;
+  PASS(call(rt, handle, m, inputs, n_inputs, &how, &v, error));
+  v->released = !named;
+  f->value = v;
+  f->context = v->context;
+  snprintf(f->of, sizeof f->of, "%s", m->name);
   return CLEAVE_OK;
-}
-
-cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
-                              const cleave_reference *inputs, size_t n_inputs, uint64_t deadline_ms,
-                              cleave_reference *ret_reference, cleave_tensor *ret_tensor,
-                              cleave_error *error) {
-  GIVEN(runtime, module, inputs, ret_tensor);
-  cleave_future future;
-  PASS(cleave_rpc_async(runtime, handle, module, inputs, n_inputs, ret_reference, &future, error));
-  cleave_status status = cleave_wait(runtime, future, deadline_ms, ret_tensor, error);
-  if (status != CLEAVE_OK) (void)cleave_future_release(runtime, future, NULL);
-  return status;
 }

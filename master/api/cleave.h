@@ -31,6 +31,9 @@
  * done in time is given up, a step that is not final is taken back: their context can only be
  * closed.
  *
+ * Futures. What blocks has a form that returns a future at once (cleave_backward_async, ...): the
+ * same work with the same errors, and the blocking form waits for it.
+ *
  * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what
  * a function returns through a pointer is written on success only. Of a context's failures the
  * first is kept and given by every later function on that context; other contexts go on.
@@ -185,6 +188,11 @@ typedef struct cleave_reference {
 } cleave_reference;
 
 typedef struct cleave_module cleave_module;
+
+/* Work that goes on while the program does something else. */
+typedef struct cleave_future {
+  uint64_t id; /* 0: none */
+} cleave_future;
 
 /* What a node did. Times of calls and steps are those of computing. */
 typedef enum cleave_event_kind {
@@ -450,6 +458,11 @@ CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_modu
                                             const char *name, uint64_t deadline_ms,
                                             cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
+/* Steps that are done, or only wait for answers, are in it. */
+CLEAVE_API cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
+                                                  const char *name, uint64_t deadline_ms,
+                                                  cleave_future *ret_future,
+                                                  cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has it. dtype and shape must be the parameter's. */
 CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module,
                                              const char *name, const cleave_tensor *tensor,
@@ -478,6 +491,11 @@ CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_modul
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
+/* As cleave_weight_read_async; cleave_future_state gives what came. */
+CLEAVE_API cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
+                                                 cleave_state_kind kind, uint64_t deadline_ms,
+                                                 cleave_future *ret_future,
+                                                 cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and
  * shape; all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
  * PyTorch. */
@@ -601,8 +619,9 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              cleave_context *ret_context,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until every node has freed what it held for the context. Its references and futures are
- * released with it; what was kept of it is not, and its owners' answers are waited for first.
+/* BLOCKS until every node has freed what it held for the context. Its references are released with
+ * it, and its futures that are not done end with CLEAVE_CANCELLED, or the error of the context;
+ * what was kept of it is not released, and its owners' answers are waited for first.
  * Values that are kept and still to come are computed all the same, and with them, at whatever
  * node, the calls that they depend on and no others: these alone are not waited for. Other calls
  * and backward passes in progress are given up; a step on its way is waited for first, and one that
@@ -610,6 +629,12 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
+
+/* As a future, which no context's end ends. Closed is the context when that is done; until its
+ * owners and a step on its way have answered, it is as it was, and cancelling leaves it so. */
+CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
+                                                    uint64_t deadline_ms, cleave_future *ret_future,
+                                                    cleave_error *error) CLEAVE_RESULT;
 
 /* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon
  * as they hear of it. A final step of the context that fails is the error of this function, or,
@@ -619,10 +644,6 @@ CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_cont
                                             cleave_error *error) CLEAVE_RESULT;
 
 /* ---- references and calls -------------------------------------------------------------------- */
-
-typedef struct cleave_future {
-  uint64_t id; /* 0: none */
-} cleave_future;
 
 /* A value from the program. requires_grad (f32 only): backward keeps its gradient. */
 CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context context,
@@ -694,20 +715,96 @@ CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_contex
                                           cleave_future *ret_future,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the value is here, and releases the future on success. After CLEAVE_DEADLINE it may
- * be waited for again. */
+/* BLOCKS until the tensor of a future is here: of a call, a fetch, or cleave_weight_read_async; any
+ * other is CLEAVE_INVALID. Releases the future on success. After CLEAVE_DEADLINE it may be waited
+ * for again. */
 CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future,
                                      uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                      cleave_error *error) CLEAVE_RESULT;
+
+/* ---- futures --------------------------------------------------------------------------------- *
+ *
+ * A future is *done* when its result is known: it went well, or an error. It stays, with its
+ * result, until it is released, whatever becomes of its context. The functions that return one take
+ * the arguments of the blocking form, in whose words deadline_ms is: the future ends with
+ * CLEAVE_DEADLINE then. What is wrong at once is an error of the function itself, and there is no
+ * future. The first use of a module takes it to its node and waits for that, as in cleave_call.
+ *
+ * What is begun goes on by itself, by a thread of the runtime that starts with the first future
+ * that is no call's. With cleave_options.single_thread it goes on while a function waits for a
+ * future, or blocks and has such a form, and in cleave_future_poll.
+ *
+ * A backward or a step waits for the backwards and steps of its context that were begun before;
+ * other calls made meanwhile do not wait, and use the weights from before the step. */
+
+/* Returns at once. With single_thread the master's own modules compute here what can be. */
+CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future,
+                                            bool *ret_ready, cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until it is done; gives its result: CLEAVE_OK, or the error with which it ended. May be
+ * called again, and by several threads at once. After CLEAVE_DEADLINE of this function, which
+ * changes nothing, cleave_future_poll says that it is not ready. */
+CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
+                                            uint64_t deadline_ms,
+                                            cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until one of [n] is done, be it with an error: the first in the list of those that are.
+ * Futures with id 0 are passed over, so that one that has been dealt with can be set to that; none
+ * left is CLEAVE_INVALID. */
+CLEAVE_API cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures,
+                                         size_t n, uint64_t deadline_ms, size_t *ret_index,
+                                         cleave_error *error) CLEAVE_RESULT;
+
+/* Have a function called when the future is done: exactly once, however it ends, and soon if it is
+ * done already. Several are called in the order in which they were given; cleave_future_release
+ * takes none back. *error is how it ended, with CLEAVE_OK when it went well, for as long as the
+ * function runs. Who calls it is the runtime's thread of futures, never this function; with
+ * single_thread it is whichever function waits for a future, or polls, before that returns. One at
+ * a time, with nothing held: it may call everything that does not block, and begin what comes next.
+ * cleave_close in it is CLEAVE_PRECONDITION. Those of futures that are not done at cleave_close are
+ * called there. */
+CLEAVE_API cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
+                                            void (*function)(void *user, cleave_future future,
+                                                             const cleave_error *error),
+                                            void *user, cleave_error *error) CLEAVE_RESULT;
+
+/* The future ends with CLEAVE_CANCELLED, its callbacks are called; one that is done stays as it is.
+ * What has not been sent is withdrawn: a backward or a step that waits for an earlier one, reading
+ * that waits for a step, closing that waits. What has been sent goes on where it is, and its result
+ * is dropped when it comes: gradients of a backward are added all the same, and a backward or step
+ * that is begun after it waits for it. The context lives on. */
+CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
+                                              cleave_error *error);
+
+/* What came: copied out, as often as wanted. CLEAVE_PRECONDITION: it is not done; CLEAVE_INVALID: a
+ * future of something else; otherwise the error with which it ended. tensor: as cleave_wait. */
+CLEAVE_API cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
+                                              cleave_tensor *ret_tensor,
+                                              cleave_error *error) CLEAVE_RESULT;
+struct cleave_stepped;
+CLEAVE_API cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
+                                               struct cleave_stepped *ret,
+                                               cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
+                                             cleave_state *ret_state,
+                                             cleave_error *error) CLEAVE_RESULT;
+
+/* Releases the handle. What is not done goes on, and nobody hears of its end but its callbacks. */
 CLEAVE_API cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                                cleave_error *error);
+
+/* ---- fetching -------------------------------------------------------------------------------- */
 
 /* BLOCKS. A copy of the value, wherever it is. */
 CLEAVE_API cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                                         uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                         cleave_error *error) CLEAVE_RESULT;
 
-/* The same for a value that the master owns; anything else is CLEAVE_PRECONDITION with the
+CLEAVE_API cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference reference,
+                                              uint64_t deadline_ms, cleave_future *ret_future,
+                                              cleave_error *error) CLEAVE_RESULT;
+
+/* cleave_to_here for a value that the master owns; anything else is CLEAVE_PRECONDITION with the
  * owner. */
 CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                             uint64_t deadline_ms, cleave_tensor *ret_tensor,
@@ -765,6 +862,10 @@ CLEAVE_API cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept 
                                            uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                            cleave_error *error) CLEAVE_RESULT;
 
+CLEAVE_API cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
+                                                 uint64_t deadline_ms, cleave_future *ret_future,
+                                                 cleave_error *error) CLEAVE_RESULT;
+
 CLEAVE_API cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept kept,
                                            cleave_place *ret_place,
                                            cleave_error *error) CLEAVE_RESULT;
@@ -782,11 +883,11 @@ CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kep
 /* BLOCKS. Gradients of the sum of the roots (scalars, e.g. losses) with respect to every parameter
  * and every leaf that requires one, added to those the context holds. Only calls that a root
  * depends on take part. retain: the calls keep what another backward needs; without it a second
- * backward over the same call is CLEAVE_PRECONDITION. One backward of a context at a time. */
+ * backward over the same call is CLEAVE_PRECONDITION. One backward of a context runs at a time, a
+ * second one waits for it. */
 CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
-
 /* What the gradient of each root starts with; zeroed but for its size: 1, of scalars. */
 typedef struct cleave_backward_options {
   size_t size; /* sizeof(cleave_backward_options) */
@@ -816,8 +917,16 @@ CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_co
                                               const cleave_reference *roots, size_t n_roots,
                                               const cleave_backward_options *options,
                                               cleave_error *error) CLEAVE_RESULT;
+/* As a future. What is copied and checked at once are the arguments themselves; roots when it
+ * begins, which may be behind another one. options NULL: as there. */
+CLEAVE_API cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
+                                               const cleave_reference *roots, size_t n_roots,
+                                               const cleave_backward_options *options,
+                                               cleave_future *ret_future,
+                                               cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none
+/* BLOCKS, also for a backward that runs. The context's gradient of a parameter, copied here.
+ * CLEAVE_NOT_FOUND: it has none
  * (frozen, or nothing flowed there), or there is no such parameter. */
 CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const char *name,
@@ -830,7 +939,8 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
                                                uint64_t deadline_ms, cleave_place *ret_place,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* The gradient of a leaf made with requires_grad. It lives at the master. */
+/* The gradient of a leaf made with requires_grad. It lives at the master. CLEAVE_PRECONDITION: a
+ * backward of its context runs. */
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
@@ -850,8 +960,7 @@ typedef struct cleave_gradients {
 /* BLOCKS for one round trip. All gradients of the context, copied here from all nodes: those of
  * parameters in the order in which modules were loaded and parameters stand in them, then those of
  * leaves that were not released, in the order in which they were made. None where no backward got
- * to. CLEAVE_PRECONDITION: a backward of the context is running. Released by
- * cleave_gradients_free. */
+ * to. A backward that runs is waited for. Released by cleave_gradients_free. */
 CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
                                                uint64_t deadline_ms,
                                                cleave_gradients *ret_gradients,
@@ -862,7 +971,7 @@ CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and
  * context holds, of the parameter's dtype and shape: steps take it, and later backwards add to it.
  * The next cleave_step asks the node for one more vote, so that clipping and the decision go by
  * what was written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
- * CLEAVE_PRECONDITION: a backward of the context is running, or the module has taken its step. */
+ * CLEAVE_PRECONDITION: the module has taken its step. A backward that runs is waited for. */
 CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                const cleave_tensor *tensor, uint64_t deadline_ms,
@@ -970,6 +1079,12 @@ typedef struct cleave_stepped {
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
+/* As a future, done when cleave_step would return (cleave_future_stepped). Behind a backward of the
+ * context that runs it begins when that has ended. */
+CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                           cleave_context context, uint64_t deadline_ms,
+                                           cleave_future *ret_future,
+                                           cleave_error *error) CLEAVE_RESULT;
 
 /* The step of one module inside the context: at its node, when its position comes, with the
  * gradients since its last step there, which are then forgotten. For schedules that do not wait for

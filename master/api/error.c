@@ -75,6 +75,14 @@ cleave_status api_options_in(const void *options, size_t known, const char *type
 const char *cleave_status_name(cleave_status status) { return clv_code_name((clv_code)status); }
 const char *cleave_version(void) { return CLV_VERSION; }
 
+void api_leak(cleave_leaks *l, const char *fmt, ...) {
+  size_t at = strlen(l->text);
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(l->text + at, sizeof l->text - at, fmt, args);
+  va_end(args);
+}
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error) {

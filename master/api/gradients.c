@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/api/future_int.h"
 #include "master/api/gradients_int.h"
 
 /* ---- one ------------------------------------------------------------------------------------- */
@@ -37,6 +38,7 @@ static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_
   api_context *c;
   PASS(api_find_context(rt, handle, &c, error));
   PASS(check_learns(m, name, NULL, error));
+  if (c->running) PASS(api_backward_await(rt, c, api_until(rt, deadline_ms), error));
   if (c->has_gradient[m->index]) {
     c->users++;
     cleave_status status = api_state_get(m, CLV_STATE_GRADIENTS, c->id, name,
@@ -86,6 +88,9 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
     if (v->module || !v->needs_grad)
       return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
                       (unsigned long long)leaf.id);
+    if (v->context->running)
+      return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
+                      v->context->name);
     if (!v->gradient)
       return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
                       (unsigned long long)leaf.id);
@@ -211,8 +216,7 @@ static cleave_status collect(cleave_runtime *rt, cleave_context handle, uint64_t
   parts p = {0};
   LOCKED(rt);
   PASS(api_find_context(rt, handle, &c, error));
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
+  if (c->running) PASS(api_backward_await(rt, c, api_until(rt, deadline_ms), error));
   c->users++;
   cleave_status status = ask(rt, c, &p, error);
   if (status == CLEAVE_OK) status = await_all(&p, api_until(rt, deadline_ms), error);
@@ -263,8 +267,6 @@ static cleave_status check_write(const api_context *c, const cleave_module *m, c
                     name, m->name, clv_dtype_name(p->dtype),
                     clv_shape_format(&p->shape, want, sizeof want), clv_dtype_name(t->dtype),
                     clv_shape_format(&t->shape, got, sizeof got));
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (c->stepped[m->index])
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' has taken its step of context %s: nothing reads its gradients "
@@ -282,6 +284,7 @@ static cleave_status put(cleave_runtime *rt, cleave_context handle, cleave_modul
   uint64_t until = api_until(rt, deadline_ms);
   PASS(api_decided(rt, until, error));
   PASS(api_find_context(rt, handle, &c, error));
+  if (c->running) PASS(api_backward_await(rt, c, until, error));
   PASS(check_write(c, m, name, t, error));
   api_state_item item = {.tensor = t};
   snprintf(item.name, sizeof item.name, "%s", name);

@@ -10,6 +10,7 @@
 
 #include "master/api/gradients_int.h"
 #include "master/api/life_int.h"
+#include "master/api/future_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
@@ -194,9 +195,8 @@ static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set
   return CLEAVE_OK;
 }
 
-/* Every node that can be reached has the bytes it had before the step. */
+/* Every node that can be reached gets back the bytes it had before the step. */
 static void revert_all(cleave_runtime *rt, api_context *c) {
-  uint64_t until = api_until(rt, c->step_ms);
   clv_err err;
   c->applying = 0;
   c->applying_from = rt->next_id + 1;
@@ -206,7 +206,6 @@ static void revert_all(cleave_runtime *rt, api_context *c) {
     if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     c->applying += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }
-  while (c->applying && api_sleep(rt, until)) continue;
 }
 
 void api_step_taken(cleave_runtime *rt, api_context *c) {
@@ -217,39 +216,42 @@ void api_step_taken(cleave_runtime *rt, api_context *c) {
 }
 
 /* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
-static void undo(cleave_runtime *rt, api_context *c) {
+static void begin_undo(cleave_runtime *rt, api_context *c) {
   cleave_error late;
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
   api_context_fail(rt, c, &late, 0);
+  rt->undoing = true;
+  rt->undo_by = api_until(rt, c->step_ms);
   revert_all(rt, c);
+}
+
+static void end_undo(cleave_runtime *rt, api_context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
   c->undone = true;
+  rt->undoing = false;
   api_step_taken(rt, c);
   api_context_notify(rt, c, 0);
+  api_wake(rt);
 }
 
 /* The answers to APPLY are waited for by whoever needs them first. */
-static cleave_status settle(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+uint64_t api_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->deciding;
-  bool in_time = true;
-  uint64_t until = CLV_MIN(until_ns, c->decide_by);
-  rt->settling = true;
-  c->users++;
-  while (in_time && rt->deciding == c && !c->failed) in_time = api_sleep(rt, until);
-  if (rt->deciding == c && (c->failed || until == c->decide_by)) undo(rt, c);
-  c->users--;
-  rt->settling = false;
-  api_wake(rt);
-  if (rt->deciding != c) return CLEAVE_OK;
-  return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
+  if (!c) return UINT64_MAX;
+  if (!rt->undoing && (c->failed || api_is_late(rt, c->decide_by))) begin_undo(rt, c);
+  if (rt->undoing && (!c->applying || api_is_late(rt, rt->undo_by))) end_undo(rt, c);
+  if (!rt->deciding) return UINT64_MAX;
+  return rt->undoing ? rt->undo_by : c->decide_by;
 }
 
 cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+  uint64_t due = api_decision_advance(rt);
   while (rt->deciding) {
-    if (!rt->settling)
-      PASS(settle(rt, until_ns, error));
-    else if (!api_sleep(rt, until_ns))
-      return api_fail(error, CLV_DEADLINE, "another step was not decided in time");
+    if (api_is_late(rt, until_ns))
+      return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
+                      rt->deciding->name);
+    (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    due = api_decision_advance(rt);
   }
   return CLEAVE_OK;
 }
@@ -263,8 +265,6 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
       return api_fail(error, CLV_PRECONDITION, "module '%s' has taken its step of context %s",
                       o->modules[i]->name, c->name);
   }
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (!any)
     return api_fail(error, CLV_PRECONDITION,
                     "context %s has no gradient of any module of this optimiser", c->name);
@@ -347,10 +347,9 @@ void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *re
 /* ---- steps that can be taken back ------------------------------------------------------------ */
 
 /* Steps of one context go out together; one that cannot even be sent is taken back at once. */
-static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, double scale,
-                            uint64_t deadline_ms, cleave_error *error) {
+static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale, uint64_t until_ns,
+                   uint64_t deadline_ms) {
   cleave_runtime *rt = o->runtime;
-  uint64_t until_ns = api_until(rt, deadline_ms);
   if (rt->deciding != c) {
     c->applying = 0;
     c->applying_from = rt->next_id + 1;
@@ -361,37 +360,28 @@ static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, dou
   rt->deciding = c;
   o->undecided = true;
   cleave_error why;
-  cleave_status status = apply_all(o, c, ~(api_node_set)0, apply, scale, &why);
+  if (apply_all(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
+    api_context_fail(rt, c, &why, 0);
   o->steps++;
   note_step(o, c, apply);
-  if (status == CLEAVE_OK) return CLEAVE_OK;
-  api_context_fail(rt, c, &why, 0);
-  PASS(settle(rt, until_ns, error));
-  return api_context_failure(c, error);
 }
 
-cleave_status api_take_step(cleave_optimizer *optimizer, cleave_context handle,
-                            uint64_t deadline_ms, uint64_t until, cleave_stepped *ret,
-                            cleave_error *error) {
-  api_context *c;
+cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  cleave_optimizer *o = f->optimizer;
+  api_context *c = f->context;
   double norm_sq;
-  cleave_runtime *runtime = optimizer->runtime;
-  if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
-    PASS(api_decided(runtime, until, error));
-  PASS(api_find_context(runtime, handle, &c, error));
-  PASS(check_step(optimizer, c, error));
-  PASS(api_no_window(runtime, error));
-  PASS(total_norm(optimizer, c, &norm_sq, error));
+  PASS(check_step(o, c, error));
+  PASS(api_no_window(rt, error));
+  PASS(total_norm(o, c, &norm_sq, error));
   bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
-  double scale = apply ? clv_clip_scale(norm_sq, optimizer->clip_norm) : 1;
-  cleave_stepped done = {.applied = apply,
-                         .norm = sqrt(norm_sq),
-                         .lr = rate_of(optimizer, &optimizer->groups[0]),
-                         .number = optimizer->steps + 1};
-  if (optimizer->final)
-    decide_finally(optimizer, c, apply, scale);
+  double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
+  f->stepped = (cleave_stepped){.applied = apply,
+                                .norm = sqrt(norm_sq),
+                                .lr = rate_of(o, &o->groups[0]),
+                                .number = o->steps + 1};
+  if (o->final)
+    decide_finally(o, c, apply, scale);
   else
-    PASS(decide(optimizer, c, apply, scale, deadline_ms, error));
-  if (ret) *ret = done;
+    decide(o, c, apply, scale, f->until_ns, f->deadline_ms);
   return CLEAVE_OK;
 }

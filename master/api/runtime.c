@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "master/api/future_int.h"
 #include "master/api/life_int.h"
 #include "master/api/parallel_int.h"
 
@@ -67,7 +68,11 @@ static const uint64_t HEAR_NS = 5000000000;
  * heard meanwhile is still to be read, so deadlines are judged a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
-  if (began < until && now > until + LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+  if (began < until && now > until && now - until > LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+}
+
+bool api_is_late(const cleave_runtime *rt, uint64_t until_ns) {
+  return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
 }
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
@@ -93,6 +98,14 @@ static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
+}
+
+void api_look(cleave_runtime *rt) {
+  api_send_step(rt);
+  if (rt->node && !rt->driving && !rt->helping)
+    (void)help(rt, api_now(rt));
+  else if (rt->single_thread)
+    flush_links(rt);
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -191,8 +204,6 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void runtime_free(cleave_runtime *rt);
-
 static bool wanted(const cleave_options *o, const char *worker) {
   bool any = !o->workers;
   for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
@@ -240,6 +251,7 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   }
   PASS(check_wanted(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
+  PASS(api_futures_new(rt, error));
   PASS(identify(rt, error));
   rt->complaints.left_out = api_left_out;
   rt->complaints.user = rt;
@@ -283,7 +295,7 @@ cleave_status api_open_in(const api_world *world, const clv_session_config *conf
       status = join_worker(&rt->peers[i], error);
   }
   if (status != CLEAVE_OK) {
-    runtime_free(rt);
+    api_runtime_free(rt);
     return status;
   }
   *ret = rt;
@@ -348,7 +360,7 @@ static void free_lists(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++) api_module_free(rt->modules[i]);
 }
 
-static void runtime_free(cleave_runtime *rt) {
+void api_runtime_free(cleave_runtime *rt) {
   if (rt->node) clv_node_forget_peers(rt->node);
   if (rt->peers) api_hang_up(rt);
   if (rt->driving) {
@@ -365,7 +377,7 @@ static void runtime_free(cleave_runtime *rt) {
   free_lists(rt);
   api_id_table_done(&rt->values);
   api_id_table_done(&rt->contexts);
-  api_id_table_done(&rt->futures);
+  api_futures_free(rt);
   clv_tls_identity_free(rt->identity);
   clv_pool_unref(rt->pool);
   clv_session_config_free(rt->own_config);
@@ -374,82 +386,4 @@ static void runtime_free(cleave_runtime *rt) {
   pthread_cond_destroy(&rt->changed);
   pthread_mutex_destroy(&rt->lock);
   free(rt);
-}
-
-void api_leak(cleave_leaks *l, const char *fmt, ...) {
-  size_t at = strlen(l->text);
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(l->text + at, sizeof l->text - at, fmt, args);
-  va_end(args);
-}
-
-static void report_values(const api_context *c, cleave_leaks *l) {
-  for (const api_value *v = c->newest; v; v = v->older) {
-    l->futures += v->future != 0;
-    if (v->released) continue;
-    l->references++;
-    api_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
-             v->module ? "module" : "the", v->module ? v->module->name : "program's leaf", c->name);
-  }
-}
-
-static void report(cleave_runtime *rt, cleave_leaks *l) {
-  size_t at = 0;
-  LOCKED(rt);
-  *l = (cleave_leaks){0};
-  for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->ending || c->lingers) continue; /* released, and on its way out */
-    l->contexts++;
-    api_leak(l, "context %s\n", c->name);
-    report_values(c, l);
-  }
-  for (uint32_t i = 0; i < rt->n_modules; i++) {
-    const cleave_module *m = rt->modules[i];
-    if (!m || m->released) continue;
-    l->modules++;
-    api_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
-  }
-  for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
-    if (o->released) continue;
-    l->optimizers++;
-    api_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name, o->n_modules - 1);
-  }
-  api_kepts_report(rt, l);
-}
-
-/* An open context's id, 0: none is left. Those that are ending are waited for here. */
-static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
-  LOCKED(rt);
-  rt->n_awaiting++; /* for good */
-  for (bool ending = true; ending;) {
-    size_t at = 0;
-    ending = false;
-    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-      if (!c->ending && !c->lingers) return c->id;
-      ending |= c->ending;
-    }
-    ending = ending && api_sleep(rt, until_ns);
-  }
-  return 0;
-}
-
-cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave_leaks *ret_leaks,
-                           cleave_error *error) {
-  if (ret_leaks) *ret_leaks = (cleave_leaks){0};
-  if (!runtime) return CLEAVE_OK;
-  if (ret_leaks) report(runtime, ret_leaks);
-  cleave_status status = CLEAVE_OK;
-  cleave_error why;
-  uint64_t until = api_until(runtime, deadline_ms);
-  for (uint64_t id; (id = any_context(runtime, until)) != 0;) {
-    cleave_context c = {id};
-    if (cleave_context_close(runtime, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
-      status = why.status;
-      if (error) *error = why;
-    }
-  }
-  if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
-  runtime_free(runtime);
-  return status;
 }

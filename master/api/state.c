@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/gradients_int.h"
 #include "master/api/life_int.h"
+#include "master/api/future_int.h"
+#include "master/api/gradients_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -70,15 +71,6 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
   return status;
 }
 
-cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
-                              uint32_t count, uint64_t until_ns, cleave_error *error) {
-  api_state_request r = {.items = items, .count = count};
-  cleave_status status = api_state_ask(m, what, 0, &r, error);
-  if (status == CLEAVE_OK) status = api_state_await(m, &r, "the state", until_ns, error);
-  api_state_leave(m->runtime, &r);
-  return status;
-}
-
 static cleave_status put_item(cleave_module *m, clv_state_what what, uint64_t context_id,
                               const api_state_item *item, uint32_t index, uint32_t n,
                               uint64_t message, cleave_error *error) {
@@ -106,25 +98,6 @@ cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t cont
   if (status == CLEAVE_OK) status = api_state_await(m, &r, items[0].name, until_ns, error);
   api_state_leave(rt, &r);
   return status;
-}
-
-cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
-                                 uint64_t deadline_ms, cleave_tensor *ret_tensor,
-                                 cleave_error *error) {
-  GIVEN(runtime, module, name, ret_tensor);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(api_check_weight(module, name, NULL, error));
-  {
-    LOCKED(runtime);
-    PASS(api_module_place(module, false, deadline_ms, error));
-    PASS(api_no_window(runtime, error));
-    PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-    PASS(api_state_get(module, CLV_STATE_WEIGHTS, 0, name, api_until(runtime, deadline_ms), &t,
-                       NULL, error));
-  }
-  if (!t)
-    return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(module), name);
-  return api_tensor_out(t, ret_tensor, error);
 }
 
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
@@ -202,8 +175,8 @@ static void items_done(api_state_item *items, uint32_t n) {
   free(items);
 }
 
-static cleave_status copy_out(const api_state_item *items, uint32_t n, cleave_state *ret,
-                              cleave_error *error) {
+static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_state *ret,
+                                cleave_error *error) {
   TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
   for (; ret->n < n; ret->n++) {
     char *name;
@@ -217,36 +190,87 @@ static cleave_status copy_out(const api_state_item *items, uint32_t n, cleave_st
   return CLEAVE_OK;
 }
 
-static cleave_status read_items(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
-                                api_state_item *items, uint32_t n, uint64_t deadline_ms,
-                                cleave_error *error) {
-  LOCKED(rt);
-  uint64_t until = api_until(rt, deadline_ms);
-  PASS(api_module_place(m, false, deadline_ms, error));
-  PASS(api_no_window(rt, error));
-  PASS(api_decided(rt, until, error));
-  PASS(api_state_items(m, (clv_state_what)kind, items, n, until, error));
-  PASS(api_take_late_error(rt, error)); /* the node has answered what came before */
-  return check_items(m, kind, items, n, error);
-}
-
-cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
-                                cleave_state_kind kind, uint64_t deadline_ms,
-                                cleave_state *ret_state, cleave_error *error) {
-  GIVEN(runtime, module, ret_state);
-  uint32_t n = (uint32_t)cleave_state_count(module, kind);
-  api_state_item *items;
+cleave_status api_state_out(const api_future *f, cleave_state *ret, cleave_error *error) {
   cleave_state state = {0};
-  TRY(clv_alloc(n, sizeof *items, &items, &err));
-  cleave_status status = read_items(runtime, module, kind, items, n, deadline_ms, error);
-  if (status == CLEAVE_OK) status = copy_out(items, n, &state, error);
-  items_done(items, n);
+  cleave_status status = fill_state(f->items, f->request.count, &state, error);
   if (status == CLEAVE_OK)
-    *ret_state = state;
+    *ret = state;
   else
     cleave_state_free(&state);
   return status;
 }
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+enum { WAITS_FOR_STEP, IS_ASKED };
+
+/* The module is there when this returns; steps on their way are waited for later. */
+cleave_status api_state_begin(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
+                              const char *name, api_future *f, cleave_error *error) {
+  f->module = m;
+  f->what = (clv_state_what)kind;
+  snprintf(f->of, sizeof f->of, "%s", name ? name : m->name);
+  if (name) PASS(api_check_weight(m, name, NULL, error));
+  PASS(api_module_place(m, false, f->deadline_ms, error));
+  PASS(api_no_window(rt, error));
+  f->request.wanted = name ? f->of : NULL;
+  f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, kind);
+  if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
+  f->request.items = f->items;
+  api_module_keep(m);
+  return CLEAVE_OK;
+}
+
+/* The record of the module may go. */
+void api_state_forget(cleave_runtime *rt, api_future *f) {
+  (void)rt;
+  api_module_unkeep(f->module);
+  f->module = NULL;
+}
+
+static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  const cleave_module *m = f->module;
+  const char *name = f->request.wanted;
+  if (!name) {
+    PASS(api_take_late_error(rt, error)); /* the node has answered what came before */
+    return check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
+  }
+  PASS(check_item(m, name, f->request.found, error));
+  f->tensor = clv_steal(&f->request.found);
+  if (f->tensor) return CLEAVE_OK;
+  return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(m), name);
+}
+
+void api_state_advance(cleave_runtime *rt, api_future *f) {
+  api_state_request *r = &f->request;
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP && rt->deciding) return;
+  if (f->stage == WAITS_FOR_STEP) why.status = api_state_ask(f->module, f->what, 0, r, &why);
+  f->stage = IS_ASKED;
+  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK) {
+    if (!r->answered || r->got < r->count) return;
+    (void)judge(rt, f, &why);
+  }
+  api_state_forget(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_state_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+    api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
+             rt->deciding->name);
+    return;
+  }
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
+           f->request.wanted ? f->of : "the state", m->name, rt->peers[m->node].name,
+           api_silence(rt, heard, sizeof heard));
+  api_place_error(ret, rt->peers[m->node].name, m->name);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
                                 const cleave_named *from, size_t n, api_state_item *items,

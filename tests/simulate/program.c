@@ -241,7 +241,8 @@ static void finish(program *p) {
 }
 
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
-  program p = {.stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}};
+  program p = {
+      .stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}, .forms = {~seed}};
   ret->n = ret->n_numbers = 0;
   make(&p);
   do_open(&p);

@@ -89,6 +89,7 @@ typedef struct program {
   cleave_runtime *rt;
   sim_record *record;
   sim_random random;
+  sim_random forms; /* of what is called: their own, as what is skipped draws none of them */
   stage stages[MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];

@@ -5,6 +5,92 @@
 
 #include "tests/simulate/program_int.h"
 
+/* ---- futures --------------------------------------------------------------------------------- *
+ *
+ * Of what blocks a program takes the other form now and then, with a callback. */
+
+static bool by_future(program *p) { return sim_below(&p->forms, 3) == 0; }
+
+static void count(void *user, cleave_future future, const cleave_error *error) {
+  (void)future, (void)error;
+  ++*(int *)user;
+}
+
+/* What the future of something that has begun ends with. */
+static cleave_status end_of(program *p, cleave_status begun, cleave_future f) {
+  int calls = 0;
+  if (begun != CLEAVE_OK) return begun;
+  cleave_status status = cleave_future_then(p->rt, f, count, &calls, &p->error);
+  if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->error);
+  if (calls == 1) return status;
+  snprintf(p->error.text, sizeof p->error.text, "its callback was called %d times", calls);
+  return CLEAVE_INTERNAL;
+}
+
+static cleave_status tensor_of(program *p, cleave_status begun, cleave_future f) {
+  cleave_status status = end_of(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->tensor, &p->error);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+/* One that is given up on the way changes nothing. */
+static cleave_status to_here(program *p, cleave_reference from) {
+  cleave_future f = {0}, given_up = {0};
+  bool gives_up = sim_below(&p->forms, 2);
+  if (!by_future(p)) return cleave_to_here(p->rt, from, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->error);
+  if (gives_up && cleave_to_here_async(p->rt, from, 0, &given_up, NULL) == CLEAVE_OK) {
+    (void)cleave_future_cancel(p->rt, given_up, NULL);
+    (void)cleave_future_release(p->rt, given_up, NULL);
+  }
+  return tensor_of(p, begun, f);
+}
+
+static cleave_status fetch_of(program *p, cleave_kept from) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->error);
+  return tensor_of(p, begun, f);
+}
+
+static cleave_status weight_of(program *p, cleave_module *m, const char *name) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->error);
+  return tensor_of(p, begun, f);
+}
+
+static cleave_status closed(program *p, cleave_context c) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_context_close(p->rt, c, 0, &p->error);
+  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+static cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
+                                cleave_stepped *ret) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->error);
+  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_stepped(p->rt, f, ret, &p->error);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+static cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
+                            const cleave_backward_options *o) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->error);
+  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
 static uint32_t bit(uint32_t place) { return 1u << place; }
 
 static int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
@@ -139,7 +225,7 @@ void fetch(program *p, scope *s, value *v, const char *what) {
   if (waited)
     status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
   else
-    status = cleave_to_here(p->rt, v->ref, 0, &p->tensor, &p->error);
+    status = to_here(p, v->ref);
   if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
     note_tensor(p, &p->tensor);
@@ -203,8 +289,7 @@ static void fetch_kept(program *p, int i) {
     skip(p, "fetch kept");
     return;
   }
-  if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
-         stands_of(p, k), "fetch k%d", i))
+  if (DO(p, fetch_of(p, k->id), needs_of(p, k), stands_of(p, k), "fetch k%d", i))
     note_tensor(p, &p->tensor);
 }
 
@@ -234,6 +319,13 @@ void do_open(program *p) {
   anybody(p);
 }
 
+/* A future stays until it is released, unless it was waited for and brought something. */
+static void release_futures(program *p, scope *s) {
+  for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
+  for (int i = 0; i < s->n_losses; i++)
+    (void)cleave_future_release(p->rt, s->losses[i].future, NULL);
+}
+
 void do_close(program *p, scope *s) {
   p->in = s;
   compute_all(p, s);
@@ -245,9 +337,10 @@ void do_close(program *p, scope *s) {
     return;
   }
   if (waits)
-    DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), s->needs, 0, "close c%d", c);
+    DO(p, closed(p, s->id), s->needs, 0, "close c%d", c);
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
+  release_futures(p, s);
   anybody(p);
 }
 
@@ -356,8 +449,8 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
   if (!there)
     skip(p, "backward");
   else
-    DO(p, cleave_backward_with(p->rt, s->id, roots, n, &o, &p->error), s->needs, s->stands,
-       "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
+    DO(p, passed(p, s->id, roots, n, &o), s->needs, s->stands, "c%d: backward from %zu%s",
+       number_of(p, s), n, retain ? ", retaining" : "");
 }
 
 /* What has come of values when their context fails is nobody's to say: they come before. */
@@ -453,8 +546,8 @@ static void do_step(program *p, scope *s) {
     skip(p, "step");
     return;
   }
-  if (DO(p, cleave_step(p->rt, p->optimizers[o], s->id, 0, &stepped, &p->error), s->needs,
-         s->stands, "c%d: step of optimizer %d", number_of(p, s), o)) {
+  if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->stands,
+         "c%d: step of optimizer %d", number_of(p, s), o)) {
     note(p, &stepped.norm, sizeof stepped.norm);
     note(p, &stepped.applied, sizeof stepped.applied);
   }
@@ -473,8 +566,8 @@ void do_in_scope(program *p, scope *s) {
 
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  bool read = DO(p, cleave_weight_read(p->rt, m->module, name, 0, &p->tensor, &p->error),
-                 bit(m->place), m->stands, "read m%d %s", i, name);
+  bool read =
+      DO(p, weight_of(p, m->module, name), bit(m->place), m->stands, "read m%d %s", i, name);
   called(p, m, read);
   anybody(p);
   if (read) note_tensor(p, &p->tensor);
