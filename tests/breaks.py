@@ -256,6 +256,17 @@ of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
+# ---- modules that end ----------------------------------------------------------------------------
+of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
+   running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),
+   calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
+of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
+   free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
+   what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
+of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) clv_pool_discharge(pool, m->charged);", ""),
+   what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
+
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
 def rules(path, **edits):
     """r5_9_a_module is the break R5.9 a module."""
@@ -294,5 +305,12 @@ rules("common/engine/context_pass.c",
    r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->phase != next)", "if (false)"),
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))
+rules("common/engine/context.c",
+   r6_25_a_CALL_of_the_module_before=("clv_module *clv_contexts_module_of(", "m && m->o.generation == f->generation", "m"))
+rules("common/engine/context_change.c",
+   r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
+rules("common/engine/node_modules.c",
+   r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
+   r6_28_a_module_that_is_in_use=("clv_code clv_node_remove_module(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
 rules("common/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))

@@ -30,7 +30,7 @@ struct clv_module {
   void *shadow;          /* buffers as they were, to be put back when a step is not taken */
   clv_optim *optim;      /* NULL when nothing learns here */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
-  size_t bytes, charged; /* charged: of these, while it was made */
+  size_t bytes, charged; /* charged: to the pool, given back with it */
   uint32_t n_learning;   /* trainable and not frozen */
 
   clv_module_plan plans[MAX_PLANS];

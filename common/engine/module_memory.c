@@ -167,7 +167,8 @@ void clv_module_free(clv_module *m) {
   free(m->shadow);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  if (m->o.pool) clv_pool_discharge(m->o.pool, m->charged);
+  clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
+  if (pool) clv_pool_discharge(pool, m->charged);
   free(m);
 }
 
@@ -177,8 +178,6 @@ void clv_module_freep(clv_module **m) {
 }
 
 void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
-
-const char *clv_module_name(const clv_module *m) { return m->name; }
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
@@ -297,6 +296,7 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
     clv_pool_discharge(m->pool, bytes);
     return code;
   }
+  m->charged += bytes;
   p->charged = true;
   p->calls += more;
   p->calls_out++;
@@ -407,21 +407,26 @@ bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
   return true;
 }
 
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) {
+  char want[160], got[160];
+  if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+                    clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
+                    clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+  memcpy(item->data, data, item->bytes);
+  return CLV_OK;
+}
+
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(m, what, i, &item); i++) {
     if (strcmp(item.name, name) != 0) continue;
-    if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
-      char want[160], got[160];
-      return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", name,
-                      clv_dtype_name(item.dtype), clv_shape_format(&item.shape, want, sizeof want),
-                      clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
-    }
-    memcpy(item.data, data, item.bytes);
+    CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
     if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
       __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*(int64_t *)item.data, 0), __ATOMIC_RELAXED);
-    m->version++;
+    m->version += what == CLV_STATE_WEIGHTS;
     return CLV_OK;
   }
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);

@@ -229,6 +229,11 @@ typedef struct clv_plan_info {
   bool backward_reads_params; /* they must not change between a forward and its backward */
 } clv_plan_info;
 
+/* Whether backward_reads_params may be true of a training plan, with some backend. input_grads: bit
+ * i where the gradient of input i is wanted. */
+bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
+                                     uint32_t input_grads);
+
 /* Copies what it needs of g and params; `params` says which are frozen. One plan per (module,
  * batch, training, threads). The graph's float inputs are of options->dtype. Activation memory is
  * taken by the first clv_plan_call_get, so that a plan too large can be refused by its info.

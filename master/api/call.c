@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, tensor, ret_reference);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   api_context *c;
   api_value *v;
@@ -213,6 +214,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  api_name_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.after = how->after;
@@ -234,6 +236,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
     c->n_windowed++;
   }
   c->called[m->index]++;
+  api_module_used(c, m);
   for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }
@@ -264,6 +267,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
+  v->changes = m->changes;
   v->at = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = takes_part(m, in) && !c->evaluation;
@@ -347,10 +351,12 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
+  OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
   LOCKED(runtime);
-  PASS(call_mode_of(runtime, options, &how, error));
+  PASS(call_mode_of(runtime, options ? &o : NULL, &how, error));
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
@@ -359,6 +365,7 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
 cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                           const cleave_reference *inputs, size_t n_inputs,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
@@ -366,6 +373,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_future);
   api_value *v;
   const call_mode how = {.deliver = true, .for_program = true};
   LOCKED(runtime);
@@ -382,6 +390,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context handle, cl
                               const cleave_reference *inputs, size_t n_inputs, uint64_t deadline_ms,
                               cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                               cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_tensor);
   cleave_future future;
   PASS(cleave_rpc_async(runtime, handle, module, inputs, n_inputs, ret_reference, &future, error));
   cleave_status status = cleave_wait(runtime, future, deadline_ms, ret_tensor, error);

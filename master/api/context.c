@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 enum {
   MOST_ENDING = 64,         /* contexts whose end has been told and not answered */
@@ -140,6 +140,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
     if (c->nodes & ~(c->lingers ? c->ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
   api_kepts_node_fail(rt, node, failure);
+  api_modules_node_fail(rt, node);
   for (api_state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
     r->failed = true;
@@ -150,6 +151,8 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
                                   cleave_context *ret_context, cleave_error *error) {
+  GIVEN(runtime, ret_context);
+  OPTIONS_IN(cleave_context_options, o, options);
   LOCKED(runtime);
   PASS(api_take_late_error(runtime, error));
   PASS(wait_for_ends(runtime, error));
@@ -159,11 +162,11 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (api_context){.id = ++runtime->next_context,
-                     .evaluation = options && options->evaluation,
-                     .step = options ? options->step : 0,
-                     .events = options && options->events};
-  if (options && options->name)
-    snprintf(c->name, sizeof c->name, "'%s'", options->name);
+                     .evaluation = o.evaluation,
+                     .step = o.step,
+                     .events = o.events};
+  if (o.name)
+    snprintf(c->name, sizeof c->name, "'%s'", o.name);
   else
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;
@@ -192,6 +195,7 @@ void api_context_forget(cleave_runtime *rt, api_context *c) {
   api_kepts_leave(rt, c);
   rt->n_ending -= c->ending;
   drop_values(rt, c);
+  api_modules_unused(rt, c);
   api_id_table_remove(&rt->contexts, c->id);
   c->next = rt->free_contexts;
   rt->free_contexts = c;
@@ -312,6 +316,7 @@ static void give_up(cleave_runtime *rt, api_context *c) {
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                                  cleave_error *error) {
+  GIVEN(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && !c->closing) api_kepts_wait(runtime, c, api_until(runtime, 0));
@@ -338,6 +343,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handle,
                                    uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime);
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);

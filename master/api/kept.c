@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -24,6 +24,7 @@ static void forget(cleave_runtime *rt, api_kept *k) {
   answered(rt, k);
   api_id_table_remove(&rt->kepts, k->ids.ref);
   clv_tensor_unref(k->got);
+  api_module_unkeep(k->module);
   free(k);
 }
 
@@ -83,6 +84,7 @@ void api_kepts_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);
+    api_module_unkeep(k->module);
     free(k);
   }
   api_id_table_done(&rt->kepts);
@@ -120,12 +122,14 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept *
     free(k);
     return api_from(error, &err);
   }
+  api_module_keep(k->module);
   *ret = k;
   return CLEAVE_OK;
 }
 
 cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                           cleave_kept *ret_kept, cleave_error *error) {
+  GIVEN(runtime, ret_kept);
   api_value *v;
   api_kept *k = NULL;
   clv_packet *p;
@@ -251,6 +255,7 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
 cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
                               cleave_kept handle, cleave_reference *ret_reference,
                               cleave_error *error) {
+  GIVEN(runtime, ret_reference);
   api_context *c;
   api_value *v;
   api_kept *k;
@@ -337,6 +342,7 @@ cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uint64_t deadline_ms,
                                 cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_kept *k;
@@ -351,6 +357,7 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uin
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, ret_place);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -361,6 +368,7 @@ cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
                                     bool *ret_confirmed, cleave_error *error) {
+  GIVEN(runtime, ret_confirmed);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -371,6 +379,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
                                   cleave_error *error) {
+  GIVEN(runtime);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));

@@ -8,18 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
+#include "master/api/gradients_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static int by_index(const void *a, const void *b) {
-  uint32_t x = (*(cleave_module *const *)a)->index, y = (*(cleave_module *const *)b)->index;
+static int by_number(const void *a, const void *b) {
+  uint64_t x = (*(cleave_module *const *)a)->number, y = (*(cleave_module *const *)b)->number;
   return (x > y) - (x < y);
 }
 
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                    size_t n_groups, double clip_norm,
                                    cleave_optimizer **ret_optimizer, cleave_error *error) {
+  GIVEN(runtime, groups, ret_optimizer);
   cleave_optimizer *o;
   size_t n = 0;
   for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
@@ -39,7 +41,7 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
     api_optimizer_free(o);
     return status;
   }
-  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_index);
+  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_number);
   o->next = runtime->optimizers;
   runtime->optimizers = o;
   *ret_optimizer = o;
@@ -53,10 +55,16 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-void cleave_optimizer_release(cleave_optimizer *optimizer) {
-  if (!optimizer) return;
-  LOCKED(optimizer->runtime);
+cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                       cleave_error *error) {
+  if (!optimizer) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (optimizer->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+  LOCKED(runtime);
   optimizer->released = true;
+  api_optimizer_look(optimizer);
+  return CLEAVE_OK;
 }
 
 void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps) {
@@ -88,16 +96,17 @@ static double sum_of_grouped(const cleave_module *m, const double *sums, double 
 }
 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
- * gradients here. Each is taken when its module's position comes, so the norm does not depend on
- * where modules are. */
+ * gradients here. They are added in the order of loading, so the norm does not depend on where
+ * modules are, nor on which indexes were free. */
 static cleave_status total_norm(const cleave_optimizer *o, const api_context *c, double *ret,
                                 cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
   size_t at[API_MAX_NODES] = {0};
+  const double *of[API_MAX_MODULES];
   double total = 0;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
+    if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
       continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
@@ -106,9 +115,12 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
       api_place_error(error, rt->peers[m->node].name, m->name);
       return CLEAVE_ANSWER;
     }
-    const double *d = (const double *)sums->data + at[m->node];
-    if (m->optimizer == o) total = sum_of_grouped(m, d, total);
+    of[i] = (const double *)sums->data + at[m->node];
     at[m->node] += m->n_learning;
+  }
+  for (size_t i = 0; i < o->n_modules; i++) {
+    const cleave_module *m = o->modules[i];
+    if (c->has_gradient[m->index]) total = sum_of_grouped(m, of[m->index], total);
   }
   *ret = total;
   return CLEAVE_OK;
@@ -145,6 +157,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
                               &err));
+  api_name_module(p, m);
   PASS(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
 }
@@ -154,6 +167,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
+  api_name_module(p, m);
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->moved |= NODE_BIT(m->node);
@@ -172,6 +186,7 @@ static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set
                                double scale, cleave_error *error) {
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
+    if (!m) continue;
     bool steps = m->optimizer == o && c->has_gradient[i];
     if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && gives_up(m, c))))
       PASS(apply_one(o, c, m, apply, scale, error));
@@ -256,6 +271,14 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
   return CLEAVE_OK;
 }
 
+static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    c->stepped[m->index] = c->has_gradient[m->index];
+    m->changes += apply && c->has_gradient[m->index];
+  }
+}
+
 /* ---- final steps --------------------------------------------------------------------------------
  *
  * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
@@ -270,8 +293,7 @@ static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, doub
   rt->stepping_apply = apply;
   rt->stepping_scale = scale;
   c->final_step = true;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
 }
 
 /* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
@@ -280,7 +302,7 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
   bool any = false, same = true;
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
-    if (m->node != node || !c->called[i] || !m->optimizer) continue;
+    if (!m || m->node != node || !c->called[i] || !m->optimizer) continue;
     float rate = (float)rate_of(o, m->groups[0]);
     same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
     *ret_rate = rate;
@@ -341,23 +363,19 @@ static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, dou
   cleave_error why;
   cleave_status status = apply_all(o, c, ~(api_node_set)0, apply, scale, &why);
   o->steps++;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
   if (status == CLEAVE_OK) return CLEAVE_OK;
   api_context_fail(rt, c, &why, 0);
   PASS(settle(rt, until_ns, error));
   return api_context_failure(c, error);
 }
 
-cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                          cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
-                          cleave_error *error) {
+cleave_status api_take_step(cleave_optimizer *optimizer, cleave_context handle,
+                            uint64_t deadline_ms, uint64_t until, cleave_stepped *ret,
+                            cleave_error *error) {
   api_context *c;
   double norm_sq;
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  api_send_step(runtime);
-  PASS(api_take_late_error(runtime, error));
+  cleave_runtime *runtime = optimizer->runtime;
   if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
     PASS(api_decided(runtime, until, error));
   PASS(api_find_context(runtime, handle, &c, error));

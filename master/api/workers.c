@@ -380,6 +380,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .module = m->index,
+                             .generation = m->generation,
                              .threads = m->threads,
                              .in_flight = m->in_flight,
                              .bf16 = m->bf16,
@@ -433,6 +434,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
   clv_module_options o = {.index = m->index,
+                          .generation = m->generation,
                           .name = m->name,
                           .backend = rt->world.backend ? rt->world.backend : clv_backend_cpu(),
                           .threads = (int)m->threads,

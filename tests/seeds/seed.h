@@ -209,7 +209,7 @@ static inline void seed_draw(cleave_module *module, const char *name, int fan) {
   else
     seed_normal(t.data, 0, cleave_tensor_count(&t), stream);
   MUST(cleave_weight_write(seed.rt, module, name, &t, 0, &seed.e));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   seed.drawn[seed.n_drawn].module = module;
   seed.drawn[seed.n_drawn++].name = name;
 }
@@ -221,7 +221,7 @@ static inline void seed_compare_gradients(cleave_context c) {
     MUST(cleave_gradient(seed.rt, c, seed.drawn[i].module, seed.drawn[i].name, 0, &g, &seed.e));
     seed_compare(seed.drawn[i].name, 0, seed_norm(&g), seed_at(&norms, (size_t)i));
   }
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
 }
 
 /* A step for each of PyTorch's losses; `train` leaves ours in *value. Returns the last one. */
@@ -234,7 +234,7 @@ static inline double seed_train(void (*train)(size_t step, cleave_tensor *value)
     last = seed_at(&value, 0);
     seed_compare("loss", step, last, seed_at(losses, step));
   }
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return last;
 }
 

@@ -102,7 +102,8 @@ static void load_parts(pipeline *p) {
   char attributes[32];
   snprintf(attributes, sizeof attributes, "{classes: %d}", sizes.classes);
   for (int s = 0; s < 2; s++) {
-    cleave_module_options at = {.name = s ? "p2" : "p1",
+    cleave_module_options at = {.size = sizeof at,
+                                .name = s ? "p2" : "p1",
                                 .at = home ? "master"
                                       : s  ? "w2"
                                            : "w1",
@@ -118,7 +119,7 @@ static void load_parts(pipeline *p) {
 
 static void load_loss(pipeline *p) {
   cleave_input outputs = CLEAVE_INPUT(CLEAVE_F32, sizes.images, sizes.classes);
-  cleave_module_options here = {.name = "mse"};
+  cleave_module_options here = {.size = sizeof here, .name = "mse"};
   MUST(cleave_load_loss(seed.rt, &here, "mse", &outputs, &p->loss, &seed.e));
 }
 
@@ -130,7 +131,8 @@ static cleave_module *load_join(int n) {
   int in[TOGETHER];
   cleave_graph *g;
   cleave_module *module;
-  cleave_module_options here = {.name = name, .in_flight = MOST_IMAGES / TOGETHER + 1};
+  cleave_module_options here = {
+      .size = sizeof here, .name = name, .in_flight = MOST_IMAGES / TOGETHER + 1};
   MUST(cleave_graph_new(&g, &seed.e));
   for (int i = 0; i < n; i++) {
     snprintf(name, sizeof name, "output%d", i);
@@ -194,7 +196,7 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
   if (!stepped.applied) seed_fail("a gradient is not finite");
   float result = seed_at(&value, 0);
   note(&result, sizeof result);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return result;
 }
 
@@ -238,7 +240,7 @@ static void compare_state(pipeline *p, const char *run) {
   }
   MUST(cleave_weight_read(seed.rt, p->parts[1], "fc.weight", 0, &t, &seed.e));
   compare_moved(run, &t);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
 }
 
 /* The steps of run_master. Returns the last loss. */
@@ -271,7 +273,7 @@ static void check_end(const pipeline *p) {
       if (count && *(const int64_t *)t->data != sizes.batches * p->n_chunks)
         seed_fail("%s is not %d x %d", state.items[i].name, sizes.batches, p->n_chunks);
     }
-    cleave_state_done(&state);
+    cleave_state_free(&state);
   }
 }
 
@@ -338,7 +340,7 @@ int main(int argc, char **argv) {
     for (int k = 1; k <= 8 && (!only || strcmp(only, readings[reading]) == 0); k *= 2)
       loss = run_split(argv[1], reading, k, xs, &labels);
   printf("digest %016llx\n", (unsigned long long)digest);
-  for (int s = 0; s < 2; s++) cleave_state_done(&first[s]);
+  for (int s = 0; s < 2; s++) cleave_state_free(&first[s]);
   free(xs);
   free(hot);
   return seed_end(1e-3, "ResNet50, %d images of %d x %d, %d steps each, loss %.6f", sizes.images,

@@ -106,6 +106,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
     groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
                                    r->groups[i].n_params};
   clv_module_options o = {.index = r->module,
+                          .generation = r->generation,
                           .name = r->name,
                           .graph = clv_steal(&graph),
                           .backend = backend,
@@ -135,7 +136,7 @@ static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
   for (int i = 0; i < params->n; i++) {
     clv_state_item item;
     if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
-    reply->params[i].name = params->list[i].name; /* the module lives as long as the session */
+    reply->params[i].name = params->list[i].name;
     reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
     CLV_TRY(clv_waiter_check(waiter, err));
     CLV_TRY(clv_sha256_while(waiter, item.data, item.bytes, &reply->params[i].digest, err));

@@ -99,7 +99,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_spec outputs[1];
   CLV_TRY(clv_alloc(CLV_WIRE_PARAMS, sizeof *params, &params, err));
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
-  clv_code code = clv_session_load(s, &r, peer->gone, &out, err);
+  clv_code code = clv_session_load(s, &r, peer->gone, &out, reply, err);
   if (code != CLV_OK) {
     clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;
@@ -110,7 +110,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
                   "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
                   r.module, r.name, out.n_params, CLV_S(out.n_params),
                   (unsigned long long)out.memory_bytes);
-  return clv_wire_load_reply_encode(&out, reply, err);
+  return CLV_OK;
 }
 
 /* ---- status and health ----------------------------------------------------------------------- */

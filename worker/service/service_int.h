@@ -228,9 +228,10 @@ clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wir
                            clv_err *err) CLV_USE_RESULT;
 
 /* load.c */
-/* gone: atomic, true when the caller has left. */
+/* gone: atomic, true when the caller has left. *ret: the reply as encoded; of *reply the names are
+ * not to be read any more. */
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request, const bool *gone,
-                          clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
+                          clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c: looking on */
 /* Everything that is counted, at one moment: of the worker, of each session, of its modules and

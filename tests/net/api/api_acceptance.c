@@ -57,9 +57,9 @@ static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
     DO(close_context(c));
   }
   note(&g);
-  cleave_tensor_done(&g);
-  cleave_tensor_done(&y);
-  cleave_tensor_done(&once);
+  cleave_tensor_free(&g);
+  cleave_tensor_free(&y);
+  cleave_tensor_free(&once);
   return true;
 }
 
@@ -71,7 +71,7 @@ static bool make_sum(cleave_module **ret) {
   MUST(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], e));
   MUST(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], e));
   MUST(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, e));
-  cleave_module_options o = {.name = "sum", .at = at_a};
+  cleave_module_options o = {.size = sizeof o, .name = "sum", .at = at_a};
   MUST(cleave_load_graph(rt, &o, g, ret, e));
   cleave_graph_free(g);
   return true;
@@ -87,7 +87,7 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
   int64_t numbered[4] = {6, 1, 6, 2};
   cleave_tensor text = CLEAVE_TENSOR_I64(numbered, 4);
   cleave_input tokens = CLEAVE_INPUT(CLEAVE_I64, 4);
-  cleave_module_options o = {.name = "table", .at = at_b, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = "table", .at = at_b, .seed = 7};
   fill(numbers, 12, 63);
   fill(target, 8, 64);
   DO(load("before table", at_a, "[{op: linear, out: 5}]", 3, &first));
@@ -116,7 +116,7 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
     }
   DO(gradient(c, first, "0.bias", &g)); /* the same dy, summed over the batch */
   for (int k = 0; k < 5; k++) CHECK(near(columns[k], ((float *)g.data)[k]));
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return close_context(c);
 }
 
@@ -133,7 +133,7 @@ static bool load_joined(int n, int64_t width, cleave_module **ret) {
   }
   MUST(cleave_graph_op(g, "concat", "{dim: 0}", NULL, in, n, &both, e));
   MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){both, in[n]}, 2, NULL, e));
-  cleave_module_options o = {.name = "joined", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "joined", .at = at_b};
   MUST(cleave_load_graph(rt, &o, g, ret, e));
   cleave_graph_free(g);
   return true;
@@ -181,7 +181,7 @@ static bool parts_of_a_batch_are_joined_whatever_their_sizes(void) {
     for (int k = 0; k < 16; k++) CHECK(near(((float *)y[i].data)[k], ((float *)y[0].data)[k]));
   for (int k = 0; k < 6; k++) CHECK(near(((float *)g[1].data)[k], ((float *)g[0].data)[k]));
   CHECK(memcmp(g[2].data, g[0].data, 6 * sizeof(float)) == 0);
-  for (int i = 0; i < 3; i++) note(&g[i]), cleave_tensor_done(&y[i]), cleave_tensor_done(&g[i]);
+  for (int i = 0; i < 3; i++) note(&g[i]), cleave_tensor_free(&y[i]), cleave_tensor_free(&g[i]);
   return true;
 }
 
@@ -195,14 +195,20 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   float numbers[12], target[8];
   const char *all[] = {"*"};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
-  cleave_module_options o = {.name = "ice", .at = at_b, .seed = 7, .frozen = all, .n_frozen = 1};
+  cleave_module_options o = {.size = sizeof o,
+                             .size = sizeof o,
+                             .name = "ice",
+                             .at = at_b,
+                             .seed = 7,
+                             .frozen = all,
+                             .n_frozen = 1};
   fill(numbers, 12, 65);
   fill(target, 8, 66);
   DO(load("before ice", at_a, "[{op: linear, out: 5}]", 3, &first));
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &middle, e));
   DO(load_loss("ice loss", "master", 2, &loss));
-  cleave_group group = {.modules = &first, .n_modules = 1, .lr = 0.1};
-  cleave_group cold = {.modules = &middle, .n_modules = 1, .lr = 0.1};
+  cleave_group group = {.size = sizeof group, .modules = &first, .n_modules = 1, .lr = 0.1};
+  cleave_group cold = {.size = sizeof cold, .modules = &middle, .n_modules = 1, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   REFUSED(cleave_optimizer_new(rt, &cold, 1, 0, &none, e), CLEAVE_INVALID, "no parameter");
   DO(read_weight(middle, "0.weight", &w));
@@ -221,9 +227,9 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   DO(close_context(c));
   DO(read_weight(middle, "0.weight", &after));
   CHECK(memcmp(w.data, after.data, 40) == 0);
-  cleave_tensor_done(&g);
-  cleave_tensor_done(&w);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&g);
+  cleave_tensor_free(&w);
+  cleave_tensor_free(&after);
   return true;
 }
 
@@ -254,7 +260,7 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
-  MUST(cleave_release(rt, z[0], e)); /* let go before it exists: no harm to the others */
+  MUST(cleave_reference_release(rt, z[0], e)); /* let go before it exists: no harm to the others */
   CHECK(kill(pid, SIGCONT) == 0);
   DO(here(y, &got[0]));
   MUST(cleave_wait(rt, f, 0, &got[1], e));
@@ -264,8 +270,8 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
     float v = ((float *)out.data)[i], r = v > 0 ? v : 0;
     CHECK(((float *)got[1].data)[i] == r && ((float *)got[2].data)[i] == r);
   }
-  cleave_tensor_done(&out);
-  for (int i = 0; i < 3; i++) cleave_tensor_done(&got[i]);
+  cleave_tensor_free(&out);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&got[i]);
   return close_context(c);
 }
 
@@ -303,7 +309,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -326,7 +332,7 @@ static bool hold(void) {
     DO(call(c, b, h, &y));
     DO(here(y, &out));
   }
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   printf("holding\n");
   fflush(stdout);
   pause();
