@@ -195,20 +195,15 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   float numbers[12], target[8];
   const char *all[] = {"*"};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
-  cleave_module_options o = {.size = sizeof o,
-                             .size = sizeof o,
-                             .name = "ice",
-                             .at = at_b,
-                             .seed = 7,
-                             .frozen = all,
-                             .n_frozen = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "ice", .at = at_b, .seed = 7, .frozen = all, .n_frozen = 1};
   fill(numbers, 12, 65);
   fill(target, 8, 66);
   DO(load("before ice", at_a, "[{op: linear, out: 5}]", 3, &first));
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &middle, e));
   DO(load_loss("ice loss", "master", 2, &loss));
-  cleave_group group = {.size = sizeof group, .modules = &first, .n_modules = 1, .lr = 0.1};
-  cleave_group cold = {.size = sizeof cold, .modules = &middle, .n_modules = 1, .lr = 0.1};
+  cleave_group group = {.modules = &first, .n_modules = 1, .lr = 0.1};
+  cleave_group cold = {.modules = &middle, .n_modules = 1, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   REFUSED(cleave_optimizer_new(rt, &cold, 1, 0, &none, e), CLEAVE_INVALID, "no parameter");
   DO(read_weight(middle, "0.weight", &w));
