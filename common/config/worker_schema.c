@@ -127,9 +127,8 @@ static const clv_row rows[] = {
      .initial = "1",
      .doc = "Devices that the processor is offered as: with 2 there are cpu:0 and cpu:1 beside cpu. Each "
             "has a memory account of its own; they share the cores."},
-    {.path = "device_memory", .kind = CLV_ROW_SIZE, .offset = AT(device_memory), .min = 1 << 20,
-     .max = 1ull << 50, .sample = "4GiB", .commented = true,
-     .doc = "Memory of all modules of one device; no limit unless given."},
+    {.path = "device_memory", .kind = CLV_ROW_SIZE, .offset = AT(device_memory), .max = 1ull << 50,
+     .initial = "0", .doc = "Memory of all modules of one device; 0 is no limit."},
     {.path = "cores", .kind = CLV_ROW_NUMBERS, .offset = AT(cores),
      .pos = AT(cores_pos), .min = 1, .high = 1023,
      .sample = "[0, 1]", .commented = true,
