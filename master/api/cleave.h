@@ -334,10 +334,14 @@ typedef struct cleave_named {
 } cleave_named;
 
 typedef struct cleave_module_options {
-  size_t size;        /* sizeof(cleave_module_options) */
-  const char *name;   /* for messages, reports and its worker's status; unique in the runtime */
-  const char *at;     /* "master" (also NULL) or a worker's name */
-  const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
+  size_t size;      /* sizeof(cleave_module_options) */
+  const char *name; /* for messages, reports and its worker's status; unique in the runtime */
+  const char *at;   /* "master" (also NULL) or a worker's name */
+  /* NULL = "cpu"; "auto": the node's first that is more than a processor. The master has "cpu:0"
+   * and
+   * "cpu:1" as well, a worker those of its worker.yaml (cpu_devices): with accounts of their
+   * own. */
+  const char *device;
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
   /* Initial numbers and dropout follow from a key for each layer, made of the session's train.seed,
@@ -366,6 +370,10 @@ typedef struct cleave_module_options {
   /* Convolutions compute in bf16, on a processor with AVX512-BF16: elsewhere the module is refused.
    * Its weights, gradients and values are f32 all the same. */
   bool bf16;
+  /* Inputs on another device of its node are taken along; else a call with one is refused with both
+   * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,
+   * and from this program (leaves), values come to the module's device in either case. */
+  bool any_device;
 } cleave_module_options;
 
 typedef struct cleave_input {

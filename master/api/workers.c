@@ -26,7 +26,8 @@ static clv_code call(api_peer *p, const char *method, const clv_bytes *request, 
 static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
   const char *best = "cpu";
   size_t at = 0;
-  for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
+  for (uint32_t i = 0; i < h->n_devices && strncmp(best, "cpu", 3) == 0; i++)
+    if (i == 0 || strncmp(h->devices[i], "cpu", 3) != 0) best = h->devices[i];
   snprintf(p->device, sizeof p->device, "%s", best);
   for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
     at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
@@ -437,6 +438,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .generation = m->generation,
                           .name = m->name,
                           .backend = rt->world.backend ? rt->world.backend : clv_backend_cpu(),
+                          .device = m->device,
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .input_needs_grad = m->input_grads,
