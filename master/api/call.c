@@ -71,6 +71,13 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
   return CLEAVE_PRECONDITION;
 }
 
+/* Of the first that is no scalar. */
+static int64_t batch_of(api_value *const *in, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (in[i]->shape.rank) return in[i]->shape.dim[0];
+  return 1;
+}
+
 static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
                                 const cleave_reference *inputs, size_t n_inputs, api_value **in,
                                 cleave_error *error) {
@@ -84,9 +91,9 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
     if (in[i]->context != c)
       return api_fail(error, CLV_INVALID, "input %u of '%s' belongs to context %s, not to %s", i,
                       m->name, in[i]->context->name, c->name);
-    int64_t batch = in[0]->shape.rank ? in[0]->shape.dim[0] : 1;
-    PASS(check_input(m, i, in[i], batch, error));
   }
+  for (uint32_t i = 0; i < m->n_inputs; i++)
+    PASS(check_input(m, i, in[i], batch_of(in, m->n_inputs), error));
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
 
@@ -231,7 +238,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
-  if (v->shape.rank && v->args[0]->shape.rank) v->shape.dim[0] = v->args[0]->shape.dim[0];
+  if (v->shape.rank) v->shape.dim[0] = batch_of(v->args, v->n_args);
 }
 
 /* Does a backward get to a call on these inputs? */

@@ -97,7 +97,8 @@ enum { CLEAVE_MAX_RANK = 8 };
 
 /* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
  * result: memory of the tensor's own, released by cleave_tensor_done; a result written into a
- * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}. */
+ * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}.
+ * Extents may be 0, and data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* 0: a scalar */
@@ -274,7 +275,8 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow. *ret_node names the value in later calls. */
+ * is the first size to be prepared, others may follow, 0 too. Of rank 0 it is a scalar. *ret_node
+ * names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;
