@@ -70,7 +70,7 @@ static const clv_cli_option options[] = {
     {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, egress, stop, ops",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
-     .offset = AT(run.max_steps), .doc = "stop when N steps are done in all"},
+     .offset = AT(run.max_steps), .doc = "stop when N steps are done in all; pipedream: with the round they are in"},
     {.name = "resume", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.resume),
      .doc = "go on from the newest complete checkpoint, or begin where none was written yet"},
     {.name = "fresh", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.fresh),

@@ -374,7 +374,7 @@ static const clv_row rows[] = {
      .sample = "runs/my-session",
      .doc = "Folder of the checkpoints, from the working folder; run.dir/name unless given."},
     {.path = "checkpoint.every_steps", .kind = CLV_ROW_INT, .offset = AT(checkpoint.every_steps),
-     .min = 1, .max = MAX_STEPS, .initial = "500", .doc = "Steps between two checkpoints."},
+     .min = 1, .max = MAX_STEPS, .initial = "500", .doc = "Steps between two checkpoints; pipedream: and the rest of the round."},
     {.path = "checkpoint.keep", .kind = CLV_ROW_INT, .offset = AT(checkpoint.keep), .min = 1,
      .max = 1000000, .initial = "3", .doc = "Checkpoints that are kept, the newest ones."},
     {.path = "checkpoint.best", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.best),

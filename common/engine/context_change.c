@@ -6,8 +6,6 @@
  */
 #include "common/engine/context_int.h"
 
-#include <stdio.h>
-
 static bool meant(const clv_module_gradient *g, uint32_t module) {
   return module == CLV_MODULE_ALL || module == g->module;
 }
@@ -149,23 +147,4 @@ clv_code clv_on_revert(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err
   }
   clv_change_wait(e, k);
   return CLV_OK;
-}
-
-bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, uint32_t index,
-                                clv_state_item *ret) {
-  const clv_context *ctx = clv_context_find(e, id);
-  const clv_module_gradient *g = ctx ? ctx->gradients : NULL;
-  while (g && g->module != module) g = g->next;
-  if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
-  for (int i = 0; g && i < g->mod->params->n; i++) {
-    const clv_param *p = &g->mod->params->list[i];
-    if (!p->trainable || p->frozen || index-- != 0) continue;
-    *ret = (clv_state_item){.dtype = p->dtype,
-                            .shape = p->shape,
-                            .bytes = p->bytes,
-                            .data = (char *)g->block->data + p->offset};
-    snprintf(ret->name, sizeof ret->name, "%s", p->name);
-    return true;
-  }
-  return false;
 }

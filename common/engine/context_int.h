@@ -104,6 +104,9 @@ void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 /* Gradients of a module in a context, as state items; false behind the last. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
+/* STATE_PUT of one of them: no pass of its context is in progress. */
+clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const clv_tensor *t,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* ---- records (context.c) --------------------------------------------------------------------- */
 

@@ -142,12 +142,15 @@ typedef struct clv_state_item {
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
 bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
 
-/* Write one item by name: dtype and shape must agree. */
+/* Write an item; one by name: dtype and shape must agree. */
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) CLV_USE_RESULT;
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as
+/* Make the training plan and its buffers for a batch size (of a graph that joins batches: for those
+ * it was made with) now, so that the first step is as fast as
  * the rest and memory problems show early. */
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 

@@ -10,7 +10,7 @@
 enum { MAX_PLANS = 32 };
 
 typedef struct clv_module_plan {
-  int64_t batch;
+  int64_t batch[CLV_MAX_INPUTS]; /* N of each input, one for all unless the graph joins some */
   bool training;
   uint32_t input_grads; /* bit i: the gradient of input i is computed */
   clv_plan *plan;
@@ -48,9 +48,10 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
-/* The plan for a batch size and a set of input gradients, made if missing. */
-clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                             clv_module_plan **ret, clv_err *err) CLV_USE_RESULT;
+/* The plan for batch sizes (N of each input) and a set of input gradients, made if missing. */
+clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+                             uint32_t input_grads, clv_module_plan **ret,
+                             clv_err *err) CLV_USE_RESULT;
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;

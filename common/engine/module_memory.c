@@ -212,18 +212,19 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static clv_code make_plan(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                          clv_plan **ret, clv_err *err) {
+static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+                          uint32_t input_grads, clv_plan **ret, clv_err *err) {
   bool alone = m->o.in_flight <= 1; /* no other call's work to put between */
   clv_plan_options po = {.backend = m->o.backend,
                          .dtype = CLV_F32,
-                         .batch = batch,
+                         .batch = batch[0],
                          .training = training,
                          .threads = m->o.threads,
                          .bf16 = m->o.bf16,
                          .split_backward = input_grads || !alone,
                          .transient_weights = training && alone};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
+  memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
   m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count when it plans */
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
@@ -233,7 +234,7 @@ static clv_code make_plan(clv_module *m, int64_t batch, bool training, uint32_t 
     m->bytes += bytes;
   } else if (count(m, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
-    return clv_err_prefix(err, "a batch of %lld", (long long)batch);
+    return clv_err_prefix(err, "a batch of %lld", (long long)batch[0]);
   }
   *ret = plan;
   return CLV_OK;
@@ -255,18 +256,20 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
   return code;
 }
 
-clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                             clv_module_plan **ret, clv_err *err) {
+clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+                             uint32_t input_grads, clv_module_plan **ret, clv_err *err) {
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
-    if (p->batch != batch || p->training != training || p->input_grads != input_grads) continue;
+    bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
+    if (!sizes || p->training != training || p->input_grads != input_grads) continue;
     *ret = p;
     return CLV_OK;
   }
   if (m->n_plans == MAX_PLANS)
     return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", m->o.index,
                     MAX_PLANS);
-  clv_module_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
+  clv_module_plan made = {.training = training, .input_grads = input_grads};
+  memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
   if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
     made.charged = true;
@@ -344,7 +347,11 @@ void clv_module_revert(clv_module *m) {
 
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) {
   clv_module_plan *p;
-  return clv_module_plan_for(m, batch, true, m->o.input_needs_grad, &p, err);
+  int64_t n[CLV_MAX_INPUTS] = {0};
+  for (int i = 0, input = 0; i < m->graph->n_nodes; i++)
+    if (m->graph->nodes[i].op == CLV_OP_INPUT)
+      n[input++] = m->graph->joins ? m->graph->nodes[i].shape.dim[0] : batch;
+  return clv_module_plan_for(m, n, true, m->o.input_needs_grad, &p, err);
 }
 
 /* ---- state by name --------------------------------------------------------------------------- */
@@ -400,21 +407,26 @@ bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
   return true;
 }
 
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) {
+  char want[160], got[160];
+  if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+                    clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
+                    clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+  memcpy(item->data, data, item->bytes);
+  return CLV_OK;
+}
+
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(m, what, i, &item); i++) {
     if (strcmp(item.name, name) != 0) continue;
-    if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
-      char want[160], got[160];
-      return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", name,
-                      clv_dtype_name(item.dtype), clv_shape_format(&item.shape, want, sizeof want),
-                      clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
-    }
-    memcpy(item.data, data, item.bytes);
+    CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
     if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
       __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*(int64_t *)item.data, 0), __ATOMIC_RELAXED);
-    m->version++;
+    m->version += what == CLV_STATE_WEIGHTS;
     return CLV_OK;
   }
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);

@@ -60,6 +60,15 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   return answer(n, &p->frame, CLV_STATE_DONE, NULL, &done, err);
 }
 
+static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  const clv_tensor *t = p->tensor[0];
+  if (f->state.what == CLV_STATE_GRADIENTS)
+    return clv_contexts_gradient_set(n->contexts, f, t, err);
+  clv_contexts_written(n->contexts, f->module);
+  return clv_module_state_set(m, f->state.what, f->state.name, t->dtype, &t->shape, t->data, err);
+}
+
 static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
   const clv_frame *f = &p->frame;
@@ -70,9 +79,7 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
   if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
-  clv_contexts_written(n->contexts, f->module);
-  CLV_TRY(clv_module_state_set(m, f->state.what, f->state.name, p->tensor[0]->dtype,
-                               &p->tensor[0]->shape, p->tensor[0]->data, err));
+  CLV_TRY(set_item(n, m, p, err));
   if (!last) return CLV_OK;
   clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
   return answer(n, f, CLV_STATE_DONE, NULL, &done, err);

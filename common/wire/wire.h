@@ -156,7 +156,7 @@ typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_
 typedef enum clv_state_what {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
-  CLV_STATE_GRADIENTS = 4, /* STATE_GET, STATE_ITEM and STATE_DONE alone */
+  CLV_STATE_GRADIENTS = 4, /* of one context */
 } clv_state_what;
 
 /* One input of a CALL. */

@@ -192,7 +192,10 @@ clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) C
 clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2],
                             clv_err *err) CLV_USE_RESULT;
 
-/* attrs->dim as an index of input 0, which is not the batch: its samples never meet. */
+/* attrs->dim as an index of input 0. */
+clv_code clv_find_dim(const char *op, const clv_op_site *site, int *ret,
+                      clv_err *err) CLV_USE_RESULT;
+/* The same, and not the batch: its samples never meet. */
 clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
                        clv_err *err) CLV_USE_RESULT;
 

@@ -4,6 +4,7 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
+ *   error.c     failures, what callers hand in, tensors
  *   runtime.c   open and close, the node's thread, waiting
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
@@ -16,9 +17,10 @@
  *   call.c      leaves, calls, what has to travel
  *   reference.c fetching, owners, futures, release
  *   kept.c      references that outlive their context
- *   backward.c  the walk over the tape, gradients
+ *   backward.c  the walk over the tape
+ *   gradients.c gradients by name (gradients_int.h)
  *   groups.c    groups of parameters and their settings
- *   optimizer.c votes, steps
+ *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
  *
@@ -35,7 +37,7 @@
 #include "common/engine/engine.h"
 #include "common/models/models.h"
 #include "common/tls/tls.h"
-#include "master/api/api.h"
+#include "master/api/error_int.h"
 
 enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
@@ -46,26 +48,6 @@ enum {
 };
 typedef uint64_t api_node_set;
 #define NODE_BIT(index) ((api_node_set)1 << (index))
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-/* Fill *error with node "master" and return the status. */
-cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
-cleave_status api_from(cleave_error *error, const clv_err *err);
-void api_place_error(cleave_error *error, const char *node, const char *hop);
-
-/* A call that fills `err`, which the macro provides. */
-#define TRY(call)                                       \
-  do {                                                  \
-    clv_err err;                                        \
-    if ((call) != CLV_OK) return api_from(error, &err); \
-  } while (0)
-/* A call that fills `error` itself. */
-#define PASS(call)                                      \
-  do {                                                  \
-    cleave_status pass_status_ = (call);                \
-    if (pass_status_ != CLEAVE_OK) return pass_status_; \
-  } while (0)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -166,6 +148,7 @@ struct cleave_module {
   uint32_t n_groups;
   uint8_t *group_of; /* [params->n] 1 + number of the group; 0: in none. With an optimiser alone */
   bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
+  uint64_t changes;  /* of its parameters, by steps and writes */
 };
 
 /* Takes the graph. network: whose layers they are, for their keys; NULL: the module itself. */
@@ -234,6 +217,7 @@ typedef struct api_value {
   uint32_t n_followers;    /* calls that run after this one's backward, until it begins */
   uint32_t number;         /* of the CALL among those its node was sent, from 1 */
   uint64_t n_helped;       /* of the runtime, when it was called */
+  uint64_t changes;        /* of the module, when it was called */
   /* of the backward pass in progress */
   uint32_t phase, contributions, arrived;
   float root;                     /* what its gradient starts with, 0: it is no root */
@@ -273,14 +257,15 @@ typedef struct api_context {
   uint32_t leaf_due; /* gradients of leaves still to come */
   bool has_gradient[API_MAX_MODULES];
   clv_tensor *votes[API_MAX_NODES]; /* sums of squares of the node's last FINISHED */
-  bool not_finite;
-  uint32_t applying;             /* APPLIED still to come, */
-  uint64_t applying_from;        /* as answers to this message or a later one */
-  uint64_t step_ms;              /* the step's deadline, */
-  uint64_t decide_by;            /* when the step is given up */
-  api_node_set moved;            /* nodes that have been sent APPLY since the last decision */
-  bool undone;                   /* its step failed after cleave_step had returned */
-  bool stepped[API_MAX_MODULES]; /* modules that have had their step */
+  api_node_set not_finite, written; /* nodes that said so in it; that got gradients since */
+  uint32_t applying;                /* APPLIED still to come, */
+  uint64_t applying_from;           /* as answers to this message or a later one */
+  uint64_t step_ms;                 /* the step's deadline, */
+  uint64_t decide_by;               /* when the step is given up */
+  api_node_set moved;               /* nodes that have been sent APPLY since the last decision */
+  bool undone;                      /* its step failed after cleave_step had returned */
+  bool stepped[API_MAX_MODULES];    /* modules that have had their step, */
+  bool planned[API_MAX_MODULES];    /* inside the context: its calls keep the weights they used */
   bool failed;
   cleave_error failure;
   char failed_at[CLV_WIRE_NAME + 1]; /* the hop, as the node that failed wrote it */
@@ -300,8 +285,8 @@ typedef struct api_state_request {
   clv_tensor *found;
   api_state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
-  char device[API_DEVICE]; /* that `found` was computed with, as its node says */
-  bool answered, failed;
+  char device[API_DEVICE];      /* that `found` was computed with, as its node says */
+  bool answered, failed, fewer; /* fewer: `count` is the most there may be, the answer says */
   cleave_error failure;
   struct api_state_request *next;
 } api_state_request;
@@ -524,9 +509,10 @@ cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool fo
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error);
-/* items: [n], n above 0. */
-cleave_status api_state_put(cleave_module *m, clv_state_what what, const api_state_item *items,
-                            uint32_t n, uint64_t until_ns, cleave_error *error);
+/* items: [n], n above 0; context_id: of gradients, else 0. */
+cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            const api_state_item *items, uint32_t n, uint64_t until_ns,
+                            cleave_error *error);
 /* With the lock, waits: whatever the items are; the tensors are the caller's. */
 cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
                               uint32_t count, uint64_t until_ns, cleave_error *error);

@@ -12,6 +12,7 @@
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, tensor, ret_reference);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   api_context *c;
   api_value *v;
@@ -36,7 +37,7 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
   clv_shape want = in->shape;
-  if (want.rank) want.dim[0] = batch;
+  if (want.rank) want.dim[0] = m->graph->joins && v->shape.rank ? v->shape.dim[0] : batch;
   if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
   char w[160], g[160];
   api_fail(error, CLV_INVALID,
@@ -78,6 +79,18 @@ static int64_t batch_of(api_value *const *in, uint32_t n) {
   return 1;
 }
 
+/* Of a graph that joins batches: its shapes are from now on those of these inputs. */
+static cleave_status check_batches(const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  int64_t n[CLV_MAX_INPUTS] = {0};
+  clv_err err;
+  if (!m->graph->joins) return CLEAVE_OK;
+  for (uint32_t i = 0; i < m->n_inputs; i++) n[i] = in[i]->shape.dim[0];
+  if (clv_graph_set_batches(m->graph, n, &err) == CLV_OK) return CLEAVE_OK;
+  (void)clv_err_prefix(&err, "module '%s'", m->name);
+  return api_from(error, &err);
+}
+
 static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
                                 const cleave_reference *inputs, size_t n_inputs, api_value **in,
                                 cleave_error *error) {
@@ -94,6 +107,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
   }
   for (uint32_t i = 0; i < m->n_inputs; i++)
     PASS(check_input(m, i, in[i], batch_of(in, m->n_inputs), error));
+  PASS(check_batches(m, in, error));
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
 
@@ -238,7 +252,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
-  if (v->shape.rank) v->shape.dim[0] = batch_of(v->args, v->n_args);
+  if (v->shape.rank && !m->graph->joins) v->shape.dim[0] = batch_of(v->args, v->n_args);
 }
 
 /* Does a backward get to a call on these inputs? */
@@ -259,6 +273,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
+  v->changes = m->changes;
   v->at = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = takes_part(m, in) && !c->evaluation;
@@ -342,10 +357,12 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
+  OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
   LOCKED(runtime);
-  PASS(call_mode_of(runtime, options, &how, error));
+  PASS(call_mode_of(runtime, options ? &o : NULL, &how, error));
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
@@ -354,6 +371,7 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
 cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                           const cleave_reference *inputs, size_t n_inputs,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
@@ -361,6 +379,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_future);
   api_value *v;
   const call_mode how = {.deliver = true, .for_program = true};
   LOCKED(runtime);
@@ -377,6 +396,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context handle, cl
                               const cleave_reference *inputs, size_t n_inputs, uint64_t deadline_ms,
                               cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                               cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_tensor);
   cleave_future future;
   PASS(cleave_rpc_async(runtime, handle, module, inputs, n_inputs, ret_reference, &future, error));
   cleave_status status = cleave_wait(runtime, future, deadline_ms, ret_tensor, error);

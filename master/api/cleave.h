@@ -35,6 +35,19 @@
  * a function returns through a pointer is written on success only. Of a context's failures the
  * first is kept and given by every later function on that context; other contexts go on.
  *
+ * Arguments. A pointer that is NULL is CLEAVE_INVALID by its name, unless its function says what
+ * NULL means. A struct of options begins with its size:
+ *
+ *   cleave_module_options where = {.size = sizeof where, .name = "front", .at = "w1"};
+ *
+ * A program that was compiled with an older header says a smaller size; what it does not know is 0,
+ * which is the default. One of a newer header may say nothing that this library does not know
+ * (CLEAVE_UNIMPLEMENTED). A size of 0 is CLEAVE_INVALID.
+ *
+ * Endings. _free is for memory that the caller has (tensors, states, graphs), _release for a handle
+ * of something in the runtime, _close for runtimes and contexts, and waits. cleave_context_end
+ * closes without waiting.
+ *
  * Threads. Every function may be called from any thread, several at once, except cleave_open and
  * cleave_close. Calls of one context take effect in the order in which they were made.
  */
@@ -87,7 +100,17 @@ typedef struct cleave_error {
 } cleave_error;
 
 CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
-CLEAVE_API const char *cleave_version(void);                     /* "0.6.0" */
+
+/* Of this header. cleave_version is that of the library which the program runs with. */
+#define CLEAVE_VERSION_MAJOR 0
+#define CLEAVE_VERSION_MINOR 6
+#define CLEAVE_VERSION_PATCH 0
+#define CLEAVE_VERSION "0.6.0"
+/* #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
+#define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
+#define CLEAVE_VERSION_NUMBER \
+  CLEAVE_VERSION_AT(CLEAVE_VERSION_MAJOR, CLEAVE_VERSION_MINOR, CLEAVE_VERSION_PATCH)
+CLEAVE_API const char *cleave_version(void); /* CLEAVE_VERSION */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -96,7 +119,7 @@ typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3 } cleave_dtype;
 enum { CLEAVE_MAX_RANK = 8 };
 
 /* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
- * result: memory of the tensor's own, released by cleave_tensor_done; a result written into a
+ * result: memory of the tensor's own, released by cleave_tensor_free; a result written into a
  * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}.
  * Extents may be 0, and data is then not read. */
 typedef struct cleave_tensor {
@@ -107,8 +130,10 @@ typedef struct cleave_tensor {
   size_t capacity; /* bytes that belong to the tensor; 0 for the caller's memory */
 } cleave_tensor;
 
+#define CLEAVE_COUNT_AT_(a, b, c, d, e, f, g, h, n, ...) n
+#define CLEAVE_COUNT_(...) CLEAVE_COUNT_AT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define CLEAVE_SHAPE_(...) \
-  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), { __VA_ARGS__ }
+  CLEAVE_COUNT_(__VA_ARGS__), { __VA_ARGS__ }
 /* cleave_tensor x = CLEAVE_TENSOR_F32(numbers, 32, 16); */
 #define CLEAVE_TENSOR_F32(numbers, ...) \
   { CLEAVE_F32, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
@@ -116,7 +141,7 @@ typedef struct cleave_tensor {
   { CLEAVE_I64, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 
 CLEAVE_API size_t cleave_tensor_count(const cleave_tensor *tensor); /* elements */
-CLEAVE_API void cleave_tensor_done(cleave_tensor *tensor);          /* frees and zeroes */
+CLEAVE_API void cleave_tensor_free(cleave_tensor *tensor);          /* frees and zeroes */
 
 /* ---- runtime --------------------------------------------------------------------------------- */
 
@@ -189,6 +214,7 @@ typedef struct cleave_event {
 } cleave_event;
 
 typedef struct cleave_options {
+  size_t size;          /* sizeof(cleave_options) */
   uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
   bool via_master;      /* nothing goes from worker to worker directly */
   const char *const *workers; /* [n_workers] to connect to; NULL: all of the file */
@@ -218,7 +244,7 @@ typedef struct cleave_options {
 
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
  * of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given);
- * the rest may be absent. Errors
+ * the rest may be absent. options NULL: the defaults. Errors
  * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
@@ -275,15 +301,18 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow, 0 too. Of rank 0 it is a scalar. *ret_node
- * names the value in later calls. */
+ * is the first size to be prepared, others may follow, 0 too; of
+ * rank 0 it is a scalar. All other inputs of a call have the same one, but
+ * in a graph with a concat along dim 0: there each has its own, and what its ops take together must
+ * fit. *ret_node names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;
 
 /* One op over earlier nodes. op: as in a session file ("linear", "add", "bce", ...); attributes: a
  * YAML flow mapping "{out: 8, bias: false}" or NULL; name: prefix of its parameters ("w1" gives
- * "w1.weight"), or NULL for its number among the graph's ops. Shapes are checked at once. */
+ * "w1.weight"), or NULL for its number among the graph's ops. Shapes are checked at once.
+ * ret_node may be NULL. */
 CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
                                          const char *attributes, const char *name,
                                          const int *inputs, int n_inputs, int *ret_node,
@@ -298,6 +327,7 @@ typedef struct cleave_named {
 } cleave_named;
 
 typedef struct cleave_module_options {
+  size_t size;        /* sizeof(cleave_module_options) */
   const char *name;   /* for messages, reports and its worker's status; unique in the runtime */
   const char *at;     /* "master" (also NULL) or a worker's name */
   const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
@@ -355,7 +385,8 @@ CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_graph *graph, cleave_module **ret_module,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}", or
+/* A named architecture with its attributes (NULL: none) as in `model:`: "mlp",
+ * "{hidden: [8], classes: 1}", or
  * with options->layers a part of it. The input is the architecture's, of whatever part. */
 CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_module_options *options,
@@ -384,7 +415,8 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
  * node unloads it, without anybody waiting, and gives back its memory; its place among the 255
  * modules of the runtime is free when the node has answered. No other call on the module may be in
  * progress. NULL is allowed. */
-CLEAVE_API void cleave_module_release(cleave_module *module);
+CLEAVE_API cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
+                                               cleave_error *error);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
@@ -442,7 +474,7 @@ typedef struct cleave_state {
 CLEAVE_API size_t cleave_state_count(const cleave_module *module, cleave_state_kind kind);
 
 /* BLOCKS. Everything of that kind, copied out; steps taken before are in it. A module without an
- * optimiser has 0 items of optimiser state. Released by cleave_state_done. */
+ * optimiser has 0 items of optimiser state. Released by cleave_state_free. */
 CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,
@@ -454,7 +486,7 @@ CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_modu
                                             cleave_state_kind kind, const cleave_named *items,
                                             size_t n, uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
+CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
 
 /* BLOCKS. Everything of that kind in a safetensors file of this machine, under the names of
  * cleave_state_read: for weights those of a state_dict, which safetensors.torch.load_file gives.
@@ -554,6 +586,7 @@ CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 typedef struct cleave_context_options {
+  size_t size;      /* sizeof(cleave_context_options) */
   const char *name; /* for the leak report; NULL = its number */
   bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
   /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of
@@ -562,7 +595,8 @@ typedef struct cleave_context_options {
   bool events; /* nodes note what they do, for cleave_options.on_event */
 } cleave_context_options;
 
-/* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. */
+/* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. options
+ * NULL: the defaults. */
 CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              const cleave_context_options *options,
                                              cleave_context *ret_context,
@@ -609,6 +643,7 @@ CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context con
                                      cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_call_options {
+  size_t size; /* sizeof(cleave_call_options) */
   /* The module's node runs the call only after the backward of this one, an earlier call of the
    * context at the same node. That bounds how many calls are kept for their backward at once: the
    * window of a pipeline. id 0: no condition. One that has no backward to come is refused. Until
@@ -637,6 +672,7 @@ typedef struct cleave_call_options {
   bool recompute;
 } cleave_call_options;
 
+/* options NULL: as cleave_call. */
 CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
                                           size_t n_inputs, const cleave_call_options *options,
@@ -651,7 +687,8 @@ CLEAVE_API cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context
                                          cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_rpc_sync, without waiting: the value is on its way here when this returns. */
+/* As cleave_rpc_sync, without waiting: the value is on its way here when this returns.
+ * ret_reference may be NULL, as there. */
 CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
                                           size_t n_inputs, cleave_reference *ret_reference,
@@ -693,8 +730,8 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
                                       cleave_place *ret_place, cleave_error *error) CLEAVE_RESULT;
 
 /* Releases the handle. The value stays as long as its context needs it for backward. */
-CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
-                                        cleave_error *error);
+CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
+                                                  cleave_reference reference, cleave_error *error);
 
 /* ---- references that outlive their context --------------------------------------------------- */
 
@@ -751,15 +788,35 @@ CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
-/* The same of the weighted sum of the roots: weights[i] is what the gradient of root i starts with,
- * not 0 and finite. What the roots contribute to a parameter's gradient is added in their order,
- * and each is propagated as soon as its value is known, whether others are or not: with one root
- * per micro-batch this is a pipeline. */
-CLEAVE_API cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context context,
-                                                  const cleave_reference *roots,
-                                                  const float *weights, size_t n_roots, bool retain,
-                                                  uint64_t deadline_ms,
-                                                  cleave_error *error) CLEAVE_RESULT;
+/* What the gradient of each root starts with; zeroed but for its size: 1, of scalars. */
+typedef struct cleave_backward_options {
+  size_t size; /* sizeof(cleave_backward_options) */
+  /* [n_roots], or NULL: of roots that are scalars; finite, and not 0 where there is no gradient. */
+  const float *weights;
+  /* [n_roots], or NULL: of the root's dtype and shape, which may be any, as torch.autograd.backward
+   * has them. They travel to the owners of the roots. One that is zeroed is none: that root has its
+   * weight, or 1 when weights is NULL. A number that is not finite counts as in any gradient: no
+   * step is taken. */
+  const cleave_tensor *gradients;
+  bool retain;          /* as in cleave_backward */
+  uint64_t deadline_ms; /* 0: the runtime's */
+} cleave_backward_options;
+
+/* BLOCKS. Gradients of the sum of the roots, each times its weight or its given gradient
+ * (torch.autograd.grad's grad_outputs), with respect to every parameter and every leaf that
+ * requires one, added to those the context holds. What the roots contribute to a parameter's
+ * gradient is added in their order, and each is propagated as soon as its value is known, whether
+ * others are or not: with one root per micro-batch this is a pipeline. options may be NULL.
+ *
+ * CLEAVE_INVALID: a root twice; not a scalar and no gradient given; a gradient of another dtype or
+ * shape; a weight and a gradient for one root. CLEAVE_PRECONDITION: nothing that learns is behind a
+ * root; a call has had its backward; or the parameters of its module were stepped or written since
+ * the call, by this or another context, and its backward reads them. That is known here, and
+ * nothing has moved then: see "Contexts that overlap" in PROGRAMS.md. */
+CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
+                                              const cleave_reference *roots, size_t n_roots,
+                                              const cleave_backward_options *options,
+                                              cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none
  * (frozen, or nothing flowed there), or there is no such parameter. */
@@ -778,6 +835,39 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
+
+typedef struct cleave_gradient_item {
+  cleave_module *module; /* whose parameter it is the gradient of; NULL: of a leaf */
+  const char *name;      /* of the parameter; NULL: of a leaf */
+  cleave_reference leaf; /* id 0: of a parameter */
+  cleave_tensor tensor;  /* of the parameter's or the leaf's dtype and shape, with its own memory */
+} cleave_gradient_item;
+
+typedef struct cleave_gradients {
+  cleave_gradient_item *items; /* [n] */
+  size_t n;
+} cleave_gradients;
+
+/* BLOCKS for one round trip. All gradients of the context, copied here from all nodes: those of
+ * parameters in the order in which modules were loaded and parameters stand in them, then those of
+ * leaves that were not released, in the order in which they were made. None where no backward got
+ * to. CLEAVE_PRECONDITION: a backward of the context is running. Released by
+ * cleave_gradients_free. */
+CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
+                                               uint64_t deadline_ms,
+                                               cleave_gradients *ret_gradients,
+                                               cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
+
+/* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the
+ * context holds, of the parameter's dtype and shape: steps take it, and later backwards add to it.
+ * The next cleave_step asks the node for one more vote, so that clipping and the decision go by
+ * what was written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
+ * CLEAVE_PRECONDITION: a backward of the context is running, or the module has taken its step. */
+CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
+                                               cleave_module *module, const char *name,
+                                               const cleave_tensor *tensor, uint64_t deadline_ms,
+                                               cleave_error *error) CLEAVE_RESULT;
 
 /* ---- optimiser ------------------------------------------------------------------------------- */
 
@@ -847,8 +937,10 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
-/* Releases the handle: it must not be used any more. With its modules that have been released. */
-CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
+/* Releases the handle: it must not be used any more. With its modules that have been released. NULL
+ * is allowed. */
+CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
+                                                  cleave_optimizer *optimizer, cleave_error *error);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */
@@ -867,7 +959,8 @@ typedef struct cleave_stepped {
 
 /* Every module of the optimiser that has gradients in the context takes one step; a module steps
  * once in a context. Nodes voted with their last backward, so the decision is known here and only
- * sent: this returns at once, unless another context's step is still on its way. The nodes' answers
+ * sent: this returns at once, unless another context's step is still on its way, or gradients were
+ * written (cleave_gradient_write): their nodes vote again. The nodes' answers
  * are waited for by whatever would make the step final: the next call of a module, a step of
  * another context, reading or writing weights, closing the context. If one node cannot follow, or
  * was lost, or does not answer within deadline_ms, all others get back the bytes they had before

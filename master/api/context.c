@@ -151,6 +151,8 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
                                   cleave_context *ret_context, cleave_error *error) {
+  GIVEN(runtime, ret_context);
+  OPTIONS_IN(cleave_context_options, o, options);
   LOCKED(runtime);
   PASS(api_take_late_error(runtime, error));
   PASS(wait_for_ends(runtime, error));
@@ -160,11 +162,11 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (api_context){.id = ++runtime->next_context,
-                     .evaluation = options && options->evaluation,
-                     .step = options ? options->step : 0,
-                     .events = options && options->events};
-  if (options && options->name)
-    snprintf(c->name, sizeof c->name, "'%s'", options->name);
+                     .evaluation = o.evaluation,
+                     .step = o.step,
+                     .events = o.events};
+  if (o.name)
+    snprintf(c->name, sizeof c->name, "'%s'", o.name);
   else
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;
@@ -314,6 +316,7 @@ static void give_up(cleave_runtime *rt, api_context *c) {
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                                  cleave_error *error) {
+  GIVEN(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && !c->closing) api_kepts_wait(runtime, c, api_until(runtime, 0));
@@ -340,6 +343,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handle,
                                    uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime);
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);

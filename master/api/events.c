@@ -149,7 +149,8 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   c->finished |= NODE_BIT(from->index);
   rt->wake |= !(c->expected & ~c->finished);
   if (!p->frame.has_vote) return false;
-  c->not_finite |= !p->frame.vote.finite;
+  c->not_finite &= ~NODE_BIT(from->index);
+  if (!p->frame.vote.finite) c->not_finite |= NODE_BIT(from->index);
   clv_tensor_unref(c->votes[from->index]);
   c->votes[from->index] =
       p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;
@@ -216,6 +217,7 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!r) return false;
   r->answered = rt->wake = true;
   if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
+  if (r->fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
   return false;
 }
 

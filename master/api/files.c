@@ -33,27 +33,24 @@ static void describe(const cleave_module *m, size_t index, cleave_parameter *ret
   put_group(m, index, ret);
 }
 
-cleave_status cleave_parameter_info(const cleave_module *m, size_t index, cleave_parameter *ret,
-                                    cleave_error *error) {
-  if (!m || !ret) return api_fail(error, CLV_INVALID, "%s is NULL", m ? "ret" : "module");
-  if (ret->size != sizeof *ret)
+cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
+                                    cleave_parameter *ret_parameter, cleave_error *error) {
+  GIVEN(module, ret_parameter);
+  if (ret_parameter->size != sizeof *ret_parameter)
     return api_fail(error, CLV_INVALID, "a cleave_parameter of %zu bytes; its size is %zu",
-                    ret->size, sizeof *ret);
-  if (index >= (size_t)m->params->n)
+                    ret_parameter->size, sizeof *ret_parameter);
+  if (index >= (size_t)module->params->n)
     return api_fail(error, CLV_RANGE, "module '%s' has %d parameters and buffers, no number %zu",
-                    m->name, m->params->n, index);
-  LOCKED(m->runtime);
-  describe(m, index, ret);
+                    module->name, module->params->n, index);
+  LOCKED(module->runtime);
+  describe(module, index, ret_parameter);
   return CLEAVE_OK;
 }
 
 /* ---- to a file ------------------------------------------------------------------------------- */
 
 static cleave_status check_arguments(const cleave_runtime *rt, const cleave_module *m,
-                                     cleave_state_kind kind, const char *path,
-                                     cleave_error *error) {
-  if (!rt || !m || !path)
-    return api_fail(error, CLV_INVALID, "%s is NULL", !rt ? "runtime" : !m ? "module" : "path");
+                                     cleave_state_kind kind, cleave_error *error) {
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (kind != CLEAVE_STATE_WEIGHTS && kind != CLEAVE_STATE_OPTIMIZER)
     return api_fail(error, CLV_INVALID, "no kind of state %d", (int)kind);
@@ -86,11 +83,12 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
 cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const char *path, uint64_t deadline_ms,
                                 cleave_error *error) {
+  GIVEN(runtime, module, path);
   cleave_state state = {0};
-  PASS(check_arguments(runtime, module, kind, path, error));
+  PASS(check_arguments(runtime, module, kind, error));
   PASS(cleave_state_read(runtime, module, kind, deadline_ms, &state, error));
   cleave_status status = write_state(module, path, &state, error);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
   return status;
 }
 
@@ -172,11 +170,12 @@ static cleave_status match(const cleave_module *m, const clv_weights_file *f, co
 cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const char *path, uint64_t deadline_ms,
                                 cleave_error *error) {
+  GIVEN(runtime, module, path);
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(wanted_done) wanted w = {0};
   CLV_AUTO(clv_freep) cleave_named *items = NULL;
   clv_err why;
-  PASS(check_arguments(runtime, module, kind, path, error));
+  PASS(check_arguments(runtime, module, kind, error));
   if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return failed(module, &why, error);
   PASS(want_all(module, kind, &w, error));
   TRY(clv_alloc(w.n, sizeof *items, &items, &err));

@@ -129,6 +129,7 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept *
 
 cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                           cleave_kept *ret_kept, cleave_error *error) {
+  GIVEN(runtime, ret_kept);
   api_value *v;
   api_kept *k = NULL;
   clv_packet *p;
@@ -254,6 +255,7 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
 cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
                               cleave_kept handle, cleave_reference *ret_reference,
                               cleave_error *error) {
+  GIVEN(runtime, ret_reference);
   api_context *c;
   api_value *v;
   api_kept *k;
@@ -340,6 +342,7 @@ cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uint64_t deadline_ms,
                                 cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_kept *k;
@@ -354,6 +357,7 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uin
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, ret_place);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -364,6 +368,7 @@ cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
                                     bool *ret_confirmed, cleave_error *error) {
+  GIVEN(runtime, ret_confirmed);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -374,6 +379,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
                                   cleave_error *error) {
+  GIVEN(runtime);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));

@@ -241,46 +241,56 @@ cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o
 cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_options *options,
                                  const char *layers, const cleave_input *input,
                                  cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, layers, input, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_layers_graph(layers, input, options->first_layer, 0, NULL, &graph, error));
-  return api_module_make(runtime, options, NULL, graph, ret_module, error);
+  PASS(api_layers_graph(layers, input, o.first_layer, 0, NULL, &graph, error));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
                                 const cleave_graph *graph, cleave_module **ret_module,
                                 cleave_error *error) {
+  GIVEN(runtime, options, graph, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *copy;
   TRY(api_graph_copy(api_graph_of(graph), &copy, &err));
-  return api_module_make(runtime, options, NULL, copy, ret_module, error);
+  return api_module_make(runtime, &o, NULL, copy, ret_module, error);
 }
 
 cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                        const cleave_module_options *options, const char *arch,
                                        const char *attributes, const cleave_input *input,
                                        cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, arch, input, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_arch_graph(arch, attributes, options->layers, input, &graph, error));
-  return api_module_make(runtime, options, NULL, graph, ret_module, error);
+  PASS(api_arch_graph(arch, attributes, o.layers, input, &graph, error));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_options *options,
                                const char *kind, const cleave_input *prediction,
                                cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, kind, prediction, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
   clv_shape shape;
   PASS(api_shape_in(prediction->rank, prediction->shape, &shape, error));
   if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
   TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
-  return api_module_make(runtime, options, NULL, graph, ret_module, error);
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
 }
 
-const char *cleave_module_name(const cleave_module *module) { return module->name; }
-const char *cleave_module_device(const cleave_module *module) { return module->device; }
+const char *cleave_module_name(const cleave_module *module) { return module ? module->name : NULL; }
+const char *cleave_module_device(const cleave_module *module) {
+  return module ? module->device : NULL;
+}
 const char *cleave_module_node(const cleave_module *module) {
-  return module->runtime->peers[module->node].name;
+  return module ? module->runtime->peers[module->node].name : NULL;
 }
 const char *cleave_module_weight(const cleave_module *module, size_t index) {
-  return index < (size_t)module->params->n ? module->params->list[index].name : NULL;
+  return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
 
 /* ---- placing it ------------------------------------------------------------------------------ */
@@ -290,7 +300,7 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
     api_pending_weight *w = &m->weights[m->n_weights - 1];
     api_state_item item = {.tensor = w->tensor};
     snprintf(item.name, sizeof item.name, "%s", w->name);
-    PASS(api_state_put(m, CLV_STATE_WEIGHTS, &item, 1, until_ns, error));
+    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
     clv_tensor_unref(w->tensor);
     free(w->name);
     m->n_weights--;
@@ -321,6 +331,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
 
 cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module, bool input_grads,
                                   uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
   LOCKED(runtime);
   return api_module_place(module, input_grads, deadline_ms, error);
 }
@@ -443,9 +454,14 @@ void api_modules_node_fail(cleave_runtime *rt, uint32_t node) {
   }
 }
 
-void cleave_module_release(cleave_module *module) {
-  if (!module) return;
-  LOCKED(module->runtime);
+cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
+                                    cleave_error *error) {
+  if (!module) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (module->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
+  LOCKED(runtime);
   module->released = true;
   api_module_look(module);
+  return CLEAVE_OK;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "master/api/life_int.h"
+#include "master/api/gradients_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
@@ -20,6 +21,7 @@ static int by_number(const void *a, const void *b) {
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                    size_t n_groups, double clip_norm,
                                    cleave_optimizer **ret_optimizer, cleave_error *error) {
+  GIVEN(runtime, groups, ret_optimizer);
   cleave_optimizer *o;
   size_t n = 0;
   for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
@@ -53,11 +55,16 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-void cleave_optimizer_release(cleave_optimizer *optimizer) {
-  if (!optimizer) return;
-  LOCKED(optimizer->runtime);
+cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                       cleave_error *error) {
+  if (!optimizer) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (optimizer->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+  LOCKED(runtime);
   optimizer->released = true;
   api_optimizer_look(optimizer);
+  return CLEAVE_OK;
 }
 
 void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps) {
@@ -264,6 +271,14 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
   return CLEAVE_OK;
 }
 
+static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    c->stepped[m->index] = c->has_gradient[m->index];
+    m->changes += apply && c->has_gradient[m->index];
+  }
+}
+
 /* ---- final steps --------------------------------------------------------------------------------
  *
  * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
@@ -278,8 +293,7 @@ static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, doub
   rt->stepping_apply = apply;
   rt->stepping_scale = scale;
   c->final_step = true;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
 }
 
 /* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
@@ -349,23 +363,19 @@ static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, dou
   cleave_error why;
   cleave_status status = apply_all(o, c, ~(api_node_set)0, apply, scale, &why);
   o->steps++;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
   if (status == CLEAVE_OK) return CLEAVE_OK;
   api_context_fail(rt, c, &why, 0);
   PASS(settle(rt, until_ns, error));
   return api_context_failure(c, error);
 }
 
-cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                          cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
-                          cleave_error *error) {
+cleave_status api_take_step(cleave_optimizer *optimizer, cleave_context handle,
+                            uint64_t deadline_ms, uint64_t until, cleave_stepped *ret,
+                            cleave_error *error) {
   api_context *c;
   double norm_sq;
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  api_send_step(runtime);
-  PASS(api_take_late_error(runtime, error));
+  cleave_runtime *runtime = optimizer->runtime;
   if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
     PASS(api_decided(runtime, until, error));
   PASS(api_find_context(runtime, handle, &c, error));

@@ -20,9 +20,8 @@ struct cleave_parallel {
 };
 
 void api_parallel_free(cleave_parallel *p);
-/* Its runtime's; and neither of them, nor the third argument, which is called so, is NULL. */
+/* It is that runtime's. */
 cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
-                                 const void *third, const char *name,
                                  cleave_error *error) CLEAVE_RESULT;
 
 #endif

@@ -10,6 +10,7 @@
 cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                              cleave_context handle, cleave_module *module, uint64_t ahead,
                              uint32_t position, bool keep, double *ret_lr, cleave_error *error) {
+  GIVEN(runtime, optimizer, module);
   api_context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
@@ -30,7 +31,8 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
   api_module_used(c, module);
-  c->stepped[module->index] = true;
+  c->stepped[module->index] = c->planned[module->index] = true;
+  module->changes++;
   if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
   return CLEAVE_OK;
 }
@@ -44,6 +46,7 @@ static double rate(uint64_t bytes, uint64_t ns) {
 
 cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t deadline_ms,
                              cleave_link_measure *ret, cleave_error *error) {
+  GIVEN(runtime, ret);
   uint64_t ns = 0;
   clv_link_counts now;
   if (node == 0 || node >= runtime->n_peers)

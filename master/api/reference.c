@@ -48,6 +48,7 @@ static cleave_status fetch(cleave_runtime *rt, api_value *v, uint64_t deadline_m
 
 cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_value *v;
@@ -61,6 +62,7 @@ cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference
 cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   cleave_place place;
   PASS(cleave_owner(runtime, reference, &place, error));
   if (strcmp(place.node, "master") != 0) {
@@ -86,6 +88,7 @@ static cleave_status find_future(cleave_runtime *rt, cleave_future handle, api_v
 
 cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_t deadline_ms,
                           cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_value *v;
@@ -100,6 +103,7 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
 
 cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                     cleave_error *error) {
+  GIVEN(runtime);
   api_value *v;
   LOCKED(runtime);
   PASS(find_future(runtime, future, &v, error));
@@ -112,6 +116,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
 
 cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference, const char *node,
                              cleave_error *error) {
+  GIVEN(runtime, node);
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
@@ -125,6 +130,7 @@ cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference
 
 cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
                            cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, ret_place);
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
@@ -147,8 +153,9 @@ static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error)
   return CLEAVE_OK;
 }
 
-cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
-                             cleave_error *error) {
+cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference reference,
+                                       cleave_error *error) {
+  GIVEN(runtime);
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));

@@ -98,8 +98,9 @@ static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
-  *ret_counts = (cleave_counts){.idle_ns = clv_node_idle_ns(runtime->node)};
-  for (uint32_t i = 1; i < runtime->n_peers; i++) {
+  if (!ret_counts) return;
+  *ret_counts = (cleave_counts){.idle_ns = runtime ? clv_node_idle_ns(runtime->node) : 0};
+  for (uint32_t i = 1; runtime && i < runtime->n_peers; i++) {
     clv_link_counts c;
     clv_link_count(runtime->peers[i].link, &c);
     ret_counts->bytes_up += c.bytes_out;
@@ -121,7 +122,7 @@ const char *api_silence(const cleave_runtime *rt, char *buf, size_t len) {
 }
 
 const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
-  return node < runtime->n_peers ? runtime->peers[node].name : NULL;
+  return runtime && node < runtime->n_peers ? runtime->peers[node].name : NULL;
 }
 
 int api_find_node(const cleave_runtime *rt, const char *name) {
@@ -193,14 +194,14 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 static void runtime_free(cleave_runtime *rt);
 
 static bool wanted(const cleave_options *o, const char *worker) {
-  bool any = !o || !o->workers;
+  bool any = !o->workers;
   for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
   return any;
 }
 
 static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options *o,
                                   cleave_error *error) {
-  for (size_t i = 0; o && o->workers && i < o->n_workers; i++)
+  for (size_t i = 0; o->workers && i < o->n_workers; i++)
     if (api_find_node(rt, o->workers[i]) <= 0)
       return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", o->workers[i],
                       rt->config->file);
@@ -223,9 +224,9 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
 
 static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
   const clv_session_config *c = rt->config;
-  rt->deadline_ms = o && o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
+  rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
   rt->direct = c->transfer == CLV_TRANSFER_DIRECT;
-  rt->via_master = o && o->via_master;
+  rt->via_master = o->via_master;
   if (c->n_workers >= API_MAX_NODES)
     return api_fail(error, CLV_INVALID, "%zu workers; at most %d", c->n_workers, API_MAX_NODES - 1);
   TRY(clv_alloc(c->n_workers + 1, sizeof *rt->peers, &rt->peers, &err));
@@ -242,13 +243,11 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   PASS(identify(rt, error));
   rt->complaints.left_out = api_left_out;
   rt->complaints.user = rt;
-  if (o) {
-    rt->single_thread = o->single_thread;
-    rt->may_send = o->may_send;
-    rt->on_event = o->on_event;
-    rt->notice = (clv_notifier){o->on_notice, o->user};
-    rt->user = o->user;
-  }
+  rt->single_thread = o->single_thread;
+  rt->may_send = o->may_send;
+  rt->on_event = o->on_event;
+  rt->notice = (clv_notifier){o->on_notice, o->user};
+  rt->user = o->user;
   if (rt->n_peers > 1) PASS(api_connect(rt, error));
   return start_node(rt, error);
 }
@@ -262,6 +261,7 @@ static cleave_status join_worker(api_peer *p, cleave_error *error) {
 cleave_status api_open_in(const api_world *world, const clv_session_config *config,
                           const cleave_options *options, cleave_runtime **ret,
                           cleave_error *error) {
+  OPTIONS_IN(cleave_options, o, options);
   cleave_runtime *rt;
   TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
@@ -277,7 +277,7 @@ cleave_status api_open_in(const api_world *world, const clv_session_config *conf
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&rt->changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
-  cleave_status status = fill(rt, options, error);
+  cleave_status status = fill(rt, &o, error);
   if (status == CLEAVE_OK && rt->n_peers > 1) {
     for (uint32_t i = 1; i < rt->n_peers && status == CLEAVE_OK; i++)
       status = join_worker(&rt->peers[i], error);
@@ -297,6 +297,7 @@ cleave_status cleave_open_config(const clv_session_config *config, const cleave_
 
 cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,
                                cleave_runtime **ret_runtime, cleave_error *error) {
+  GIVEN(path, text, ret_runtime);
   clv_session_config *config;
   PASS(api_read_config(path, text, &config, error));
   cleave_status status = cleave_open_config(config, options, ret_runtime, error);
@@ -309,6 +310,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
 
 cleave_status cleave_open(const char *path, const cleave_options *options,
                           cleave_runtime **ret_runtime, cleave_error *error) {
+  GIVEN(path, ret_runtime);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   TRY(clv_file_read(path, (size_t)1 << 20, &text, &err));
   return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);

@@ -8,18 +8,19 @@
 #include <string.h>
 
 #include "master/api/life_int.h"
+#include "master/api/gradients_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void leave(cleave_runtime *rt, api_state_request *r) {
+void api_state_leave(cleave_runtime *rt, api_state_request *r) {
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
   clv_tensor_unref(r->found);
 }
 
-static cleave_status await(cleave_module *m, api_state_request *r, const char *what,
-                           uint64_t until_ns, cleave_error *error) {
+cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
+                              uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   while (!r->failed && !(r->answered && r->got >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
@@ -31,6 +32,19 @@ static cleave_status await(cleave_module *m, api_state_request *r, const char *w
   }
   if (r->failed && error) *error = r->failure;
   return r->failed ? r->failure.status : CLEAVE_OK;
+}
+
+cleave_status api_state_ask(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            api_state_request *r, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  r->id = ++rt->next_id;
+  r->node = m->node;
+  TRY(clv_packet_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
+  api_name_module(p, m);
+  r->next = rt->requests;
+  rt->requests = r;
+  return api_send(rt, m->node, p, error);
 }
 
 /* What a node says of a parameter has the parameter's shape. */
@@ -46,41 +60,30 @@ static cleave_status check_item(const cleave_module *m, const char *name, const 
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  api_state_request r = {
-      .id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
-  clv_packet *p;
-  TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
-  api_name_module(p, m);
-  rt->requests = &r;
-  cleave_status status = api_send(rt, m->node, p, error);
-  if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
+  api_state_request r = {.wanted = name};
+  cleave_status status = api_state_ask(m, what, context_id, &r, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, name, until_ns, error);
   if (status == CLEAVE_OK) status = check_item(m, name, r.found, error);
   if (status == CLEAVE_OK) *ret = clv_steal(&r.found);
   if (status == CLEAVE_OK && ret_device) memcpy(ret_device, r.device, sizeof r.device);
-  leave(rt, &r);
+  api_state_leave(m->runtime, &r);
   return status;
 }
 
 cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
                               uint32_t count, uint64_t until_ns, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  api_state_request r = {
-      .id = ++rt->next_id, .node = m->node, .items = items, .count = count, .next = rt->requests};
-  clv_packet *p;
-  TRY(clv_packet_state_get(rt->pool, 0, r.id, m->index, what, &p, &err));
-  api_name_module(p, m);
-  rt->requests = &r;
-  cleave_status status = api_send(rt, m->node, p, error);
-  if (status == CLEAVE_OK) status = await(m, &r, "the state", until_ns, error);
-  leave(rt, &r);
+  api_state_request r = {.items = items, .count = count};
+  cleave_status status = api_state_ask(m, what, 0, &r, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, "the state", until_ns, error);
+  api_state_leave(m->runtime, &r);
   return status;
 }
 
-static cleave_status put_item(cleave_module *m, clv_state_what what, const api_state_item *item,
-                              uint32_t index, uint32_t n, uint64_t message, cleave_error *error) {
+static cleave_status put_item(cleave_module *m, clv_state_what what, uint64_t context_id,
+                              const api_state_item *item, uint32_t index, uint32_t n,
+                              uint64_t message, cleave_error *error) {
   clv_packet *p;
-  PASS(api_packet(m->runtime, CLV_STATE_PUT, 0, message, &p, error));
+  PASS(api_packet(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
   api_name_module(p, m);
   p->frame.state.what = what;
   p->frame.state.index = index;
@@ -90,22 +93,25 @@ static cleave_status put_item(cleave_module *m, clv_state_what what, const api_s
   return api_send(m->runtime, m->node, p, error);
 }
 
-cleave_status api_state_put(cleave_module *m, clv_state_what what, const api_state_item *items,
-                            uint32_t n, uint64_t until_ns, cleave_error *error) {
+cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            const api_state_item *items, uint32_t n, uint64_t until_ns,
+                            cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   api_state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
   cleave_status status = CLEAVE_OK;
   rt->requests = &r;
+  m->changes += what == CLV_STATE_WEIGHTS;
   for (uint32_t i = 0; i < n && status == CLEAVE_OK; i++)
-    status = put_item(m, what, &items[i], i, n, r.id, error);
-  if (status == CLEAVE_OK) status = await(m, &r, items[0].name, until_ns, error);
-  leave(rt, &r);
+    status = put_item(m, what, context_id, &items[i], i, n, r.id, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, items[0].name, until_ns, error);
+  api_state_leave(rt, &r);
   return status;
 }
 
 cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
+  GIVEN(runtime, module, name, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(api_check_weight(module, name, NULL, error));
   {
@@ -124,6 +130,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
                                   const cleave_tensor *tensor, uint64_t deadline_ms,
                                   cleave_error *error) {
+  GIVEN(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(api_check_weight(module, name, tensor, error));
   PASS(api_tensor_in(runtime->pool, tensor, &t, error));
@@ -133,7 +140,8 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
   PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
   api_state_item item = {.tensor = t};
   snprintf(item.name, sizeof item.name, "%s", name);
-  return api_state_put(module, CLV_STATE_WEIGHTS, &item, 1, api_until(runtime, deadline_ms), error);
+  return api_state_put(module, CLV_STATE_WEIGHTS, 0, &item, 1, api_until(runtime, deadline_ms),
+                       error);
 }
 
 /* ---- whole state_dicts ----------------------------------------------------------------------- */
@@ -142,6 +150,7 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   uint32_t trainable = 0;
   int moments = 0;
+  if (!m) return 0;
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
   for (int i = 0; i < m->params->n; i++) trainable += m->params->list[i].trainable;
@@ -224,6 +233,7 @@ static cleave_status read_items(cleave_runtime *rt, cleave_module *m, cleave_sta
 cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, uint64_t deadline_ms,
                                 cleave_state *ret_state, cleave_error *error) {
+  GIVEN(runtime, module, ret_state);
   uint32_t n = (uint32_t)cleave_state_count(module, kind);
   api_state_item *items;
   cleave_state state = {0};
@@ -234,7 +244,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
   if (status == CLEAVE_OK)
     *ret_state = state;
   else
-    cleave_state_done(&state);
+    cleave_state_free(&state);
   return status;
 }
 
@@ -264,12 +274,14 @@ static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_stat
   PASS(api_module_place(m, false, deadline_ms, error));
   PASS(api_no_window(rt, error));
   PASS(api_decided(rt, until, error));
-  return api_state_put(m, (clv_state_what)kind, items, n, until, error);
+  return api_state_put(m, (clv_state_what)kind, 0, items, n, until, error);
 }
 
 cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                  cleave_state_kind kind, const cleave_named *items, size_t n,
                                  uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
+  if (n) GIVEN(items);
   api_state_item *list;
   if (n > cleave_state_count(module, kind))
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, module->name,
@@ -283,11 +295,11 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
   return status;
 }
 
-void cleave_state_done(cleave_state *state) {
+void cleave_state_free(cleave_state *state) {
   if (!state) return;
   for (size_t i = 0; i < state->n; i++) {
     free((char *)(uintptr_t)state->items[i].name);
-    cleave_tensor_done(&state->items[i].tensor);
+    cleave_tensor_free(&state->items[i].tensor);
   }
   free(state->items);
   *state = (cleave_state){0};

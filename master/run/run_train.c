@@ -90,7 +90,8 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
 
 typedef struct loop {
   clv_loader *loader;
-  uint64_t total, saved_at;
+  uint64_t whole, total; /* steps of the session; where this attempt stops */
+  uint64_t saved_at;
   uint64_t first, taken; /* steps before this attempt; its steps that changed the weights */
   uint64_t skipped;      /* the last steps in a row that did not */
   uint64_t bad_losses, bad_gradients; /* all that did not, by what was not finite */
@@ -202,12 +203,21 @@ static void print_notice(clv_run *r) {
   clv_reporter_notice(r->reporter, text, json.data);
 }
 
-/* Whether stages have to be at the same step after this batch. */
+/* Whether a round ends with this batch although it is not full. Only what the session states may
+ * say so: the weights of an asynchronous schedule depend on where its rounds end, and whoever
+ * interrupts or saves must not change them. */
 static bool must_flush(const clv_run *r, const loop *l, const clv_batch *batch) {
   uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) + 1;
-  uint64_t every = r->config->checkpoint.every_steps;
-  return batch->last || step >= l->total || (every && step % every == 0) ||
-         (r->o->interrupted && *r->o->interrupted);
+  return batch->last || step >= l->whole;
+}
+
+/* The end of the round in which step `step` is, counted from 1. Rounds begin anew with an epoch. */
+static uint64_t round_end(const clv_run *r, const loop *l, uint64_t step) {
+  uint64_t round = clv_pipeline_round(r->config), per_epoch = clv_loader_per_epoch(l->loader);
+  if (!step || !per_epoch) return step;
+  uint64_t epoch = (step - 1) / per_epoch * per_epoch, within = step - epoch;
+  uint64_t end = epoch + CLV_MIN((within + round - 1) / round * round, per_epoch);
+  return CLV_MIN(end, l->whole);
 }
 
 /* The steps of a round share what travelled. */
@@ -232,19 +242,25 @@ static clv_code one_step(clv_run *r, loop *l, const clv_batch *batch, clv_err *e
                   MAX_SKIPPED_STEPS);
 }
 
+/* Checkpoints wait for the round: one is due when it has passed a multiple of every_steps. */
+static clv_code end_round(clv_run *r, loop *l, uint64_t before, bool epoch_ends, clv_err *err) {
+  uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
+  /* First, or a run that ends in between would go on without the validation. */
+  if (epoch_ends) CLV_TRY(validate(r, l, l->epoch, err));
+  return every && step / every != before / every ? save(r, l, err) : CLV_OK;
+}
+
 static clv_code train_loop(clv_run *r, loop *l, clv_err *err) {
-  while (clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) < l->total) {
+  uint64_t before;
+  while ((before = clv_trainer_step_count(r->trainer)) < l->total) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(l->loader, &batch, err));
     if (!batch.n) break;
     if (batch.at.epoch != l->epoch) clv_policy_begin_epoch(r->policy, 0);
     CLV_TRY(one_step(r, l, &batch, err));
-    uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-    bool whole = !clv_trainer_waiting(r->trainer);
     l->epoch = batch.at.epoch;
-    /* First, or a run that ends in between would go on without the validation. */
-    if (batch.last) CLV_TRY(validate(r, l, l->epoch, err));
-    if (every && step % every == 0 && whole) CLV_TRY(save(r, l, err));
+    if (clv_trainer_waiting(r->trainer)) continue;
+    CLV_TRY(end_round(r, l, before, batch.last, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
   return save(r, l, err);
@@ -298,9 +314,9 @@ static clv_code start(clv_run *r, loop *l, clv_err *err) {
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
-  l->total = whole_length(r, l->loader);
-  clv_trainer_set_length(r->trainer, l->total);
-  if (r->o->max_steps) l->total = CLV_MIN(l->total, r->o->max_steps);
+  l->whole = l->total = whole_length(r, l->loader);
+  clv_trainer_set_length(r->trainer, l->whole);
+  if (r->o->max_steps) l->total = CLV_MIN(l->whole, round_end(r, l, r->o->max_steps));
   clv_run_metrics_attach(r->metrics, r->trainer, l->total);
   return open_reporter(r, l, err);
 }

@@ -13,9 +13,11 @@ static cleave_optimizer *adam;
 
 static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
-  cleave_module_options cpu = {.name = "preprocessor"};
-  cleave_module_options gpu = {.name = "gpu_model", .at = "w1", .device = "auto"};
-  cleave_module_options beside = {.name = "criterion", .at = "w1", .device = "auto"};
+  cleave_module_options cpu = {.size = sizeof cpu, .name = "preprocessor"};
+  cleave_module_options gpu = {
+      .size = sizeof gpu, .name = "gpu_model", .at = "w1", .device = "auto"};
+  cleave_module_options beside = {
+      .size = sizeof beside, .name = "criterion", .at = "w1", .device = "auto"};
   MUST(cleave_load_layers(seed.rt, &cpu, "[{op: scale, factor: 0.5}]", &rows, &preprocessor,
                           &seed.e));
   MUST(cleave_load_layers(seed.rt, &gpu, "[{op: linear, name: fc1, out: 10}]", &rows, &model,

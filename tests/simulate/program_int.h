@@ -95,6 +95,7 @@ typedef struct program {
   int n_optimizers;
   bool wide, final; /* final: steps are */
   bool hurries;     /* no time passes before what it does next */
+  bool leaves_gap;  /* the next call has positions, and the last of them never comes */
   bool neighbours;  /* the third module keeps statistics and is where the second is */
   int64_t width;    /* of what is wide */
   scope scopes[CONTEXTS];

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,7 +68,13 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   cleave_reference in[2];
   int n = inputs_of(m->kind), c = number_of(p, s);
   bool there = s->made && (!after || after->ref.id), async = one_in(p, 6) && !after;
-  cleave_call_options o = {.to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  cleave_call_options o = {.size = sizeof o, .to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  if (p->leaves_gap) {
+    async = false;
+    o.position = 1;
+    o.backward_position = 2;
+    o.weight_position = 4;
+  }
   if (after) o.after = after->ref;
   uint32_t to = below(p, SIM_PLACES);
   if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
@@ -157,8 +164,8 @@ void release(program *p, scope *s, value *v) {
     skip(p, "release");
     return;
   }
-  DO(p, cleave_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d", number_of(p, s),
-     (int)(v - s->values));
+  DO(p, cleave_reference_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d",
+     number_of(p, s), (int)(v - s->values));
 }
 
 static void do_release(program *p, scope *s) {
@@ -221,7 +228,7 @@ void do_open(program *p) {
   scope *s = &p->scopes[p->n_scopes++];
   *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
   s->evaluation = one_in(p, 6);
-  cleave_context_options o = {.evaluation = s->evaluation};
+  cleave_context_options o = {.size = sizeof o, .evaluation = s->evaluation};
   s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
                number_of(p, s), s->evaluation ? " to evaluate" : "");
   anybody(p);
@@ -344,12 +351,13 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
     there &= roots[i].id != 0;
   }
+  const cleave_backward_options o = {.size = sizeof o, .weights = weights, .retain = retain};
   s->passed = true;
   if (!there)
     skip(p, "backward");
   else
-    DO(p, cleave_backward_weighted(p->rt, s->id, roots, weights, n, retain, 0, &p->error), s->needs,
-       s->stands, "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
+    DO(p, cleave_backward_with(p->rt, s->id, roots, n, &o, &p->error), s->needs, s->stands,
+       "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
 }
 
 /* What has come of values when their context fails is nobody's to say: they come before. */
@@ -376,6 +384,62 @@ static void do_backward(program *p, scope *s) {
   read_gradients(p, s);
 }
 
+/* From a value of some module, with a gradient of the program's. */
+static void do_backward_from(program *p, scope *s) {
+  static float numbers[ROWS * WIDEST_WIDTH];
+  value *v = any_value(p, s, false);
+  if (!v || (s->old && (moves_statistics(p, s) || s->undecided))) return;
+  if (s->old) fetch_all(p, s);
+  size_t n = (size_t)(s->rows * NARROW_WIDTH);
+  for (size_t i = 0; i < n; i++) numbers[i] = (float)below(p, 2001) / 1000 - 1;
+  const cleave_tensor given = CLEAVE_TENSOR_F32(numbers, s->rows, NARROW_WIDTH);
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &given, .retain = one_in(p, 3)};
+  s->passed = true;
+  if (!s->made || !v->ref.id)
+    skip(p, "backward");
+  else
+    DO(p, cleave_backward_with(p->rt, s->id, &v->ref, 1, &o, &p->error), s->needs, s->stands,
+       "c%d: backward from a gradient of v%d", number_of(p, s), (int)(v - s->values));
+  if (s->old) s->needs |= s->stands;
+  read_gradients(p, s);
+}
+
+static void note_list(program *p, cleave_gradients *list) {
+  for (size_t i = 0; i < list->n; i++) note_tensor(p, &list->items[i].tensor);
+  cleave_gradients_free(list);
+}
+
+static void do_list(program *p, scope *s) {
+  cleave_gradients list;
+  if (!s->made)
+    skip(p, "gradients");
+  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->error), s->needs, s->stands,
+              "c%d: all gradients", number_of(p, s)))
+    note_list(p, &list);
+}
+
+/* A gradient that is not finite holds a step back. */
+static void do_write_gradient(program *p, scope *s) {
+  int module = (int)below(p, (uint32_t)p->n_stages);
+  const stage *m = &p->stages[module];
+  const char *name = cleave_module_weight(m->module, below(p, 2));
+  float factor = one_in(p, 6) ? INFINITY : 0.5f;
+  if (!s->passed || !name) return;
+  bool read =
+      s->made && DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
+                    s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
+                    module, name);
+  if (!read) {
+    skip(p, "write of a gradient");
+    return;
+  }
+  for (size_t i = 0; i < cleave_tensor_count(&p->tensor); i++)
+    ((float *)p->tensor.data)[i] *= factor;
+  DO(p, cleave_gradient_write(p->rt, s->id, m->module, name, &p->tensor, 0, &p->error),
+     s->needs | bit(m->place), s->stands, "c%d: write gradient of m%d %s", number_of(p, s), module,
+     name);
+}
+
 static void do_step(program *p, scope *s) {
   cleave_stepped stepped = {0};
   int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
@@ -399,8 +463,9 @@ static void do_step(program *p, scope *s) {
 
 void do_in_scope(program *p, scope *s) {
   static void (*const all[])(program *, scope *) = {
-      do_call, do_call,  do_call,  do_call, do_call, do_loss, do_backward, do_backward, do_step,
-      do_step, do_fetch, do_fetch, do_keep, do_use,  do_use,  do_release,  do_send,     do_close};
+      do_call,     do_call,    do_call, do_call,  do_call,          do_loss, do_backward,
+      do_backward, do_step,    do_step, do_fetch, do_fetch,         do_keep, do_use,
+      do_use,      do_release, do_send, do_close, do_backward_from, do_list, do_write_gradient};
   all[below(p, CLV_COUNT(all))](p, s);
 }
 
@@ -462,7 +527,7 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
                  m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
   anybody(p);
   for (size_t i = 0; good && i < state.n; i++) note_tensor(p, &state.items[i].tensor);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
 }
 
 void do_read_state(program *p, stage *m) {

@@ -13,7 +13,7 @@ static int n_loops;
 static const char *folder;
 
 static bool module_on(const char *name, const char *at, uint64_t seed, cleave_module **ret) {
-  cleave_module_options o = {.name = name, .at = at, .seed = seed};
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = seed};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}, {op: tanh}]", &input, ret, e));
   return true;
@@ -43,7 +43,7 @@ static bool load_call_release(const char *at, uint64_t seed, cleave_tensor *ret)
   cleave_module *m;
   DO(module_on("again", at, seed, &m));
   DO(one_call(m, ret));
-  cleave_module_release(m);
+  cleave_module_release(rt, m, NULL);
   return true;
 }
 
@@ -56,7 +56,7 @@ static bool many_are_loaded_and_released(void) {
     if (i < 16 || i >= n_loops - 16) note(&t);
   }
   CHECK(is_asked("end"));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -80,13 +80,13 @@ static bool trained_once(int i) {
   MUST(cleave_step(rt, o, c, 0, &done, e));
   CHECK(done.applied);
   digest = (digest ^ (uint64_t)(done.norm * 1e12)) * UINT64_C(1099511628211);
-  if (i % 5 == 0) cleave_optimizer_release(o);
-  for (int k = 0; k < 2; k++) cleave_module_release(all[k]);
-  cleave_module_release(n.loss);
+  if (i % 5 == 0) cleave_optimizer_release(rt, o, NULL);
+  for (int k = 0; k < 2; k++) cleave_module_release(rt, all[k], NULL);
+  cleave_module_release(rt, n.loss, NULL);
   DO(close_context(c));
-  if (i % 5) cleave_optimizer_release(o);
+  if (i % 5) cleave_optimizer_release(rt, o, NULL);
   note(&dx);
-  cleave_tensor_done(&dx);
+  cleave_tensor_free(&dx);
   return true;
 }
 
@@ -107,7 +107,7 @@ static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
   DO(open_context(&c));
   DO(run_net(&n, c, 11, &x, &out, &loss));
   cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
-  for (int i = 0; i < 3 && released; i++) cleave_module_release(all[i]);
+  for (int i = 0; i < 3 && released; i++) cleave_module_release(rt, all[i], NULL);
   for (int i = 0; i < 3 && released; i++) /* of the same name, beside them */
     DO(module_on(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
   DO(backward(c, loss, true));
@@ -115,7 +115,7 @@ static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
   MUST(cleave_leaf_gradient(rt, x, dx, e));
   MUST(cleave_to_here(rt, out, 0, y, e));
   DO(close_context(c));
-  for (int i = 0; i < 3; i++) cleave_module_release(released ? other[i] : all[i]);
+  for (int i = 0; i < 3; i++) cleave_module_release(rt, released ? other[i] : all[i], NULL);
   return true;
 }
 
@@ -130,8 +130,8 @@ static bool a_context_goes_on_with_released_modules(void) {
   CHECK(same(&dx[0], &dx[1]) && same(&y[0], &y[1]));
   for (int i = 0; i < 2; i++) {
     note(&dx[i]);
-    cleave_tensor_done(&dx[i]);
-    cleave_tensor_done(&y[i]);
+    cleave_tensor_free(&dx[i]);
+    cleave_tensor_free(&y[i]);
   }
   return true;
 }
@@ -152,12 +152,12 @@ static bool calls_in_flight_come_home(void) {
       MUST(cleave_call(rt, c[i], m, &x, 1, &y[i], e));
     }
     MUST(cleave_context_end(rt, c[0], e));
-    cleave_module_release(m);
+    cleave_module_release(rt, m, NULL);
     MUST(cleave_to_here(rt, y[1], 0, &t, e));
     DO(close_context(c[1]));
     if (!round) note(&t);
   }
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -176,7 +176,7 @@ static bool a_kept_value_outlives_its_module(void) {
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   for (int i = 0; i < 2; i++) MUST(cleave_keep(rt, y, &k[i], e));
   MUST(cleave_to_here(rt, y, 0, &first, e));
-  cleave_module_release(m);
+  cleave_module_release(rt, m, NULL);
   DO(close_context(c));
   for (int i = 0; i < 3; i++) DO(load_call_release(at_a, 5, &t)); /* with its index */
   MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
@@ -185,9 +185,9 @@ static bool a_kept_value_outlives_its_module(void) {
   MUST(cleave_kept_release(rt, k[0], e));
   MUST(cleave_kept_fetch(rt, k[1], 0, &later, e));
   MUST(cleave_kept_release(rt, k[1], e));
-  cleave_tensor_done(&first);
-  cleave_tensor_done(&later);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&first);
+  cleave_tensor_free(&later);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -200,20 +200,20 @@ static bool a_name_is_free_when_its_module_is_released(void) {
   cleave_tensor t = {0};
   float numbers[12];
   fill(numbers, 12, 8);
-  cleave_module_options o = {.name = "twice", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "twice", .at = at_b};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   DO(module_on("twice", at_a, 1, &m));
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e), CLEAVE_EXISTS, "'twice'");
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
-  cleave_module_release(m);
+  cleave_module_release(rt, m, NULL);
   REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released"); /* c needs it still */
   MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e));
   MUST(cleave_rpc_sync(rt, c, other, &x, 1, 0, &y, &t, e));
   CHECK(cleave_tensor_count(&t) == 12 && ((float *)t.data)[0] == fmaxf(numbers[0], 0));
-  cleave_module_release(other);
-  cleave_tensor_done(&t);
+  cleave_module_release(rt, other, NULL);
+  cleave_tensor_free(&t);
   return close_context(c);
 }
 
@@ -223,7 +223,7 @@ static bool as_many_as_ever_after_a_release(void) {
   cleave_tensor t = {0};
   char name[32];
   int n = 0;
-  cleave_module_options o = {.name = "one more", .at = at_a};
+  cleave_module_options o = {.size = sizeof o, .name = "one more", .at = at_a};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   for (; n < MOST_MODULES; n++) {
     snprintf(name, sizeof name, "of many %d", n);
@@ -231,11 +231,11 @@ static bool as_many_as_ever_after_a_release(void) {
   }
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e), CLEAVE_EXHAUSTED, "255");
   for (int i = 0; i < n; i += 17) DO(one_call(m[i], &t));
-  for (int i = 0; i < n; i++) cleave_module_release(m[i]);
+  for (int i = 0; i < n; i++) cleave_module_release(rt, m[i], NULL);
   MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e));
-  cleave_module_release(more);
-  cleave_module_release(NULL);
-  cleave_tensor_done(&t);
+  cleave_module_release(rt, more, NULL);
+  cleave_module_release(rt, NULL, NULL);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -258,7 +258,8 @@ static bool parameters_can_be_asked(void) {
   cleave_optimizer *o;
   cleave_parameter p = {.size = sizeof p};
   const char *frozen[] = {"1.bias"}, *biases[] = {"*.bias"}, *first[] = {"0.weight"};
-  cleave_module_options of = {.name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
+  cleave_module_options of = {
+      .size = sizeof of, .name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
   CHECK(cleave_parameter_count(m) == 7 && cleave_parameter_count(NULL) == 0);
@@ -277,12 +278,13 @@ static bool parameters_can_be_asked(void) {
     MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   }
   REFUSED(cleave_parameter_info(m, 7, &p, e), CLEAVE_RANGE, "'asked' has 7");
-  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "module is NULL");
-  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID, "ret is NULL");
+  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "the argument module is NULL");
+  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID,
+          "the argument ret_parameter is NULL");
   p.size = 8;
   REFUSED(cleave_parameter_info(m, 0, &p, e), CLEAVE_INVALID, "8 bytes");
-  cleave_module_release(m);
-  cleave_optimizer_release(o);
+  cleave_module_release(rt, m, NULL);
+  cleave_optimizer_release(rt, o, NULL);
   return true;
 }
 
@@ -296,7 +298,7 @@ static const char *file(const char *name) {
 
 /* A learner with running statistics, of its own or as the file of another one says. */
 static bool learner(const char *name, const char *at, cleave_module **m, cleave_optimizer **o) {
-  cleave_module_options of = {.name = name, .at = at};
+  cleave_module_options of = {.size = sizeof of, .name = name, .at = at};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, m, e));
   cleave_group g = {.modules = m, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
@@ -340,8 +342,8 @@ static bool same_state(cleave_module *a, cleave_module *b, cleave_state_kind kin
     *ret &= strcmp(s.items[i].name, t.items[i].name) == 0 &&
             memcmp(s.items[i].tensor.data, t.items[i].tensor.data, bytes) == 0;
   }
-  cleave_state_done(&s);
-  cleave_state_done(&t);
+  cleave_state_free(&s);
+  cleave_state_free(&t);
   return true;
 }
 
@@ -371,16 +373,16 @@ static bool state_goes_to_files_and_back(void) {
   DO(saved(m[0], false, "weights.safetensors", "moments.safetensors")); /* over those */
   DO(read_weight(m[0], "0.weight", &t));
   note(&t);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   DO(saved(m[1], true, "others.safetensors", "moments.safetensors")); /* written by somebody else */
   DO(read_weight(m[1], "0.bias", &t));
   CHECK(((float *)t.data)[0] == 0.5f && ((float *)t.data)[4] == 4.5f);
   DO(read_weight(m[1], "1.num_batches_tracked", &t));
   CHECK(*(int64_t *)t.data == 0);
-  cleave_tensor_done(&t);
-  for (int i = 0; i < 2; i++) cleave_module_release(m[i]);
-  for (int i = 0; i < 2; i++) cleave_optimizer_release(o[i]);
-  cleave_module_release(loss);
+  cleave_tensor_free(&t);
+  for (int i = 0; i < 2; i++) cleave_module_release(rt, m[i], NULL);
+  for (int i = 0; i < 2; i++) cleave_optimizer_release(rt, o[i], NULL);
+  cleave_module_release(rt, loss, NULL);
   return true;
 }
 
@@ -421,9 +423,9 @@ static bool what_does_not_fit_is_told(void) {
   MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
   REFUSED(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("moments.safetensors"), 0, e),
           CLEAVE_INVALID, "unexpected");
-  cleave_module_release(plain);
-  cleave_module_release(m);
-  cleave_optimizer_release(o);
+  cleave_module_release(rt, plain, NULL);
+  cleave_module_release(rt, m, NULL);
+  cleave_optimizer_release(rt, o, NULL);
   return true;
 }
 

@@ -17,7 +17,7 @@ static bool is_empty(cleave_reference r, int64_t width) {
   cleave_tensor t = {0};
   MUST(cleave_to_here(rt, r, 0, &t, e));
   CHECK(t.rank == 2 && t.shape[0] == 0 && t.shape[1] == width && cleave_tensor_count(&t) == 0);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -26,7 +26,7 @@ static bool is_zeros(cleave_context c, cleave_module *m, const char *name, size_
   DO(gradient(c, m, name, &g));
   CHECK(cleave_tensor_count(&g) == n);
   for (size_t i = 0; i < n; i++) CHECK(((float *)g.data)[i] == 0);
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return true;
 }
 
@@ -66,12 +66,12 @@ static bool a_batch_of_nothing_goes_through(void) {
   DO(close_context(c));
   DO(read_weight(n.a, "0.weight", &after));
   CHECK(memcmp(before.data, after.data, 15 * sizeof(float)) == 0);
-  cleave_tensor_done(&t);
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
-  for (int i = 0; i < 2; i++) cleave_module_release(all[i]);
-  cleave_module_release(n.loss);
-  cleave_optimizer_release(o);
+  cleave_tensor_free(&t);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  for (int i = 0; i < 2; i++) MUST(cleave_module_release(rt, all[i], e));
+  MUST(cleave_module_release(rt, n.loss, e));
+  MUST(cleave_optimizer_release(rt, o, e));
   return true;
 }
 
@@ -100,16 +100,16 @@ static bool nothing_adds_nothing(void) {
   note(&g[0]);
   for (int i = 1; i < 3; i++)
     CHECK(memcmp(g[0].data, g[i].data, cleave_tensor_count(&g[0]) * sizeof(float)) == 0);
-  for (int i = 0; i < 3; i++) cleave_tensor_done(&g[i]);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&g[i]);
   cleave_module *all[] = {n.a, n.b, n.loss};
-  for (int i = 0; i < 3; i++) cleave_module_release(all[i]);
+  for (int i = 0; i < 3; i++) MUST(cleave_module_release(rt, all[i], e));
   return true;
 }
 
 static bool statistics_of_nothing_are_refused(void) {
   cleave_module *m;
   cleave_context c;
-  cleave_context_options evaluation = {.evaluation = true};
+  cleave_context_options evaluation = {.size = sizeof evaluation, .evaluation = true};
   cleave_reference x, y;
   cleave_tensor t = {0};
   DO(load("norm of nothing", at_a, "[{op: linear, out: 5}, {op: batchnorm, name: bn}]", 3, &m));
@@ -123,7 +123,7 @@ static bool statistics_of_nothing_are_refused(void) {
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   DO(is_empty(y, 5));
   DO(close_context(c));
-  cleave_module_release(m);
+  MUST(cleave_module_release(rt, m, e));
   return true;
 }
 
@@ -132,8 +132,8 @@ static bool statistics_of_nothing_are_refused(void) {
 static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_tensor *dx,
                        cleave_tensor *dw) {
   static const int64_t flat[] = {24, 5};
-  cleave_module_options o = {.name = "linear", .at = at_a, .seed = 4},
-                        of_loss = {.name = "loss of it", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "linear", .at = at_a, .seed = 4},
+                        of_loss = {.size = sizeof of_loss, .name = "loss of it", .at = at_b};
   cleave_input in = {CLEAVE_F32, rank, {0}}, out = {CLEAVE_F32, rank, {0}};
   cleave_module *m, *loss;
   cleave_context c;
@@ -161,8 +161,8 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   DO(gradient(c, m, "0.weight", dw));
   CHECK(y->rank == rank && y->shape[rank - 1] == 7 && dx->rank == rank && dw->rank == 2);
   DO(close_context(c));
-  cleave_module_release(m);
-  cleave_module_release(loss);
+  MUST(cleave_module_release(rt, m, e));
+  MUST(cleave_module_release(rt, loss, e));
   return true;
 }
 
@@ -185,8 +185,8 @@ static bool linear_takes_any_rank(void) {
   }
   for (int i = 0; i < 3; i++) {
     note(&flat[i]);
-    cleave_tensor_done(&flat[i]);
-    cleave_tensor_done(&t[i]);
+    cleave_tensor_free(&flat[i]);
+    cleave_tensor_free(&t[i]);
   }
   return true;
 }
@@ -195,11 +195,11 @@ static bool linear_takes_any_rank(void) {
 
 static bool add_of_scalars(cleave_module **ret) {
   cleave_graph *g;
-  cleave_module_options o = {.name = "sum", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "sum", .at = at_b};
   int a, b, sum, y;
   MUST(cleave_graph_new(&g, e));
-  MUST(cleave_graph_input(g, "a", CLEAVE_F32, NULL, 0, &a, e));
-  MUST(cleave_graph_input(g, "b", CLEAVE_F32, NULL, 0, &b, e));
+  MUST(cleave_graph_input(g, "a", CLEAVE_F32, (int64_t[1]){0}, 0, &a, e));
+  MUST(cleave_graph_input(g, "b", CLEAVE_F32, (int64_t[1]){0}, 0, &b, e));
   MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){a, b}, 2, &sum, e));
   MUST(cleave_graph_op(g, "scale", "{factor: 0.5}", NULL, &sum, 1, &y, e));
   MUST(cleave_load_graph(rt, &o, g, ret, e));
@@ -233,11 +233,11 @@ static bool scalars_are_inputs(void) {
   MUST(cleave_leaf_gradient(rt, x[1], &dx, e));
   note(&dx);
   DO(close_context(c));
-  for (int i = 0; i < 3; i++) cleave_tensor_done(&v[i]);
-  cleave_tensor_done(&dx);
-  cleave_tensor_done(&half);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&v[i]);
+  cleave_tensor_free(&dx);
+  cleave_tensor_free(&half);
   cleave_module *all[] = {n.a, n.b, n.loss, sum};
-  for (int i = 0; i < 4; i++) cleave_module_release(all[i]);
+  for (int i = 0; i < 4; i++) MUST(cleave_module_release(rt, all[i], e));
   return true;
 }
 
@@ -247,7 +247,7 @@ static bool what_cannot_be_is_told_at_load(void) {
   cleave_module *m;
   cleave_context c;
   cleave_reference x;
-  cleave_module_options o = {.name = "refused", .at = at_a};
+  cleave_module_options o = {.size = sizeof o, .name = "refused", .at = at_a};
   cleave_input vector = CLEAVE_INPUT(CLEAVE_F32, 7), none = CLEAVE_INPUT(CLEAVE_F32, 4, 0),
                nobody = CLEAVE_INPUT(CLEAVE_F32, 0, 4), scalar = {CLEAVE_F32, 0, {0}};
   cleave_tensor negative = {.dtype = CLEAVE_F32, .rank = 1, .shape = {-1}, .data = &o},

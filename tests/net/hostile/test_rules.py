@@ -314,6 +314,7 @@ if pyclient.MISSING is None:
         "r5_33_another_ATTACH": (this(lambda: pb.Frame(kind=pb.ATTACH, attach=pb.Attach(
             session=bytes(16), epoch=1, role=pb.ROLE_MASTER, incarnation=bytes(16)))), FAILED),
         "r5_34_sixteen_more_rates": (commit(more_lrs=[1] * 16),),
+        "r5_38_a_gradient_of_no_context": (put(what=4),),
     }, stream_ends)
 
 
@@ -350,6 +351,11 @@ def brings(of=Y, phase=1, value=100, order=0):
 
 def says(kind, context=1, **fields):
     return pb.Frame(kind=kind, context=context, message=9, **fields)
+
+
+def writes(of, name="0.bias"):
+    """The gradient of a bias."""
+    return frame(pb.STATE_PUT, *of, context=1, message=9, module=0, state=pb.State(what=4, name=name, count=1))
 
 
 def done():
@@ -394,6 +400,9 @@ if pyclient.MISSING is None:
         "r6_16_a_call_named_twice": (lambda: [first(), passes(n=2), passes(n=2)], FAILED, EXISTS),
         "r6_17_a_gradient_of_another_shape": (lambda: [first(), passes(), brings(of=X)], INVALID),
         "r6_18_a_gradient_of_an_input": (lambda: [first(), brings(value=5)], NONE),
+        "r6_29_a_gradient_written_in_a_pass": (lambda: [first(), passes(), writes(X)], FAILED),
+        "r6_30_a_gradient_that_is_not_there": (lambda: [first(), writes(X)], NONE),
+        "r6_31_a_gradient_written_in_another_shape": (lambda: [*done(), writes(X)], INVALID),
     }, is_refused)
     rules({
         "r6_19_a_module_that_is_not_here": (lambda: [call(1, 101, 77, [(0, True, *X)])], NONE),

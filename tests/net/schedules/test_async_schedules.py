@@ -2,7 +2,7 @@
 `plan --schedule --out` wrote, stashing the weights of each micro-batch naively, and has to arrive
 at the weights and losses of `train`; staleness and versions are those that `plan` states; the trace
 shows them."""
-import json, os, re, sys
+import json, os, re, signal, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import pyclient
@@ -246,6 +246,58 @@ def zb_h1_computes_the_gradients_of_parameters_after_the_next_of_inputs():
         order = [f"{letter}{k}" for _, letter, k, _ in rows]
         for k in range(4 * (stage < 4)):  # the loss has none; the later micro-batches are the drain
             assert order.index(f"W{k}") > order.index(f"I{k + stage}"), (step, stage, k, order)
+
+
+# ---- where rounds end ----------------------------------------------------------------------------
+
+FLUSH, STEPS = 5, 30  # twelve batches in an epoch: its rounds end after 5, 10 and 12 of them
+
+
+def rounds_session(tag, checkpoint, steps=STEPS):
+    text = body(f"schedule: pipedream, micro_batches: 1, flush_every: {FLUSH}", steps, 0.9)
+    return cluster.session(tag, text + f"checkpoint: {{every_steps: {checkpoint}, keep: 100}}\n")
+
+
+def saved(tag):
+    """The steps that have a checkpoint."""
+    names = os.listdir(os.path.join(cluster.dir, "runs", tag))
+    return sorted(int(n[11:]) for n in names if re.fullmatch(r"checkpoint-\d+", n))
+
+
+def weights_of(tag, step=STEPS):
+    return {k: v[2] for k, v in checkpoint_tensors(os.path.join(cluster.dir, "runs", tag), step).items()}
+
+
+def trained_in_rounds(tag, checkpoint, *options):
+    done = cluster.train(rounds_session(tag, checkpoint), *options, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@suite.test
+def rounds_end_with_flush_every_and_the_epoch_alone():
+    """Checkpoints wait for the end of a round, and the weights do not depend on them."""
+    wanted = {500: [30], 1: [5, 10, 12, 17, 22, 24, 29, 30], 7: [10, 17, 22, 29, 30], 12: [12, 24, 30]}
+    for every, steps in wanted.items():
+        trained_in_rounds(f"every{every}", every)
+        assert saved(f"every{every}") == steps, (every, saved(f"every{every}"))
+        assert weights_of(f"every{every}") == weights_of("every500"), every
+
+
+@suite.test
+def who_interrupts_a_round_waits_for_its_end():
+    trained_in_rounds("undisturbed", 500)
+    for at, end in ((3, 5), (11, 12), (13, 17)):
+        trained_in_rounds(f"stop{at}", 500, "--max-steps", str(at))
+        assert saved(f"stop{at}") == [end], (at, saved(f"stop{at}"))
+        trained_in_rounds(f"stop{at}", 500, "--resume")
+        assert weights_of(f"stop{at}") == weights_of("undisturbed"), at
+    session = rounds_session("ctrl-c", 100000, 1200)
+    with Running([MASTER, "train", session], stderr=subprocess.STDOUT, cwd=cluster.dir) as run:
+        assert trains(run.process)
+        run.process.send_signal(signal.SIGINT)
+        out = run.process.communicate(timeout=60 * SLOW)[0]
+    (step,) = saved("ctrl-c")
+    assert step % 12 in (0, 5, 10) and f"interrupted after step {step};" in out, (step, out)
 
 
 if pyclient.MISSING:
