@@ -123,7 +123,8 @@ enum { CLEAVE_MAX_RANK = 8 };
 
 /* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
  * result: memory of the tensor's own, released by cleave_tensor_free; a result written into a
- * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}. */
+ * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}.
+ * Extents may be 0, and data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* 0: a scalar */
@@ -309,7 +310,8 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow. All inputs of a call have the same one, but
+ * is the first size to be prepared, others may follow, 0 too; of
+ * rank 0 it is a scalar. All other inputs of a call have the same one, but
  * in a graph with a concat along dim 0: there each has its own, and what its ops take together must
  * fit. *ret_node names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,

@@ -92,6 +92,13 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
+/* Of the first input that is no scalar. */
+static int64_t batch_of(const clv_wire_load_request *r) {
+  for (uint32_t i = 0; i < r->n_inputs; i++)
+    if (r->inputs[i].shape.rank) return r->inputs[i].shape.dim[0];
+  return 1;
+}
+
 clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backend,
                        const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
                        clv_module **ret, clv_err *err) {
@@ -123,7 +130,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
                           .pool = pool,
-                          .batch = r->inputs[0].shape.dim[0],
+                          .batch = batch_of(r),
                           .waiter = waiter};
   return clv_module_new(&o, ret, err);
 }
