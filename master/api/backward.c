@@ -338,7 +338,6 @@ static cleave_status run(cleave_runtime *rt, cleave_context handle, const starts
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                               const cleave_reference *roots, size_t n_roots, bool retain,
                               uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, roots);
   const cleave_backward_options o = {
       .size = sizeof o, .retain = retain, .deadline_ms = deadline_ms};
   return cleave_backward_with(runtime, context, roots, n_roots, &o, error);

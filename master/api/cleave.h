@@ -149,7 +149,8 @@ typedef struct cleave_runtime cleave_runtime;
 typedef enum cleave_sending_kind {
   CLEAVE_SENDING_LEAF = 1,     /* a value of the program */
   CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
-  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
+  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here, given or passed on; or of a
+                                  parameter, as the program writes it */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
   CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
 } cleave_sending_kind;
@@ -163,8 +164,8 @@ typedef struct cleave_sending {
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
                          whose output, output's gradient or state it is, FAILURE: or "" */
   uint32_t input;     /* LEAF: of that module */
-  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state, until the call
-                         returns; else "" */
+  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state; GRADIENT: of the
+                         parameter; until the call returns; else "" */
   bool optimizer;     /* WEIGHTS: it is state of an optimiser */
   bool relayed;       /* it came from another worker and only passes through */
   cleave_dtype dtype;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/life_int.h"
 #include "master/api/gradients_int.h"
+#include "master/api/life_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
