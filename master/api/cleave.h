@@ -739,6 +739,9 @@ typedef enum cleave_optimizer_kind {
   CLEAVE_SGD = 0,
   CLEAVE_ADAM = 1,
   CLEAVE_ADAMW = 2,
+  CLEAVE_ADAGRAD = 3,
+  CLEAVE_RMSPROP = 4,
+  CLEAVE_ADAMAX = 5,
 } cleave_optimizer_kind;
 
 typedef enum cleave_curve {
@@ -756,8 +759,8 @@ typedef struct cleave_schedule {
 } cleave_schedule;
 
 /* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0
- * means 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999
- * and 1e-8. */
+ * means 0, not torch's default, except these when all that the kind reads of them are 0: beta1,
+ * beta2 (0.9, 0.999), alpha (0.99) and eps (1e-8; CLEAVE_ADAGRAD 1e-10). */
 typedef struct cleave_group {
   cleave_module *const *modules; /* [n_modules] */
   size_t n_modules;
@@ -770,6 +773,10 @@ typedef struct cleave_group {
   double lr, momentum, weight_decay;
   bool nesterov;
   double beta1, beta2, eps;
+  double alpha;                     /* CLEAVE_RMSPROP */
+  bool centered;                    /* CLEAVE_RMSPROP */
+  double lr_decay;                  /* CLEAVE_ADAGRAD; beside the schedule */
+  double initial_accumulator_value; /* CLEAVE_ADAGRAD */
   cleave_schedule schedule;
   /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and
    * calls that follow wait for no answer. A node that fails in a step leaves the others stepped:
