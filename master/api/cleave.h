@@ -810,11 +810,26 @@ CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */
-CLEAVE_API void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps);
-/* Another schedule for all groups, from the next step on. A curve that there is not changes
- * nothing. */
-CLEAVE_API void cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
-                                              const cleave_schedule *schedule);
+CLEAVE_API cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps,
+                                                    cleave_error *error);
+/* Another schedule for all groups, from the next step on. CLEAVE_INVALID, and nothing is changed: a
+ * curve that there is not; CLEAVE_STEPS without a step_size, or with a gamma that is negative or no
+ * number. cleave_optimizer_new refuses such a schedule as well. */
+CLEAVE_API cleave_status cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
+                                                       const cleave_schedule *schedule,
+                                                       cleave_error *error);
+
+/* The rate with which group 0, 1, ... (in the order of cleave_optimizer_new) takes its next step:
+ * torch's param_groups[i]["lr"]. CLEAVE_NOT_FOUND: there is no such group. */
+CLEAVE_API cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                               size_t group, double *ret_rate,
+                                               cleave_error *error) CLEAVE_RESULT;
+/* Another rate for a group, from the next step on: cleave_group.lr, which the schedule changes from
+ * then on (CLEAVE_CONSTANT without warm-up: the rate itself). CLEAVE_INVALID: it is negative or not
+ * finite. */
+CLEAVE_API cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime,
+                                                   cleave_optimizer *optimizer, size_t group,
+                                                   double rate, cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_stepped {
   bool applied;    /* false: a gradient somewhere was not finite, and nothing moved anywhere */

@@ -4,6 +4,7 @@
  * told of that. A module numbers its own groups in the order in which they were given; when some of
  * its parameters that learn are in none, number 0 stands for these and is not stepped.
  */
+#include <float.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,10 +38,21 @@ clv_lr_schedule api_schedule_of(const cleave_schedule *s) {
                            .gamma = s->gamma};
 }
 
+cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) {
+  if (!s) return api_fail(error, CLV_INVALID, "no schedule is given");
+  if ((unsigned)s->curve > CLEAVE_LINEAR)
+    return api_fail(error, CLV_INVALID, "schedule curve %d: there is no such", (int)s->curve);
+  if (s->curve == CLEAVE_STEPS && !s->step_size)
+    return api_fail(error, CLV_INVALID, "a schedule in steps needs a step_size above 0");
+  if (s->curve == CLEAVE_STEPS && !(s->gamma >= 0 && s->gamma <= DBL_MAX))
+    return api_fail(error, CLV_INVALID, "schedule gamma is %g; it must be a number from 0 up",
+                    s->gamma);
+  return CLEAVE_OK;
+}
+
 static cleave_status check_settings(const cleave_group *g, cleave_error *error) {
   clv_optim_config config = config_of(g);
-  if ((unsigned)g->schedule.curve > CLEAVE_LINEAR)
-    return api_fail(error, CLV_INVALID, "curve %d: there is no such", (int)g->schedule.curve);
+  PASS(api_check_schedule(&g->schedule, error));
   TRY(clv_optim_check(&config, &err));
   return CLEAVE_OK;
 }

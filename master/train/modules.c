@@ -144,7 +144,7 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
 
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
   cleave_schedule s = schedule_of(t->config, steps);
-  cleave_optimizer_set_schedule(t->optimizer, &s);
+  (void)cleave_optimizer_set_schedule(t->optimizer, &s, NULL); /* as make_optimizer's, checked */
 }
 
 static clv_code load_modules(clv_trainer *t, clv_err *err) {

@@ -201,13 +201,70 @@ static bool wrong_settings_are_refused(void) {
   return true;
 }
 
+/* A step by the gradient 1 moves plain descent by the rate. */
+static bool moves_by(trained *t, float rate) {
+  float before[N], after[N], one[N];
+  for (int i = 0; i < N; i++) one[i] = 1;
+  DO(get(t, before));
+  DO(step(t, one));
+  DO(get(t, after));
+  for (int i = 0; i < N; i++) CHECK(near(before[i] - after[i], rate));
+  return true;
+}
+
+static bool rates_are_read_and_set(void) {
+  const cleave_group sgd = {.lr = 0.25,
+                            .schedule = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5}};
+  const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
+  trained t;
+  double rate;
+  DO(make("rates", &sgd, &t));
+  DO(moves_by(&t, 0.25f));
+  MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
+  CHECK(rate == 0.125);
+  DO(moves_by(&t, 0.125f));
+  MUST(cleave_optimizer_set_schedule(t.o, &constant, e));
+  MUST(cleave_optimizer_set_rate(rt, t.o, 0, 0.75, e));
+  MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
+  CHECK(rate == 0.75);
+  DO(moves_by(&t, 0.75f));
+  REFUSED(cleave_optimizer_set_rate(rt, t.o, 0, -1, e), CLEAVE_INVALID, "lr is -1");
+  REFUSED(cleave_optimizer_set_rate(rt, t.o, 1, 1, e), CLEAVE_NOT_FOUND, "group 1 of");
+  REFUSED(cleave_optimizer_rate(rt, t.o, 1, &rate, e), CLEAVE_NOT_FOUND, "group 1 of");
+  return moves_by(&t, 0.75f);
+}
+
+static bool wrong_schedules_are_refused(void) {
+  const struct {
+    cleave_schedule schedule;
+    const char *says;
+  } wrong[] = {{{.curve = (cleave_curve)9}, "curve 9: there is no such"},
+               {{.curve = CLEAVE_STEPS, .gamma = 0.5}, "needs a step_size"},
+               {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = -1}, "gamma is -1"},
+               {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = NAN}, "gamma is nan"}};
+  const cleave_group sgd = {.lr = 0.25};
+  cleave_optimizer *o;
+  trained t, other = {0};
+  DO(make("schedules", &sgd, &t));
+  DO(load("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    REFUSED(cleave_optimizer_set_schedule(t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
+            wrong[i].says);
+    cleave_group g = {.modules = &other.m, .n_modules = 1, .schedule = wrong[i].schedule};
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
+  }
+  REFUSED(cleave_optimizer_set_steps(NULL, 1, e), CLEAVE_INVALID, "no optimiser");
+  REFUSED(cleave_optimizer_set_schedule(t.o, NULL, e), CLEAVE_INVALID, "no schedule");
+  return moves_by(&t, 0.25f);
+}
+
 static const struct {
   bool (*run)(void);
   const char *name;
 } tests[] = {
-    TEST(every_optimiser_steps_as_torchs),
-    TEST(every_optimiser_goes_on_from_its_state),
-    TEST(wrong_settings_are_refused),
+    TEST(every_optimiser_steps_as_torchs), TEST(every_optimiser_goes_on_from_its_state),
+    TEST(wrong_settings_are_refused),      TEST(rates_are_read_and_set),
+    TEST(wrong_schedules_are_refused),
 };
 
 int main(int argc, char **argv) {

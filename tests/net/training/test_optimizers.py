@@ -52,7 +52,7 @@ def trains(kind):
 for kind in KINDS:
     def test(kind=kind):
         trains(kind)
-    test.__name__ = f"{kind}_trains_and_goes_on"
+    test.__name__ = f"{kind}_trains_and_resumes"
     suite.test(test)
 
 with Cluster(1) as cluster:
