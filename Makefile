@@ -70,7 +70,7 @@ GEN_HEADERS := $(patsubst %.o,%.h,$(filter %.pb-c.o,$(GEN_OBJS)))
 GRPC_PROTO := /usr/share/grpc-proto
 
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
-LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
+LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
 
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
@@ -115,7 +115,7 @@ DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler pr
         grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
         libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
-DEPS_TEST := libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
+DEPS_TEST := g++ libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
         python3-numpy clang libclang-rt-14-dev cppcheck clang-format
 DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
 
@@ -239,6 +239,12 @@ $(OUT)/cleave.pc: Makefile VERSION
 	  'Description: Distributed autograd contexts over mutual TLS' 'Version: $(VERSION)' \
 	  'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -Wl,-rpath,$${libdir} -lcleave' \
 	  'Libs.private: -pthread $(call ldlibs_for,master/api)' > $@
+# The same where it was built: pkg-config prefers this one where it finds both.
+$(OUT)/cleave-uninstalled.pc: Makefile VERSION
+	@mkdir -p $(@D)
+	$(Q)printf '%s\n' 'libdir=$(abspath $(OUT))' '' 'Name: cleave' \
+	  'Description: Distributed autograd contexts over mutual TLS' 'Version: $(VERSION)' \
+	  'Cflags: -I$(CURDIR)/master/api' 'Libs: -L$${libdir} -Wl,-rpath,$${libdir} -lcleave' > $@
 
 # ---- unit tests: tests/unit/<folder>/test_<module>.c, one program each ---------------------------
 UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
@@ -276,11 +282,13 @@ unit-%: $$(UNIT_OF_$$*)
 ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
 ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
 $(OUT)/e2e/test_hot_path: E2E_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
-# A row for each function of the headers that lets go of something.
-$(GEN)/closers.inc: FORCE
-	@mkdir -p $(@D); tests/closers.py > $@.new
+# A row for each function of the headers that lets go of something, and for each argument of the
+# public one that may not be NULL.
+$(GEN)/closers.inc $(GEN)/nulls.inc: $(GEN)/%.inc: FORCE
+	@mkdir -p $(@D); tests/$*.py > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/tests/e2e/test_closers.o: $(GEN)/closers.inc $(GEN_HEADERS)
+$(OUT)/tests/e2e/test_nulls.o: $(GEN)/nulls.inc $(GEN_HEADERS)
 E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
 $(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $(ONE) $$(ALL_LIBS)
 	@mkdir -p $(@D)

@@ -255,6 +255,30 @@ of("master/api/workers.c", SIMULATED,
 of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
+of("master/api/optimizer.c", SIMULATED,
+   a_failed_step_stays_where_it_was_taken=("static void begin_undo", "revert_all(rt, c);", ""))
+
+# ---- futures -------------------------------------------------------------------------------------
+FUTURES = "tests/net/api/test_api_futures.py"
+of("master/api/future.c", FUTURES,
+   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "is_ordered(o) && o->context == f->context", "false"),
+   who_asks_late_is_never_called=("cleave_status api_future_then(", "if (!f->done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"))
+of("master/api/await.c", FUTURES,
+   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
+   nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
+of("master/api/backward.c", FUTURES,
+   gradients_are_read_while_a_backward_runs=("static cleave_status gradient(", "if (c->running) PASS(await_backward(rt, c, api_until(rt, deadline_ms), error));", ""))
+
+# ---- modules that end ----------------------------------------------------------------------------
+of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
+   running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),
+   calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
+of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
+   free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
+   what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
+of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) discharge(m, pool, m->charged);", ""),
+   what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
 def rules(path, **edits):
@@ -294,5 +318,30 @@ rules("common/engine/context_pass.c",
    r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->phase != next)", "if (false)"),
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))
+rules("common/engine/context.c",
+   r6_25_a_CALL_of_the_module_before=("clv_module *clv_contexts_module_of(", "m && m->o.generation == f->generation", "m"))
+rules("common/engine/context_change.c",
+   r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
+rules("common/engine/node_modules.c",
+   r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
+   r6_28_a_module_that_is_in_use=("clv_code clv_node_remove_module(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
 rules("common/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
+
+# ---- gradients that the program gives ------------------------------------------------------------
+of("common/graph/reads.c", "tests/unit/graph/test_reads",
+   an_input_that_wants_a_gradient_reads_nothing=("static bool reads", "any |= nodes[n->in[k]].needs_grad;", ";"),
+   what_no_output_needs_is_read=("static bool reads", "return any && nodes[i].live && nodes[i].has_params;", "return any && nodes[i].has_params;"),
+   a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
+rules("common/wire/frame_check.c",
+   r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
+rules("common/engine/context_gradients.c",
+   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
+GRADIENTS = "tests/unit/api/test_gradients"
+of("master/api/backward.c", GRADIENTS,
+   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
+   a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->changes == m->changes || c->planned[m->index]) return false;", "return false;"))
+of("master/api/gradients.c", GRADIENTS,
+   nobody_votes_on_what_was_written=("static cleave_status put(", "c->written |= NODE_BIT(m->node);", ";"))
+of("master/api/events.c", GRADIENTS,
+   what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))

@@ -23,7 +23,7 @@ NONE = {
     "clv_rrefs_release": "a handle by its number",
     "cleave_context_close": "the context is a handle by value, and 0 is an error by its number",
     "cleave_future_release": "a handle by value, as above",
-    "cleave_release": "a handle by value, as above",
+    "cleave_reference_release": "a handle by value, as above",
     "cleave_kept_release": "a handle by value, as above",
 }
 DECLARED = re.compile(r"(?:^|[;{}\n])\s*(?:CLEAVE_API\s+|static\s+|inline\s+)*([a-z_][\w ]*[\s*]+)"

@@ -19,6 +19,11 @@ clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module) {
   return module < CLV_MODULE_ALL ? e->env.modules[module] : NULL;
 }
 
+clv_module *clv_contexts_module_of(const clv_contexts *e, const clv_frame *f) {
+  clv_module *m = clv_contexts_module(e, f->module);
+  return m && m->o.generation == f->generation ? m : NULL;
+}
+
 /* ---- errors and names ------------------------------------------------------------------------ */
 
 /* What stands for a reason when there is no memory left for one. Never counted, never freed. */

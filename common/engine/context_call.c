@@ -107,7 +107,7 @@ static void describe(clv_contexts *e, clv_context_call *c, const clv_frame *f) {
   c->micro_batch = f->micro_batch;
   c->step = f->step ? f->step : ctx->id & (((uint64_t)1 << 48) - 1);
   c->flags = f->flags;
-  c->mod = clv_contexts_module(e, f->module);
+  c->mod = clv_contexts_module_of(e, f);
   c->number = ctx->calls_seen;
   c->previous_weights = f->call.old_weights;
   for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value;

@@ -6,8 +6,6 @@
  */
 #include "common/engine/context_int.h"
 
-#include <stdio.h>
-
 static bool meant(const clv_module_gradient *g, uint32_t module) {
   return module == CLV_MODULE_ALL || module == g->module;
 }
@@ -119,11 +117,22 @@ void clv_context_last_step(clv_contexts *e, clv_context *ctx, const clv_frame *f
     clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
 }
 
+/* A frame of the module that had this index before. */
+static clv_code check_generation(const clv_contexts *e, const clv_frame *f, clv_err *err) {
+  const clv_module *m = clv_contexts_module(e, f->module);
+  if (!m || m->o.generation == f->generation) return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND, "module %u of generation %u is not here", f->module,
+                  f->generation);
+}
+
 clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
   (void)err;
-  clv_code code = p->frame.commit.position ? clv_order_add_step(e, ctx, &p->frame, &why)
-                                           : apply(e, ctx, p->frame.module, &p->frame, &why);
+  const clv_frame *f = &p->frame;
+  clv_code code = check_generation(e, f, &why);
+  if (code == CLV_OK)
+    code = f->commit.position ? clv_order_add_step(e, ctx, f, &why)
+                              : apply(e, ctx, f->module, f, &why);
   if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.module);
   return CLV_OK;
 }
@@ -138,23 +147,4 @@ clv_code clv_on_revert(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err
   }
   clv_change_wait(e, k);
   return CLV_OK;
-}
-
-bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, uint32_t index,
-                                clv_state_item *ret) {
-  const clv_context *ctx = clv_context_find(e, id);
-  const clv_module_gradient *g = ctx ? ctx->gradients : NULL;
-  while (g && g->module != module) g = g->next;
-  if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
-  for (int i = 0; g && i < g->mod->params->n; i++) {
-    const clv_param *p = &g->mod->params->list[i];
-    if (!p->trainable || p->frozen || index-- != 0) continue;
-    *ret = (clv_state_item){.dtype = p->dtype,
-                            .shape = p->shape,
-                            .bytes = p->bytes,
-                            .data = (char *)g->block->data + p->offset};
-    snprintf(ret->name, sizeof ret->name, "%s", p->name);
-    return true;
-  }
-  return false;
 }

@@ -157,7 +157,7 @@ static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   return p->frame.kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
 }
 
-/* ---- STATE_ frames --------------------------------------------------------------------------- */
+/* ---- STATE_ frames, UNLOAD ------------------------------------------------------------------- */
 
 /* A result at once, or behind what the module's queue has. */
 static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
@@ -169,11 +169,15 @@ static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
+static bool is_of_module(clv_frame_kind kind) {
+  return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD;
+}
+
 static clv_code take(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   if (kind == CLV_END_CONTEXT) return on_end(e, p, err);
   if (kind == CLV_ABORT) return on_abort(e, p, err);
-  if (kind == CLV_STATE_GET || kind == CLV_STATE_PUT) return on_state(e, p, ret_kept, err);
+  if (is_of_module(kind)) return on_state(e, p, ret_kept, err);
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
   if (!p->head) return on_frame(e, p, ret_kept, err);
@@ -194,6 +198,7 @@ static bool waits_for_work(const clv_frame *f) {
     case CLV_ABORT:
     case CLV_STATE_GET:
     case CLV_STATE_PUT:
+    case CLV_UNLOAD:
       return true;
     default:
       return false;

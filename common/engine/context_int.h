@@ -32,6 +32,7 @@
  *   context_value.c, context_call.c, context_pass.c, context_change.c   facts about each
  *   context_end.c     contexts end
  *   context_forward.c, context_backward.c, context_step.c   the kinds of work
+ *   context_unload.c  a module goes
  *   context_run.c     what is ready is started and finished
  *   context_frames.c  frames come in
  *
@@ -95,15 +96,24 @@ bool clv_contexts_fail(clv_contexts *e, uint64_t context, uint32_t module, const
 
 /* A STATE_PUT has written to a module: nothing older is put back any more. */
 void clv_contexts_written(clv_contexts *e, uint32_t module);
+/* context_unload.c: whether some context is open that has used the module and may come back to it;
+ * the module goes. Said when no work is left. */
+bool clv_contexts_use(const clv_contexts *e, uint32_t module);
+void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 
 /* Gradients of a module in a context, as state items; false behind the last. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
+/* STATE_PUT of one of them: no pass of its context is in progress. */
+clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const clv_tensor *t,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* ---- records (context.c) --------------------------------------------------------------------- */
 
 clv_code clv_slab_take(clv_contexts *e, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module); /* or NULL */
+/* The one that the frame means: NULL where its index has another one by now. */
+clv_module *clv_contexts_module_of(const clv_contexts *e, const clv_frame *f);
 static inline uint64_t clv_contexts_now(const clv_contexts *e) {
   return clv_clock_now(&e->env.clock);
 }

@@ -168,12 +168,14 @@ bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t n
 
 clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
-  const clv_module *m = clv_contexts_module(e, f->module);
+  const clv_module *m = clv_contexts_module_of(e, f);
   clv_change *k;
   *ret_kept = false;
-  if (!m || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
+  bool gradients = f->state.what == CLV_STATE_GRADIENTS;
+  if (!m || (gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
   const clv_module_queue *l = &e->queues[f->module];
-  bool changes_alone = f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(m);
+  /* Gradients change with nothing but a step that takes them. */
+  bool changes_alone = gradients || (f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(m));
   if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
   clv_code code = clv_change_means(e, k, f->module, NULL, err);

@@ -291,7 +291,7 @@ struct clv_contexts_env {
   clv_share *share; /* that it computes from, or NULL */
   clv_clock clock;
   uint64_t *next_message;
-  clv_module *const *modules; /* [CLV_MODULE_ALL], NULL where not local; they come, none goes */
+  clv_module *const *modules; /* [CLV_MODULE_ALL], NULL where not local */
   const clv_executor
       *executor;    /* NULL: at once, on this thread. It has clv_contexts_finished called there */
   uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */

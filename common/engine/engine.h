@@ -80,10 +80,13 @@ typedef struct clv_module_group {
 } clv_module_group;
 
 typedef struct clv_module_options {
-  uint32_t index;   /* of the session's modules */
-  const char *name; /* of the module, for people; NULL or up to CLV_WIRE_NAME bytes */
-  clv_graph *graph; /* taken over */
+  uint32_t index, generation; /* of the session's modules; of those that had this index */
+  const char *name;           /* of the module, for people; NULL or up to CLV_WIRE_NAME bytes */
+  clv_graph *graph;           /* taken over */
   const clv_backend *backend;
+  const char *device;   /* for people and programs; NULL: the backend's name */
+  clv_account *account; /* of the device: charged with the module's memory beside the pool's;
+                           outlives the module. NULL: none */
   int threads;
   bool bf16;                  /* as in clv_plan_options */
   bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
@@ -124,7 +127,7 @@ typedef struct clv_module_counts {
 } clv_module_counts;
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */
-const char *clv_module_name(const clv_module *m);                   /* "": it has none */
+const char *clv_module_device(const clv_module *m);                 /* that computes it, "cpu" */
 const clv_graph *clv_module_graph(const clv_module *m);
 const clv_params *clv_module_params(const clv_module *m);
 size_t clv_module_bytes(const clv_module *m); /* parameters, moments, plans so far */
@@ -143,12 +146,15 @@ typedef struct clv_state_item {
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
 bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
 
-/* Write one item by name: dtype and shape must agree. */
+/* Write an item; one by name: dtype and shape must agree. */
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) CLV_USE_RESULT;
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as
+/* Make the training plan and its buffers for a batch size (of a graph that joins batches: for those
+ * it was made with) now, so that the first step is as fast as
  * the rest and memory problems show early. */
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
@@ -214,9 +220,19 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 void clv_node_free(clv_session_node *n);
 
 /* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS:
- * there is a module of that index, or it is CLV_MODULE_ALL or above. */
+ * there is a module of that index, or it is CLV_MODULE_ALL or above; CLV_PRECONDITION: there was
+ * one of its generation or a later one. */
 clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
-clv_module *clv_node_module(clv_session_node *n, uint32_t module); /* or NULL */
+/* Whether it would, as far as that is known before the module is made. Any thread. */
+clv_code clv_node_check_place(clv_session_node *n, uint32_t index, uint32_t generation,
+                              clv_err *err) CLV_USE_RESULT;
+/* Or NULL. By the compute thread, or while nothing is unloaded; others look: */
+clv_module *clv_node_module(clv_session_node *n, uint32_t module);
+/* False: there is none. ret_name: [CLV_WIRE_NAME + 1]. Any thread. */
+bool clv_node_look(clv_session_node *n, uint32_t module, clv_module_counts *ret, char *ret_name);
+/* Of all its modules, those that have been unloaded too; `steps` and `most_versions` are 0. Any
+ * thread. */
+void clv_node_count_work(clv_session_node *n, clv_module_counts *ret);
 
 /* On a worker: the link to the master (a reference is taken; NULL: there is none any more). */
 void clv_node_set_master(clv_session_node *n, clv_link *link);

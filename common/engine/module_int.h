@@ -10,7 +10,7 @@
 enum { MAX_PLANS = 32 };
 
 typedef struct clv_module_plan {
-  int64_t batch;
+  int64_t batch[CLV_MAX_INPUTS]; /* N of each input, one for all unless the graph joins some */
   bool training;
   uint32_t input_grads; /* bit i: the gradient of input i is computed */
   clv_plan *plan;
@@ -20,7 +20,7 @@ typedef struct clv_module_plan {
 
 struct clv_module {
   clv_module_options o; /* graph and backend are used, the lists are not kept */
-  char name[CLV_WIRE_NAME + 1];
+  char name[CLV_WIRE_NAME + 1], device[CLV_WIRE_NAME + 1];
   clv_graph *graph;
   clv_params *params;
   int n_inputs;
@@ -30,7 +30,7 @@ struct clv_module {
   void *shadow;          /* buffers as they were, to be put back when a step is not taken */
   clv_optim *optim;      /* NULL when nothing learns here */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
-  size_t bytes, charged; /* charged: of these, while it was made */
+  size_t bytes, charged; /* charged: to the pool, given back with it */
   uint32_t n_learning;   /* trainable and not frozen */
 
   clv_module_plan plans[MAX_PLANS];
@@ -48,9 +48,10 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
-/* The plan for a batch size and a set of input gradients, made if missing. */
-clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                             clv_module_plan **ret, clv_err *err) CLV_USE_RESULT;
+/* The plan for batch sizes (N of each input) and a set of input gradients, made if missing. */
+clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+                             uint32_t input_grads, clv_module_plan **ret,
+                             clv_err *err) CLV_USE_RESULT;
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
@@ -71,7 +72,6 @@ size_t clv_module_buffer_bytes(const clv_module *m);
 void clv_module_bind(clv_module *m, clv_pool *pool);
 
 uint32_t clv_module_index(const clv_module *m);
-const char *clv_module_device(const clv_module *m); /* that computes it, "cpu" */
 
 /* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
  * micro-batch on either side of the module. */

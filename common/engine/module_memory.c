@@ -9,9 +9,24 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->trainable_bytes;
 }
 
+/* The session's quotas, and that of the device. */
+static clv_code charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_err *err) {
+  clv_account *device = m->o.account;
+  if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "device %s", m->device);
+  clv_code code = clv_pool_charge(pool, bytes, err);
+  if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
+  return code;
+}
+
+static void discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
+  clv_pool_discharge(pool, bytes);
+  if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
+}
+
 /* Memory that is about to be taken, or with what a library sizes has just been. */
 static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
-  if (m->o.pool && clv_pool_charge(m->o.pool, bytes, err) != CLV_OK)
+  if (m->o.pool && charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
   if (m->o.pool) m->charged += bytes;
   m->bytes += bytes;
@@ -147,7 +162,9 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.name = NULL;
+  m->o.device = NULL;
   snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
+  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : o->backend->name);
   m->graph = o->graph;
   code = module_fill(m, o, err);
   if (code != CLV_OK) {
@@ -167,7 +184,8 @@ void clv_module_free(clv_module *m) {
   free(m->shadow);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  if (m->o.pool) clv_pool_discharge(m->o.pool, m->charged);
+  clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
+  if (pool) discharge(m, pool, m->charged);
   free(m);
 }
 
@@ -177,8 +195,6 @@ void clv_module_freep(clv_module **m) {
 }
 
 void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
-
-const char *clv_module_name(const clv_module *m) { return m->name; }
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
@@ -192,7 +208,7 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
 }
 
 uint32_t clv_module_index(const clv_module *m) { return m->o.index; }
-const char *clv_module_device(const clv_module *m) { return m->o.backend->name; }
+const char *clv_module_device(const clv_module *m) { return m->device; }
 const clv_graph *clv_module_graph(const clv_module *m) { return m->graph; }
 const clv_params *clv_module_params(const clv_module *m) { return m->params; }
 size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
@@ -213,18 +229,19 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static clv_code make_plan(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                          clv_plan **ret, clv_err *err) {
+static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+                          uint32_t input_grads, clv_plan **ret, clv_err *err) {
   bool alone = m->o.in_flight <= 1; /* no other call's work to put between */
   clv_plan_options po = {.backend = m->o.backend,
                          .dtype = CLV_F32,
-                         .batch = batch,
+                         .batch = batch[0],
                          .training = training,
                          .threads = m->o.threads,
                          .bf16 = m->o.bf16,
                          .split_backward = input_grads || !alone,
                          .transient_weights = training && alone};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
+  memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
   m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count when it plans */
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
@@ -234,7 +251,7 @@ static clv_code make_plan(clv_module *m, int64_t batch, bool training, uint32_t 
     m->bytes += bytes;
   } else if (count(m, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
-    return clv_err_prefix(err, "a batch of %lld", (long long)batch);
+    return clv_err_prefix(err, "a batch of %lld", (long long)batch[0]);
   }
   *ret = plan;
   return CLV_OK;
@@ -256,18 +273,20 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
   return code;
 }
 
-clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                             clv_module_plan **ret, clv_err *err) {
+clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+                             uint32_t input_grads, clv_module_plan **ret, clv_err *err) {
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
-    if (p->batch != batch || p->training != training || p->input_grads != input_grads) continue;
+    bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
+    if (!sizes || p->training != training || p->input_grads != input_grads) continue;
     *ret = p;
     return CLV_OK;
   }
   if (m->n_plans == MAX_PLANS)
     return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", m->o.index,
                     MAX_PLANS);
-  clv_module_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
+  clv_module_plan made = {.training = training, .input_grads = input_grads};
+  memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
   if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
     made.charged = true;
@@ -288,12 +307,13 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
   size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   bool more = p->calls_out == p->calls;
   if (more) bytes += info->call_bytes;
-  if (bytes) CLV_TRY(clv_pool_charge(m->pool, bytes, err));
+  if (bytes) CLV_TRY(charge(m, m->pool, bytes, err));
   clv_code code = clv_plan_call_get(p->plan, ret, err);
   if (code != CLV_OK) {
-    clv_pool_discharge(m->pool, bytes);
+    discharge(m, m->pool, bytes);
     return code;
   }
+  m->charged += bytes;
   p->charged = true;
   p->calls += more;
   p->calls_out++;
@@ -344,7 +364,11 @@ void clv_module_revert(clv_module *m) {
 
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) {
   clv_module_plan *p;
-  return clv_module_plan_for(m, batch, true, m->o.input_needs_grad, &p, err);
+  int64_t n[CLV_MAX_INPUTS] = {0};
+  for (int i = 0, input = 0; i < m->graph->n_nodes; i++)
+    if (m->graph->nodes[i].op == CLV_OP_INPUT)
+      n[input++] = m->graph->joins ? m->graph->nodes[i].shape.dim[0] : batch;
+  return clv_module_plan_for(m, n, true, m->o.input_needs_grad, &p, err);
 }
 
 /* ---- state by name --------------------------------------------------------------------------- */
@@ -400,21 +424,26 @@ bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
   return true;
 }
 
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) {
+  char want[160], got[160];
+  if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+                    clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
+                    clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+  memcpy(item->data, data, item->bytes);
+  return CLV_OK;
+}
+
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(m, what, i, &item); i++) {
     if (strcmp(item.name, name) != 0) continue;
-    if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
-      char want[160], got[160];
-      return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", name,
-                      clv_dtype_name(item.dtype), clv_shape_format(&item.shape, want, sizeof want),
-                      clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
-    }
-    memcpy(item.data, data, item.bytes);
+    CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
     if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
       __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*(int64_t *)item.data, 0), __ATOMIC_RELAXED);
-    m->version++;
+    m->version += what == CLV_STATE_WEIGHTS;
     return CLV_OK;
   }
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The modules, and the one thread at a time that handles packets: everything that computes happens
+ * A node, and the one thread at a time that handles its packets: everything that computes happens
  * there.
  */
 #include "common/engine/node_int.h"
@@ -43,33 +43,6 @@ void clv_node_free(clv_session_node *n) {
   pthread_mutex_destroy(&n->lock);
   clv_pool_unref(n->o.pool);
   free(n);
-}
-
-/* ---- modules --------------------------------------------------------------------------------- */
-
-static clv_code charge(clv_session_node *n, const clv_module *module, clv_err *err) {
-  size_t bytes = module->o.pool ? 0 : clv_module_bytes(module);
-  CLV_TRY(clv_pool_charge(n->o.pool, bytes, err));
-  clv_code code = clv_module_reserve(module, n->o.pool, err);
-  if (code != CLV_OK) clv_pool_discharge(n->o.pool, bytes);
-  return code;
-}
-
-clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) {
-  uint32_t index = clv_module_index(module);
-  clv_code code =
-      index >= CLV_MODULE_ALL || n->modules[index]
-          ? clv_fail(err, CLV_EXISTS, "module %u is loaded already or out of range", index)
-          : charge(n, module, err);
-  if (code != CLV_OK) {
-    clv_module_free(module);
-    return code;
-  }
-  clv_module_bind(module, n->o.pool);
-  pthread_mutex_lock(&n->inbox.lock); /* the compute thread takes it for every packet: it sees it */
-  n->modules[index] = module;
-  pthread_mutex_unlock(&n->inbox.lock);
-  return CLV_OK;
 }
 
 /* ---- its thread ------------------------------------------------------------------------------ */

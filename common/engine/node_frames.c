@@ -19,6 +19,7 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
   p->frame.message = ++n->next_message;
   p->frame.reply_to = to->message;
   p->frame.module = to->module;
+  p->frame.generation = to->generation;
   p->frame.state = state->state;
   if (tensor) clv_packet_add(p, tensor);
   return clv_node_to_program(n, p, err);
@@ -26,9 +27,10 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
 
 static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
                              clv_err *err) {
-  *ret = clv_node_module(n, f->module);
-  if (!*ret) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
-  return CLV_OK;
+  *ret = clv_contexts_module_of(n->contexts, f);
+  if (*ret) return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND, "module %u of generation %u is not here", f->module,
+                  f->generation);
 }
 
 static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
@@ -58,6 +60,15 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   return answer(n, &p->frame, CLV_STATE_DONE, NULL, &done, err);
 }
 
+static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  const clv_tensor *t = p->tensor[0];
+  if (f->state.what == CLV_STATE_GRADIENTS)
+    return clv_contexts_gradient_set(n->contexts, f, t, err);
+  clv_contexts_written(n->contexts, f->module);
+  return clv_module_state_set(m, f->state.what, f->state.name, t->dtype, &t->shape, t->data, err);
+}
+
 static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
   const clv_frame *f = &p->frame;
@@ -68,15 +79,21 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
   if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
-  clv_contexts_written(n->contexts, f->module);
-  CLV_TRY(clv_module_state_set(m, f->state.what, f->state.name, p->tensor[0]->dtype,
-                               &p->tensor[0]->shape, p->tensor[0]->data, err));
+  CLV_TRY(set_item(n, m, p, err));
   if (!last) return CLV_OK;
   clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
   return answer(n, f, CLV_STATE_DONE, NULL, &done, err);
 }
 
+static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
+  clv_module *m;
+  CLV_TRY(local_module(n, &p->frame, &m, err));
+  CLV_TRY(clv_node_remove_module(n, p->frame.module, err));
+  return answer(n, &p->frame, CLV_UNLOADED, NULL, &(clv_frame){0}, err);
+}
+
 static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (p->frame.kind == CLV_UNLOAD) return on_unload(n, p, err);
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
 
@@ -191,6 +208,7 @@ static const struct {
     [CLV_ABORT] = {engine, false},
     [CLV_STATE_GET] = {engine, false},
     [CLV_STATE_PUT] = {engine, false},
+    [CLV_UNLOAD] = {engine, false},
     [CLV_REF_KEEP] = {clv_node_on_reference, false},
     [CLV_REF_USE] = {clv_node_on_reference, false},
     [CLV_REF_FORK] = {clv_node_on_reference, true},

@@ -15,7 +15,9 @@ struct clv_session_node {
   uint64_t began_ns;            /* clv_node_run; 0: not yet */
   uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
 
-  clv_module *modules[CLV_MODULE_ALL];                    /* NULL where not local */
+  clv_module *modules[CLV_MODULE_ALL];      /* NULL where not local; under the inbox's lock, as */
+  uint64_t next_generation[CLV_MODULE_ALL]; /* the least that may come there now */
+  clv_module_counts gone;                   /* what those did that have been unloaded */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
   uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
@@ -53,6 +55,9 @@ void clv_node_flush(clv_session_node *n);
 const clv_executor *clv_node_executor(clv_session_node *n); /* NULL: it computes itself */
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
+
+/* node_modules.c: on the compute thread. CLV_PRECONDITION: a context needs it still. */
+clv_code clv_node_remove_module(clv_session_node *n, uint32_t index, clv_err *err) CLV_USE_RESULT;
 
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);

@@ -84,6 +84,7 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
  * it. */
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT;
 void clv_pool_discharge(clv_pool *p, size_t bytes);
+void clv_pool_shrink(clv_pool *p); /* tensors that are free are not kept any more */
 
 /* Records of one size that are ready for whoever keeps them with the pool: those of packets. NULL:
  * there is none. */

@@ -148,6 +148,12 @@ void clv_pool_discharge(clv_pool *p, size_t bytes) {
   clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
 }
 
+void clv_pool_shrink(clv_pool *p) {
+  pthread_mutex_lock(&p->lock);
+  drop_free(p);
+  pthread_mutex_unlock(&p->lock);
+}
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static clv_code add_place(clv_pool *p, clv_err *err) {

@@ -142,7 +142,6 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                     clv_dtype_name(dtype));
   if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
     return clv_err_prefix(err, "input '%s'", name);
-  if (shape->rank < 1) return clv_fail(err, CLV_INVALID, "input '%s' has no batch dimension", name);
   memcpy(node.name, name, strlen(name) + 1);
   return push(g, &node, ret_node, err);
 }
@@ -170,7 +169,9 @@ static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node,
   node->n_in = n_in;
   memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
   CLV_TRY(infer(g, node, err));
-  return push(g, node, ret_node, err);
+  CLV_TRY(push(g, node, ret_node, err));
+  g->joins |= node->op == CLV_OP_CONCAT && clv_axis_of(&node->attrs, &node->shape) == 0;
+  return CLV_OK;
 }
 
 clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
@@ -191,12 +192,13 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
   return CLV_OK;
 }
 
-static clv_code infer_batch(clv_graph *g, int64_t batch, clv_err *err) {
-  for (int i = 0; i < g->n_nodes; i++) {
+static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv_err *err) {
+  for (int i = 0, input = 0; i < g->n_nodes; i++) {
     clv_node *node = &g->nodes[i];
     clv_code code;
     if (node->op == CLV_OP_INPUT) {
-      node->shape.dim[0] = batch;
+      int64_t own = n[input++];
+      if (node->shape.rank) node->shape.dim[0] = own;
       code = clv_check_value("its shape", &node->shape, node->dtype, err);
     } else {
       code = infer(g, node, err);
@@ -207,15 +209,20 @@ static clv_code infer_batch(clv_graph *g, int64_t batch, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) {
-  CLV_AUTO(clv_freep) clv_node *before = NULL;
-  size_t bytes = (size_t)g->n_nodes * sizeof *before;
-  if (g->n_nodes == 0) return CLV_OK;
-  CLV_TRY(clv_alloc(1, bytes, &before, err));
-  memcpy(before, g->nodes, bytes);
-  clv_code code = infer_batch(g, batch, err);
-  if (code != CLV_OK) memcpy(g->nodes, before, bytes); /* the graph stays as it was */
+clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv_err *err) {
+  int64_t before[CLV_MAX_INPUTS];
+  clv_err again;
+  for (int i = 0, input = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT) before[input++] = g->nodes[i].shape.dim[0];
+  clv_code code = infer_batches(g, n, err);
+  if (code != CLV_OK) (void)infer_batches(g, before, &again); /* the graph stays as it was */
   return code;
+}
+
+clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) {
+  int64_t n[CLV_MAX_INPUTS];
+  for (int i = 0; i < CLV_MAX_INPUTS; i++) n[i] = batch;
+  return clv_graph_set_batches(g, n, err);
 }
 
 clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
@@ -226,6 +233,7 @@ clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
   copy->n_nodes = copy->cap = g->n_nodes;
   copy->output = g->output;
   copy->dtype = g->dtype;
+  copy->joins = g->joins;
   *ret = clv_steal(&copy);
   return CLV_OK;
 }

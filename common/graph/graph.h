@@ -70,13 +70,14 @@ typedef struct clv_graph {
   int n_nodes, cap;
   int output;      /* index of the node whose value leaves (the last one unless set) */
   clv_dtype dtype; /* of values made from integers (embedding): f32 unless set */
+  bool joins;      /* a concat along dimension 0: N may be another for each input */
 } clv_graph;
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 clv_graph *clv_graph_free(clv_graph *g); /* takes NULL, returns NULL */
 void clv_graph_freep(clv_graph **g);
 
-/* An external input; `shape` includes N in dim 0. */
+/* An external input; `shape` includes N in dim 0, and is a scalar's of rank 0. */
 clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                              const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
 
@@ -89,6 +90,10 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
 
 /* Shapes of all nodes again, for another batch size (N of every input). */
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
+/* The same with N of each input, in their order; what must be alike is refused where it meets.
+ * Takes no memory. */
+clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
+                               clv_err *err) CLV_USE_RESULT;
 
 /* Whether each layer can train on a batch of this size; CLV_INVALID names the layer, its op and
  * why. */
@@ -192,8 +197,9 @@ typedef struct clv_call clv_call; /* saved state of one forward until its backwa
 
 typedef struct clv_plan_options {
   const clv_backend *backend;
-  clv_dtype dtype; /* f32, or f64 with ref */
-  int64_t batch;   /* N */
+  clv_dtype dtype;                 /* f32, or f64 with ref */
+  int64_t batch;                   /* N; 0: the plan computes nothing, see clv_plan_forward */
+  int64_t batches[CLV_MAX_INPUTS]; /* of each input, of a graph that joins some; else unused */
   bool training;
   bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
   int threads;
@@ -223,6 +229,11 @@ typedef struct clv_plan_info {
   bool backward_reads_params; /* they must not change between a forward and its backward */
 } clv_plan_info;
 
+/* Whether backward_reads_params may be true of a training plan, with some backend. input_grads: bit
+ * i where the gradient of input i is wanted. */
+bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
+                                     uint32_t input_grads);
+
 /* Copies what it needs of g and params; `params` says which are frozen. One plan per (module,
  * batch, training, threads). The graph's float inputs are of options->dtype. Activation memory is
  * taken by the first clv_plan_call_get, so that a plan too large can be refused by its info.
@@ -232,6 +243,8 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
 clv_plan *clv_plan_free(clv_plan *p);
 void clv_plan_freep(clv_plan **p);
 const clv_plan_info *clv_plan_get_info(const clv_plan *p);
+
+const clv_shape *clv_plan_output(const clv_plan *p); /* with its N */
 
 /* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
@@ -262,7 +275,9 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
  * in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
  * For training the inputs that backward reads are copied or kept in the call: the caller may reuse
  * `in` after this returns only if it passed keep_inputs = false (then the plan copies what it
- * needs); with true the memory must stay until the call is put back. */
+ * needs); with true the memory must stay until the call is put back.
+ * Of a batch of 0 nothing is read: `out` is not written, or NaN where it is a scalar, a mean over
+ * samples; backward gives parameters zeros. */
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) CLV_USE_RESULT;

@@ -64,6 +64,8 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_APPLY] = {.name = "APPLY", .needs = BODY_COMMIT, .needs_context = true, .needs_id = true},
     [CLV_APPLIED] = {.name = "APPLIED", .needs_context = true},
     [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
+    [CLV_UNLOAD] = {.name = "UNLOAD", .needs_id = true},
+    [CLV_UNLOADED] = {.name = "UNLOADED"},
     [CLV_REF_KEEP] = {.name = "REF_KEEP",
                       .needs = BODY_REFERENCE,
                       .needs_context = true,
@@ -184,10 +186,11 @@ static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err
 static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
-  bool put = f->kind == CLV_STATE_PUT;
-  bool gradients = f->state.what == CLV_STATE_GRADIENTS && !put;
+  bool gradients = f->state.what == CLV_STATE_GRADIENTS;
   if (f->state.what != CLV_STATE_WEIGHTS && f->state.what != CLV_STATE_OPTIMIZER && !gradients)
     return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
+  if (gradients && f->kind == CLV_STATE_PUT && !f->context)
+    return clv_fail(err, CLV_INVALID, "a STATE_PUT of a gradient without its context");
   if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
                     f->state.count, CLV_WIRE_PARAMS);

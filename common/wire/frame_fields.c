@@ -3,7 +3,7 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 40 && CLV_WIRE_PROTOCOL == 8,
+    CLV_FRAME_KINDS == 42 && CLV_WIRE_PROTOCOL == 8,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
@@ -46,6 +46,7 @@ const clv_field clv_frame_fields[FRAME_FIELDS] = {
             .size = BODY_REFERENCE},
     [29] = {.name = "order", .type = FIELD_U32, .offset = AT(order)},
     [30] = {.name = "before", .type = FIELD_BEFORE},
+    [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(generation)},
 };
 
 const clv_field clv_tensor_fields[TENSOR_FIELDS] = {

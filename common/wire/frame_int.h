@@ -40,7 +40,7 @@ typedef struct clv_field {
 } clv_field;
 
 enum {
-  FRAME_FIELDS = 31,
+  FRAME_FIELDS = 32,
   BODY_FIRST = 16,
   N_BODIES = 13,
   BODY_FIELDS = 8,

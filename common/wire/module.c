@@ -244,6 +244,7 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of module name", err));
   m->epoch = from->epoch;
   m->module = from->module;
+  m->generation = from->generation;
   m->threads = from->threads;
   m->in_flight = from->in_flight;
   m->n_frozen = (uint32_t)from->n_frozen;
@@ -308,6 +309,7 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->session = clv_put_bytes(&m->session, sizeof m->session);
   to->epoch = m->epoch;
   to->module = m->module;
+  to->generation = m->generation;
   to->route = &parts->route;
   to->threads = m->threads;
   to->device = clv_put_text(m->device);

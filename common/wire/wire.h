@@ -140,6 +140,8 @@ typedef enum clv_frame_kind {
   CLV_REF_RENEW,
   CLV_REF_ACK,
   CLV_SPARE,
+  CLV_UNLOAD,
+  CLV_UNLOADED,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -155,7 +157,7 @@ typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_
 typedef enum clv_state_what {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
-  CLV_STATE_GRADIENTS = 4, /* STATE_GET, STATE_ITEM and STATE_DONE alone */
+  CLV_STATE_GRADIENTS = 4, /* of one context */
 } clv_state_what;
 
 /* One input of a CALL. */
@@ -195,7 +197,7 @@ typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
-  uint32_t micro_batch, module, flags;
+  uint32_t micro_batch, module, generation, flags;
   uint32_t order; /* GRADIENT: its place in the sum of its value's contributions */
   bool has_commit, has_vote, has_failure, has_measure;
   char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker, "" = the master */
@@ -392,13 +394,11 @@ typedef struct clv_wire_open_reply {
   clv_wire_id incarnation;
   clv_wire_limits granted;
 } clv_wire_open_reply;
-
 typedef struct clv_wire_close_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch;
 } clv_wire_close_request;
-
 typedef struct clv_wire_close_reply {
   clv_wire_mem *mem;
   uint64_t bytes_in, bytes_out, forwards, backwards;
@@ -465,7 +465,7 @@ typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch;
-  uint32_t module, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
+  uint32_t module, generation, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
   clv_wire_graph graph;
   const clv_key *keys; /* [graph.n_nodes] */
   const char **peers;  /* for values and gradients */

@@ -4,7 +4,7 @@
 static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   int axis;
   char a[160], b[160];
-  CLV_TRY(clv_find_axis("concat", s, &axis, err));
+  CLV_TRY(clv_find_dim("concat", s, &axis, err));
   clv_shape out = s->in[0];
   for (int i = 1; i < s->n_in; i++) {
     clv_shape like = s->in[i];
@@ -52,7 +52,9 @@ static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_
 
 CLV_OP_ROW(concat) = {
     .name = "concat",
-    .doc = "2 to 8 inputs one behind the other along dimension dim, not 0 (torch.cat)",
+    .doc =
+        "2 to 8 inputs one behind the other along dimension dim; along 0 their batches are joined, "
+        "and may differ (torch.cat)",
     .torch_module = "",
     .no_torch_module = "torch.cat is a function",
     .n_in = 2,

@@ -66,18 +66,20 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
   return CLV_OK;
 }
 
-clv_code clv_find_axis(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
-  const clv_shape *in = &s->in[0];
-  int axis = clv_axis_of(s->attrs, in);
+clv_code clv_find_dim(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
   char text[160];
-  if (axis < 0)
-    return clv_fail(err, CLV_INVALID, "%s: dim %lld is no dimension of %s", op,
-                    (long long)s->attrs->dim, clv_shape_format(in, text, sizeof text));
-  if (axis == 0)
-    return clv_fail(err, CLV_INVALID, "%s: dim %lld of %s is the batch", op,
-                    (long long)s->attrs->dim, clv_shape_format(in, text, sizeof text));
-  *ret = axis;
-  return CLV_OK;
+  *ret = clv_axis_of(s->attrs, &s->in[0]);
+  if (*ret >= 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: dim %lld is no dimension of %s", op,
+                  (long long)s->attrs->dim, clv_shape_format(&s->in[0], text, sizeof text));
+}
+
+clv_code clv_find_axis(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
+  char text[160];
+  CLV_TRY(clv_find_dim(op, s, ret, err));
+  if (*ret > 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: dim %lld of %s is the batch", op, (long long)s->attrs->dim,
+                  clv_shape_format(&s->in[0], text, sizeof text));
 }
 
 clv_shape clv_trailing_of(const clv_op_site *site) {

@@ -4,20 +4,27 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
- *   runtime.c   open and close, the node's thread, waiting
+ *   runtime.c   opening, the node's thread, sleeping
+ *   closing.c   what was left open, closing
+ *   error.c     failures, what callers hand in, tensors
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
- *   module.c    modules, their placement
+ *   module.c    modules, their placement and end
  *   state.c     weights and optimiser state by name
+ *   files.c     parameters for those who ask; state in files
  *   sending.c   what may leave this process
  *   context.c   contexts and the table of values
  *   call.c      leaves, calls, what has to travel
- *   reference.c fetching, owners, futures, release
+ *   reference.c values, owners, release
+ *   future.c    the records of what is waited for, future_int.h
+ *   await.c     waiting, cancelling, callbacks
+ *   async.c     what blocks, and its form that does not
  *   kept.c      references that outlive their context
- *   backward.c  the walk over the tape, gradients
+ *   backward.c  the walk over the tape
+ *   gradients.c gradients by name (gradients_int.h)
  *   groups.c    groups of parameters and their settings
- *   optimizer.c votes, steps
+ *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
  *
@@ -34,7 +41,7 @@
 #include "common/engine/engine.h"
 #include "common/models/models.h"
 #include "common/tls/tls.h"
-#include "master/api/api.h"
+#include "master/api/error_int.h"
 
 enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
@@ -45,26 +52,6 @@ enum {
 };
 typedef uint64_t api_node_set;
 #define NODE_BIT(index) ((api_node_set)1 << (index))
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-/* Fill *error with node "master" and return the status. */
-cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
-cleave_status api_from(cleave_error *error, const clv_err *err);
-void api_place_error(cleave_error *error, const char *node, const char *hop);
-
-/* A call that fills `err`, which the macro provides. */
-#define TRY(call)                                       \
-  do {                                                  \
-    clv_err err;                                        \
-    if ((call) != CLV_OK) return api_from(error, &err); \
-  } while (0)
-/* A call that fills `error` itself. */
-#define PASS(call)                                      \
-  do {                                                  \
-    cleave_status pass_status_ = (call);                \
-    if (pass_status_ != CLEAVE_OK) return pass_status_; \
-  } while (0)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -114,7 +101,14 @@ typedef struct api_peer {
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-typedef enum api_module_state { MODULE_NEW, MODULE_PLACING, MODULE_PLACED } api_module_state;
+/* LEAVING: its node has been told. GONE: a kept value names it still. */
+typedef enum api_module_state {
+  MODULE_NEW,
+  MODULE_PLACING,
+  MODULE_PLACED,
+  MODULE_LEAVING,
+  MODULE_GONE
+} api_module_state;
 
 typedef struct api_pending_weight {
   char *name;
@@ -129,7 +123,10 @@ typedef struct api_optimizer_group {
 
 struct cleave_module {
   cleave_runtime *runtime;
-  uint32_t index; /* `module` on the wire */
+  uint32_t index, generation; /* `module` on the wire */
+  uint64_t number;            /* in the order of loading */
+  uint32_t contexts, keeps;   /* that need it (life_int.h); kept values that are its */
+  uint64_t unload;            /* the message that told its node */
   char name[CLEAVE_NAME + 1], device[API_DEVICE];
   uint32_t node;
   clv_graph *graph;
@@ -139,7 +136,8 @@ struct cleave_module {
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
   uint32_t n_inputs;
   uint32_t threads, in_flight;
-  bool local_only, released, called, input_grads;
+  bool local_only, any_device, released, called, input_grads;
+  bool tried; /* its node may have it, though the last attempt to take it there failed */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
   bool bf16;
@@ -148,12 +146,13 @@ struct cleave_module {
   api_module_state state;
   api_pending_weight *weights; /* until it is placed */
   size_t n_weights;
-  const struct cleave_optimizer *optimizer; /* NULL: none of its parameters is in one */
+  struct cleave_optimizer *optimizer; /* NULL: none of its parameters is in one */
   const api_optimizer_group
       *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
   uint32_t n_groups;
   uint8_t *group_of; /* [params->n] 1 + number of the group; 0: in none. With an optimiser alone */
   bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
+  uint64_t changes;  /* of its parameters, by steps and writes */
 };
 
 /* Takes the graph. network: whose layers they are, for their keys; NULL: the module itself. */
@@ -172,26 +171,6 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
 /* Without the lock. */
 cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
 
-/* ---- layers that are divided ---------------------------------------------------------------- */
-
-/* The modules are the graphs of the stretches, and of the parts within. */
-struct cleave_parallel {
-  cleave_runtime *runtime;
-  cleave_parallel *next;
-  char name[CLEAVE_NAME + 1];
-  clv_graph *whole;
-  clv_params *params; /* of it */
-  clv_division *division;
-  cleave_module **modules; /* [n_modules] */
-  uint32_t n_modules;
-};
-
-void api_parallel_free(cleave_parallel *p);
-/* Its runtime's; and neither of them, nor the third argument, which is called so, is NULL. */
-cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
-                                 const void *third, const char *name,
-                                 cleave_error *error) CLEAVE_RESULT;
-
 /* ---- contexts and values --------------------------------------------------------------------- */
 
 /* The program's handle of a reference that outlives its context; found by the reference's id. The
@@ -200,9 +179,9 @@ cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel
 typedef struct api_kept {
   clv_ref_ids ids;
   uint32_t owner;
-  uint64_t value;              /* of the context it was made in */
-  const cleave_module *module; /* whose output it is; NULL: a leaf of the program */
-  char made_in[64];            /* the context */
+  uint64_t value;        /* of the context it was made in */
+  cleave_module *module; /* whose output it is; NULL: a leaf of the program */
+  char made_in[64];      /* the context */
   clv_dtype dtype;
   clv_shape shape;
   struct api_context *context; /* whose end waits for the owner's answer; NULL: it has come */
@@ -232,8 +211,7 @@ typedef struct api_value {
   bool passed;             /* some backward went over it */
   bool failed;
   bool spared, wanted; /* by the end of its context: a kept value needs it; that is elsewhere */
-  uint32_t fetching;   /* functions that wait for it */
-  uint64_t future;     /* id of a future on it; 0: none */
+  uint32_t fetching;   /* who waits for it */
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
@@ -242,6 +220,7 @@ typedef struct api_value {
   uint32_t n_followers;    /* calls that run after this one's backward, until it begins */
   uint32_t number;         /* of the CALL among those its node was sent, from 1 */
   uint64_t n_helped;       /* of the runtime, when it was called */
+  uint64_t changes;        /* of the module, when it was called */
   /* of the backward pass in progress */
   uint32_t phase, contributions, arrived;
   float root;                     /* what its gradient starts with, 0: it is no root */
@@ -275,19 +254,21 @@ typedef struct api_context {
   uint32_t phase;
   uint32_t phase_at[API_MAX_NODES]; /* the last one that the node had a part in */
   bool running;                     /* a backward pass */
+  bool uses[API_MAX_MODULES];       /* modules that it has sent something to */
   uint32_t called[API_MAX_MODULES]; /* calls of each module so far */
   api_node_set expected, finished;
   uint32_t leaf_due; /* gradients of leaves still to come */
   bool has_gradient[API_MAX_MODULES];
   clv_tensor *votes[API_MAX_NODES]; /* sums of squares of the node's last FINISHED */
-  bool not_finite;
-  uint32_t applying;             /* APPLIED still to come, */
-  uint64_t applying_from;        /* as answers to this message or a later one */
-  uint64_t step_ms;              /* the step's deadline, */
-  uint64_t decide_by;            /* when the step is given up */
-  api_node_set moved;            /* nodes that have been sent APPLY since the last decision */
-  bool undone;                   /* its step failed after cleave_step had returned */
-  bool stepped[API_MAX_MODULES]; /* modules that have had their step */
+  api_node_set not_finite, written; /* nodes that said so in it; that got gradients since */
+  uint32_t applying;                /* APPLIED still to come, */
+  uint64_t applying_from;           /* as answers to this message or a later one */
+  uint64_t step_ms;                 /* the step's deadline, */
+  uint64_t decide_by;               /* when the step is given up */
+  api_node_set moved;               /* nodes that have been sent APPLY since the last decision */
+  bool undone;                      /* its step failed after cleave_step had returned */
+  bool stepped[API_MAX_MODULES];    /* modules that have had their step, */
+  bool planned[API_MAX_MODULES];    /* inside the context: its calls keep the weights they used */
   bool failed;
   cleave_error failure;
   char failed_at[CLV_WIRE_NAME + 1]; /* the hop, as the node that failed wrote it */
@@ -307,8 +288,8 @@ typedef struct api_state_request {
   clv_tensor *found;
   api_state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
-  char device[API_DEVICE]; /* that `found` was computed with, as its node says */
-  bool answered, failed;
+  char device[API_DEVICE];      /* that `found` was computed with, as its node says */
+  bool answered, failed, fewer; /* fewer: `count` is the most there may be, the answer says */
   cleave_error failure;
   struct api_state_request *next;
 } api_state_request;
@@ -316,7 +297,7 @@ typedef struct api_state_request {
 struct cleave_optimizer {
   cleave_runtime *runtime;
   double clip_norm;
-  cleave_module **modules; /* in order of their index: the order of the norm's sum */
+  cleave_module **modules; /* in the order of loading, which is that of the norm's sum */
   size_t n_modules;
   api_optimizer_group *groups; /* [n_groups] in the program's order */
   size_t n_groups;
@@ -391,16 +372,20 @@ struct cleave_runtime {
   bool wake; /* what a node answered may end somebody's sleep */
   uint64_t next_id, next_context;
   api_id_table values, contexts, futures, kepts;
+  struct api_futures *open; /* future_int.h */
   api_value *free_values;
   api_context *free_contexts;
   api_state_request *requests;
-  cleave_module *modules[API_MAX_MODULES];
-  uint32_t n_modules;
+  cleave_module *modules[API_MAX_MODULES]; /* NULL: that index is free */
+  uint32_t n_modules;                      /* 1 + the highest index so far */
+  uint32_t generations[API_MAX_MODULES];   /* the next of each index */
+  uint64_t n_loaded;
   cleave_optimizer *optimizers;
   cleave_parallel *parallels;
   api_context
       *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
-  bool settling; /* somebody waits for its answers */
+  bool undoing;  /* it has failed, and nodes go back: until they have answered, or */
+  uint64_t undo_by;
   api_context
       *stepping; /* its final step has been decided and not sent: it leaves with what comes next */
   cleave_optimizer *stepping_by;
@@ -436,11 +421,13 @@ cleave_status api_open_in(const api_world *world, const clv_session_config *conf
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* Monotonic end of a deadline given in ms (0: the runtime's). */
+/* Monotonic end of a deadline given in ms (0: the runtime's), and whether it has passed. */
 uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);
+bool api_is_late(const cleave_runtime *rt, uint64_t until_ns);
 /* With the lock: sleep until something changed, or see to the master's own node meanwhile where
  * that has no thread; false when `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+void api_look(cleave_runtime *rt); /* the same without sleeping */
 /* Something has changed: whoever sleeps looks again. */
 void api_wake(cleave_runtime *rt);
 
@@ -468,6 +455,7 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 void api_recognise(const cleave_runtime *rt, cleave_error *why);
 /* Ends the sessions and their links; then, when nothing computes any more, the transport. */
 void api_hang_up(cleave_runtime *rt);
+void api_runtime_free(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
 void api_event(api_peer *from, clv_packet *p);
@@ -496,11 +484,8 @@ uint64_t api_resend_ends(cleave_runtime *rt);
 api_node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const api_context *c, cleave_error *error);
 
-/* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched
- * by the program. */
+/* With the lock: the value that stands for a kept one is brought to a node as it needs it. */
 cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
-cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms,
-                             clv_tensor **ret, cleave_error *error);
 void api_kept_unuse(cleave_runtime *rt, api_kept *k); /* a value that stood for it is gone */
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock, waits: the owners of what is kept of a context have answered. */
@@ -529,12 +514,10 @@ cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool fo
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error);
-/* items: [n], n above 0. */
-cleave_status api_state_put(cleave_module *m, clv_state_what what, const api_state_item *items,
-                            uint32_t n, uint64_t until_ns, cleave_error *error);
-/* With the lock, waits: whatever the items are; the tensors are the caller's. */
-cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
-                              uint32_t count, uint64_t until_ns, cleave_error *error);
+/* items: [n], n above 0; context_id: of gradients, else 0. */
+cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            const api_state_item *items, uint32_t n, uint64_t until_ns,
+                            cleave_error *error);
 
 /* With the lock: the failure of a step whose context had ended, once. */
 cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error);
@@ -565,6 +548,9 @@ void api_step_taken(cleave_runtime *rt, api_context *c);
 /* With the lock: refuses to change or read parameters while calls wait for a backward that has not
  * begun: the change would wait for them, and the backward for the change. */
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error);
+/* With the lock: a step on its way that has failed is taken back. When it has to be looked at
+ * again. */
+uint64_t api_decision_advance(cleave_runtime *rt);
 /* With the lock: wait until no step is on its way. One that failed has been taken back then, which
  * its context says. */
 cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);

@@ -10,42 +10,67 @@
  * order cannot stand still.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/future_int.h"
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- roots ----------------------------------------------------------------------------------- */
 
-static cleave_status mark_root(cleave_runtime *rt, api_context *c, cleave_reference handle,
-                               float weight, uint32_t group, cleave_error *error) {
-  api_value *v;
+static clv_tensor *gradient_of(const api_starts *s, size_t i) {
+  return s->gradients ? s->gradients[i] : NULL;
+}
+
+static cleave_status check_scalar(const api_value *v, float weight, cleave_error *error) {
+  char s[160];
   size_t n = 0;
-  PASS(api_find_value(rt, handle, &v, error));
+  TRY(clv_shape_numel(&v->shape, &n, &err));
+  if (n != 1)
+    return api_fail(error, CLV_INVALID,
+                    "root %llu is %s; backward starts from scalars, or from a gradient that is "
+                    "given (cleave_backward_options.gradients)",
+                    (unsigned long long)v->id, clv_shape_format(&v->shape, s, sizeof s));
+  if (!isfinite(weight) || weight == 0)
+    return api_fail(error, CLV_INVALID, "root %llu has the weight %g; it must be finite and not 0",
+                    (unsigned long long)v->id, (double)weight);
+  return CLEAVE_OK;
+}
+
+static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cleave_error *error) {
+  char want[160], got[160];
+  if (t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "root %llu is %s %s, the gradient given for it %s %s",
+                  (unsigned long long)v->id, clv_dtype_name(v->dtype),
+                  clv_shape_format(&v->shape, want, sizeof want), clv_dtype_name(t->dtype),
+                  clv_shape_format(&t->shape, got, sizeof got));
+}
+
+/* A gradient that is given is the first in the sum of those that come for its value. */
+static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_starts *s, uint32_t i,
+                               cleave_error *error) {
+  api_value *v;
+  const clv_tensor *given = gradient_of(s, i);
+  float weight = given ? 0 : s->weights ? s->weights[i] : 1;
+  PASS(api_find_value(rt, s->roots[i], &v, error));
   if (v->context != c)
     return api_fail(error, CLV_INVALID, "root %llu belongs to context %s, not to %s",
                     (unsigned long long)v->id, v->context->name, c->name);
-  TRY(clv_shape_numel(&v->shape, &n, &err));
-  if (n != 1) {
-    char s[160];
-    return api_fail(error, CLV_INVALID, "root %llu is %s; backward starts from scalars",
-                    (unsigned long long)v->id, clv_shape_format(&v->shape, s, sizeof s));
-  }
+  PASS(given ? check_gradient(v, given, error) : check_scalar(v, weight, error));
   if (!v->module || !v->needs_grad)
     return api_fail(error, CLV_PRECONDITION,
                     "root %llu depends on no parameter and no leaf that requires a gradient",
                     (unsigned long long)v->id);
-  if (!isfinite(weight) || weight == 0)
-    return api_fail(error, CLV_INVALID, "root %llu has the weight %g; it must be finite and not 0",
-                    (unsigned long long)v->id, (double)weight);
-  if (v->root != 0 && v->phase == c->phase)
+  if (v->phase == c->phase)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
   v->phase = c->phase;
-  v->contributions = v->arrived = 0;
+  v->contributions = v->arrived = given != NULL;
   v->root = weight;
-  v->group = group;
+  v->group = i;
   return CLEAVE_OK;
 }
+
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 /* One more gradient comes for v; returns its place in the sum. */
 static uint32_t expect(api_context *c, api_value *v, uint32_t group) {
@@ -64,6 +89,28 @@ static void join_group(api_call_group *g, api_value *v) {
   g->last = v;
 }
 
+/* Whether its backward reads the parameters of its module, which have changed since the call: as
+ * its node would find, but before anything has moved. After a backward that retained, the forward
+ * runs again. */
+static bool is_outdated(const api_context *c, const api_value *v) {
+  const cleave_module *m = v->module;
+  uint32_t input_grads = 0;
+  if (v->changes == m->changes || c->planned[m->index]) return false;
+  for (uint32_t i = 0; i < v->n_args; i++)
+    if (v->args[i]->needs_grad) input_grads |= 1u << i;
+  return v->passed || clv_graph_backward_reads_params(m->graph, m->params, input_grads);
+}
+
+static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
+  const cleave_module *m = v->module;
+  api_fail(error, CLV_PRECONDITION,
+           "the parameters of module '%s' have changed, by a step or a write, since its call %llu, "
+           "whose backward reads them as they were: run the backward before, or call it again",
+           m->name, (unsigned long long)v->id);
+  api_place_error(error, m->runtime->peers[m->node].name, m->name);
+  return CLEAVE_PRECONDITION;
+}
+
 static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cleave_error *error) {
   cleave_module *m = v->module;
   if (v->spent) {
@@ -73,6 +120,7 @@ static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cle
     api_place_error(error, m->runtime->peers[m->node].name, m->name);
     return CLEAVE_PRECONDITION;
   }
+  if (is_outdated(c, v)) return refuse_outdated(v, error);
   for (uint32_t i = 0; i < v->n_args; i++)
     if (v->args[i]->needs_grad) v->order[i] = expect(c, v->args[i], v->group);
   join_group(&rt->groups[v->group], v);
@@ -117,18 +165,17 @@ static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *er
   return CLEAVE_OK;
 }
 
-static cleave_status walk(cleave_runtime *rt, api_context *c, const cleave_reference *roots,
-                          const float *weights, size_t n_roots, cleave_error *error) {
+static cleave_status walk(cleave_runtime *rt, api_context *c, const api_starts *s,
+                          cleave_error *error) {
   c->expected = c->finished = 0;
   c->leaf_due = 0;
-  PASS(ready_groups(rt, n_roots, error));
-  for (size_t i = 0; i < n_roots; i++)
-    PASS(mark_root(rt, c, roots[i], weights ? weights[i] : 1, (uint32_t)i, error));
+  PASS(ready_groups(rt, s->n, error));
+  for (size_t i = 0; i < s->n; i++) PASS(mark_root(rt, c, s, (uint32_t)i, error));
   for (api_value *v = c->newest; v; v = v->older) {
     if (v->phase != c->phase) continue;
     PASS(v->module ? visit(rt, c, v, error) : ready_leaf(c, v, error));
   }
-  for (size_t g = 0; g < n_roots; g++)
+  for (size_t g = 0; g < s->n; g++)
     for (const api_value *v = rt->groups[g].first; v; v = v->next_needed)
       PASS(check_window(c, v, error));
   return CLEAVE_OK;
@@ -175,13 +222,19 @@ static cleave_status add_call(preparing *p, const api_value *v, cleave_error *er
   return CLEAVE_OK;
 }
 
-static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node,
-                                  size_t n_groups, bool retain, cleave_error *error) {
+static preparing begin_part(cleave_runtime *rt, api_context *c, uint32_t node, bool retain) {
   preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
   p.skipped = c->phase - c->phase_at[node] - 1;
   c->phase_at[node] = c->phase;
+  c->written &= ~NODE_BIT(node); /* it votes behind that */
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
+    p.vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
+  return p;
+}
+
+static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node,
+                                  size_t n_groups, bool retain, cleave_error *error) {
+  preparing p = begin_part(rt, c, node, retain);
   cleave_status status = CLEAVE_OK;
   for (size_t g = 0; g < n_groups; g++)
     for (api_value *v = rt->groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
@@ -191,9 +244,21 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
   return status;
 }
 
-static cleave_status prepare(cleave_runtime *rt, api_context *c, size_t n_groups, bool retain,
+static cleave_status send_gradients(cleave_runtime *rt, const api_context *c, const api_starts *s,
+                                    cleave_error *error) {
+  for (size_t i = 0; i < s->n; i++) {
+    const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
+    clv_packet *p;
+    if (!gradient_of(s, i)) continue;
+    TRY(clv_packet_gradient(rt->pool, c->id, c->phase, v->id, 0, "", gradient_of(s, i), &p, &err));
+    PASS(api_send(rt, v->module->node, p, error));
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_starts *s, bool retain,
                              cleave_error *error) {
-  for (size_t g = 0; g < n_groups; g++)
+  for (size_t g = 0; g < s->n; g++)
     for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
       v->spent = !retain;
       v->passed = true;
@@ -202,8 +267,8 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, size_t n_groups
       if (v->module->n_learning) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, n_groups, retain, error));
-  return CLEAVE_OK;
+    if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, s->n, retain, error));
+  return send_gradients(rt, c, s, error);
 }
 
 /* Who has not finished: a worker, if any, since the master's own node may be waiting for it. */
@@ -219,120 +284,147 @@ static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t de
   if (who) api_place_error(ret, who, "");
 }
 
-/* With the lock: until all nodes have finished, or the context has failed. */
-static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline_ms,
-                           uint64_t until_ns, cleave_error *error) {
-  bool in_time = true;
-  c->users++;
-  while (in_time && !c->failed && ((c->expected & ~c->finished) || c->leaf_due))
-    in_time = api_sleep(rt, until_ns);
-  if (!in_time) {
-    cleave_error late;
-    too_late(rt, c, deadline_ms, &late);
-    api_context_fail(rt, c, &late, 0);
-  }
-  c->users--;
-  if (c->closing) api_wake(rt);
-  return api_context_failure(c, error);
-}
+/* ---- one after the other --------------------------------------------------------------------- */
 
-cleave_status cleave_backward(cleave_runtime *runtime, cleave_context handle,
-                              const cleave_reference *roots, size_t n_roots, bool retain,
-                              uint64_t deadline_ms, cleave_error *error) {
-  return cleave_backward_weighted(runtime, handle, roots, NULL, n_roots, retain, deadline_ms,
-                                  error);
-}
+enum { WAITS_FOR_EARLIER, RUNS };
 
-cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context handle,
-                                       const cleave_reference *roots, const float *weights,
-                                       size_t n_roots, bool retain, uint64_t deadline_ms,
-                                       cleave_error *error) {
-  api_context *c;
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  PASS(api_find_context(runtime, handle, &c, error));
-  if (c->evaluation)
-    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
-  if (!n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
-  c->phase++;
-  PASS(walk(runtime, c, roots, weights, n_roots, error));
-  c->running = true;
+static cleave_status start(cleave_runtime *rt, api_future *f, const api_starts *s,
+                           cleave_error *error) {
+  api_context *c = f->context;
   cleave_error why;
-  if (prepare(runtime, c, n_roots, retain, &why) != CLEAVE_OK)
-    api_context_fail(runtime, c, &why, 0);
-  cleave_status status = await(runtime, c, deadline_ms, until, error);
-  c->running = false;
-  return status;
-}
-
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-/* With the lock. */
-static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                              const char *name, uint64_t deadline_ms, clv_tensor **ret,
-                              char *ret_device, cleave_error *error) {
-  api_context *c;
-  PASS(api_find_context(rt, handle, &c, error));
-  const clv_param *p = clv_params_find(m->params, name);
-  if (!p || !p->trainable)
-    return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'", m->name, name);
-  if (p->frozen)
-    return api_fail(error, CLV_NOT_FOUND, "'%s' of module '%s' is frozen: it has no gradient", name,
-                    m->name);
-  if (c->has_gradient[m->index]) {
-    c->users++;
-    cleave_status status = api_state_get(m, CLV_STATE_GRADIENTS, c->id, name,
-                                         api_until(rt, deadline_ms), ret, ret_device, error);
-    c->users--;
-    if (c->closing) api_wake(rt);
-    PASS(status);
-  }
-  if (*ret) return CLEAVE_OK;
-  return api_fail(error, CLV_NOT_FOUND,
-                  "context %s has no gradient of '%s' of module '%s': no backward got there",
-                  c->name, name, m->name);
-}
-
-cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
-                              const char *name, uint64_t deadline_ms, cleave_tensor *ret_tensor,
-                              cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  {
-    LOCKED(runtime);
-    PASS(gradient(runtime, handle, module, name, deadline_ms, &t, NULL, error));
-  }
-  return api_tensor_out(t, ret_tensor, error);
-}
-
-cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context handle,
-                                    cleave_module *module, const char *name, uint64_t deadline_ms,
-                                    cleave_place *ret_place, cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  char device[API_DEVICE] = "";
-  LOCKED(runtime);
-  PASS(gradient(runtime, handle, module, name, deadline_ms, &t, device, error));
-  api_module_is_on(module, device);
-  ret_place->node = runtime->peers[module->node].name;
-  ret_place->device = module->device;
+  c->phase++;
+  PASS(walk(rt, c, s, error));
+  c->running = f->runs = true;
+  f->stage = RUNS;
+  f->bound = true;
+  if (prepare(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
 }
 
-cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
-                                   cleave_tensor *ret_tensor, cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  {
-    api_value *v;
-    LOCKED(runtime);
-    PASS(api_find_value(runtime, leaf, &v, error));
-    if (v->module || !v->needs_grad)
-      return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
-                      (unsigned long long)leaf.id);
-    if (!v->gradient)
-      return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
-                      (unsigned long long)leaf.id);
-    t = clv_tensor_ref(v->gradient);
+static cleave_status take_gradient(cleave_runtime *rt, const cleave_backward_options *o, size_t i,
+                                   clv_tensor **ret, cleave_error *error) {
+  if (!o->gradients[i].dtype) return CLEAVE_OK;
+  if (o->weights && o->weights[i] != 0)
+    return api_fail(error, CLV_INVALID,
+                    "root number %zu has both a weight and a gradient: it starts with one", i);
+  return api_tensor_in(rt->pool, &o->gradients[i], ret, error);
+}
+
+cleave_status api_starts_of(cleave_runtime *rt, const cleave_reference *roots, size_t n,
+                            const cleave_backward_options *o, api_starts *ret,
+                            cleave_error *error) {
+  cleave_status status = CLEAVE_OK;
+  *ret = (api_starts){.roots = (cleave_reference *)(uintptr_t)roots,
+                      .weights = (float *)(uintptr_t)o->weights,
+                      .n = n,
+                      .retain = o->retain};
+  if (!n) return api_fail(error, CLV_INVALID, "a backward without roots");
+  if (!o->gradients) return CLEAVE_OK;
+  TRY(clv_alloc(n, sizeof *ret->gradients, &ret->gradients, &err));
+  for (size_t i = 0; i < n && status == CLEAVE_OK; i++)
+    status = take_gradient(rt, o, i, &ret->gradients[i], error);
+  if (status != CLEAVE_OK) api_starts_done(ret);
+  return status;
+}
+
+void api_starts_done(api_starts *s) {
+  if (!s) return;
+  for (size_t i = 0; s->gradients && i < s->n; i++) clv_tensor_unref(s->gradients[i]);
+  free(s->gradients);
+  s->gradients = NULL;
+}
+
+static cleave_status copy_starts(const api_starts *from, api_starts *ret, cleave_error *error) {
+  *ret = (api_starts){.n = from->n, .retain = from->retain};
+  TRY(clv_alloc(from->n, sizeof *ret->roots, &ret->roots, &err));
+  if (from->weights) TRY(clv_alloc(from->n, sizeof *ret->weights, &ret->weights, &err));
+  if (from->gradients) TRY(clv_alloc(from->n, sizeof *ret->gradients, &ret->gradients, &err));
+  memcpy(ret->roots, from->roots, from->n * sizeof *ret->roots);
+  if (from->weights) memcpy(ret->weights, from->weights, from->n * sizeof *ret->weights);
+  for (size_t i = 0; from->gradients && i < from->n; i++)
+    ret->gradients[i] = clv_tensor_ref(from->gradients[i]);
+  return CLEAVE_OK;
+}
+
+cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle, const api_starts *s,
+                                 api_future *f, cleave_error *error) {
+  api_context *c;
+  PASS(api_find_context(rt, handle, &c, error));
+  if (c->evaluation)
+    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
+  f->context = c;
+  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  return api_future_has_earlier(rt, f) ? copy_starts(s, &f->backward, error)
+                                       : start(rt, f, s, error);
+}
+
+void api_backward_advance(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  cleave_error why;
+  if (c->failed) {
+    api_future_finish(rt, f, &c->failure);
+  } else if (f->stage == RUNS) {
+    if (api_pass_is_done(c)) api_future_finish(rt, f, NULL);
+  } else if (!api_future_has_earlier(rt, f) && start(rt, f, &f->backward, &why) != CLEAVE_OK) {
+    api_future_finish(rt, f, &why);
   }
-  return api_tensor_out(t, ret_tensor, error);
+}
+
+void api_pass_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  too_late(rt, f->context, f->deadline_ms, ret);
+  api_context_fail(rt, f->context, ret, 0);
+}
+
+void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  if (f->stage == RUNS)
+    api_pass_late(rt, f, ret);
+  else
+    api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
+             f->context->name);
+}
+
+static api_future *running_in(const cleave_runtime *rt, const api_context *c) {
+  api_future *f = rt->open->first;
+  while (f && (f->context != c || f->kind != API_FUTURE_BACKWARD || f->stage != RUNS)) f = f->next;
+  return f;
+}
+
+cleave_status api_backward_await(cleave_runtime *rt, api_context *c, uint64_t until_ns,
+                                 cleave_error *error) {
+  bool in_time = true;
+  c->users++;
+  for (api_future *f; in_time && (f = running_in(rt, c)) != NULL;) {
+    api_backward_advance(rt, f);
+    if (c->running)
+      in_time = api_sleep(rt, until_ns);
+    else
+      api_wake(rt);
+  }
+  c->users--;
+  if (c->closing) api_wake(rt);
+  PASS(api_context_failure(c, error));
+  if (in_time) return CLEAVE_OK;
+  return api_fail(error, CLV_DEADLINE, "a backward of context %s was not done in time", c->name);
+}
+
+/* ---- a vote on what the program has written -------------------------------------------------- */
+
+/* A pass without calls. */
+static cleave_status ask_for_vote(cleave_runtime *rt, api_context *c, uint32_t node,
+                                  cleave_error *error) {
+  preparing p = begin_part(rt, c, node, false);
+  TRY(clv_packet_prepare(rt->pool, c->id, c->phase, 0, false, p.vote, false, &p.packet, &err));
+  return flush(&p, false, error);
+}
+
+void api_vote_begin(cleave_runtime *rt, api_context *c) {
+  cleave_error why;
+  c->phase++;
+  c->expected = c->written;
+  c->finished = 0;
+  c->leaf_due = 0;
+  c->running = true;
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if ((c->expected & NODE_BIT(i)) && ask_for_vote(rt, c, i, &why) != CLEAVE_OK)
+      api_context_fail(rt, c, &why, 0);
 }

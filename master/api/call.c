@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/future_int.h"
+#include "master/api/life_int.h"
 
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, tensor, ret_reference);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   api_context *c;
   api_value *v;
@@ -36,7 +38,7 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
   clv_shape want = in->shape;
-  if (want.rank) want.dim[0] = batch;
+  if (want.rank) want.dim[0] = m->graph->joins && v->shape.rank ? v->shape.dim[0] : batch;
   if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
   char w[160], g[160];
   api_fail(error, CLV_INVALID,
@@ -71,6 +73,46 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
   return CLEAVE_PRECONDITION;
 }
 
+/* The device of a value that a module of this node has made; NULL: it comes from elsewhere. */
+static const char *device_at(const api_value *v, uint32_t node) {
+  const cleave_module *m = v->module ? v->module : v->kept ? v->kept->module : NULL;
+  return m && m->node == node ? m->device : NULL;
+}
+
+static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  for (uint32_t i = 0; i < m->n_inputs && !m->any_device; i++) {
+    const char *device = device_at(in[i], m->node), *here = rt->peers[m->node].name;
+    if (!device || strcmp(device, m->device) == 0) continue;
+    api_fail(
+        error, CLV_PRECONDITION,
+        "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
+        "the module with device \"%s\", or with any_device, which takes it there",
+        m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
+    api_place_error(error, here, m->name);
+    return CLEAVE_PRECONDITION;
+  }
+  return CLEAVE_OK;
+}
+/* Of the first that is no scalar. */
+static int64_t batch_of(api_value *const *in, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (in[i]->shape.rank) return in[i]->shape.dim[0];
+  return 1;
+}
+
+/* Of a graph that joins batches: its shapes are from now on those of these inputs. */
+static cleave_status check_batches(const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  int64_t n[CLV_MAX_INPUTS] = {0};
+  clv_err err;
+  if (!m->graph->joins) return CLEAVE_OK;
+  for (uint32_t i = 0; i < m->n_inputs; i++) n[i] = in[i]->shape.dim[0];
+  if (clv_graph_set_batches(m->graph, n, &err) == CLV_OK) return CLEAVE_OK;
+  (void)clv_err_prefix(&err, "module '%s'", m->name);
+  return api_from(error, &err);
+}
+
 static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
                                 const cleave_reference *inputs, size_t n_inputs, api_value **in,
                                 cleave_error *error) {
@@ -84,9 +126,11 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
     if (in[i]->context != c)
       return api_fail(error, CLV_INVALID, "input %u of '%s' belongs to context %s, not to %s", i,
                       m->name, in[i]->context->name, c->name);
-    int64_t batch = in[0]->shape.rank ? in[0]->shape.dim[0] : 1;
-    PASS(check_input(m, i, in[i], batch, error));
   }
+  PASS(check_devices(rt, m, in, error));
+  for (uint32_t i = 0; i < m->n_inputs; i++)
+    PASS(check_input(m, i, in[i], batch_of(in, m->n_inputs), error));
+  PASS(check_batches(m, in, error));
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
 
@@ -200,6 +244,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  api_name_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.after = how->after;
@@ -221,6 +266,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
     c->n_windowed++;
   }
   c->called[m->index]++;
+  api_module_used(c, m);
   for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }
@@ -229,7 +275,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
-  if (v->shape.rank && v->args[0]->shape.rank) v->shape.dim[0] = v->args[0]->shape.dim[0];
+  if (v->shape.rank && !m->graph->joins) v->shape.dim[0] = batch_of(v->args, v->n_args);
 }
 
 /* Does a backward get to a call on these inputs? */
@@ -250,6 +296,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
+  v->changes = m->changes;
   v->at = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = takes_part(m, in) && !c->evaluation;
@@ -333,10 +380,12 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
+  OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
   LOCKED(runtime);
-  PASS(call_mode_of(runtime, options, &how, error));
+  PASS(call_mode_of(runtime, options ? &o : NULL, &how, error));
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
@@ -345,32 +394,19 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
 cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                           const cleave_reference *inputs, size_t n_inputs,
                           cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
-cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
-                               cleave_module *module, const cleave_reference *inputs,
-                               size_t n_inputs, cleave_reference *ret_reference,
-                               cleave_future *ret_future, cleave_error *error) {
+cleave_status api_call_begin(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                             const cleave_reference *inputs, size_t n_inputs, bool named,
+                             api_future *f, cleave_error *error) {
   api_value *v;
   const call_mode how = {.deliver = true, .for_program = true};
-  LOCKED(runtime);
-  PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
-  v->future = ++runtime->next_id;
-  v->released = ret_reference == NULL;
-  TRY(api_id_table_put(&runtime->futures, v->future, v, &err));
-  ret_future->id = v->future;
-  if (ret_reference) ret_reference->id = v->id;
+  PASS(call(rt, handle, m, inputs, n_inputs, &how, &v, error));
+  v->released = !named;
+  f->value = v;
+  f->context = v->context;
+  snprintf(f->of, sizeof f->of, "%s", m->name);
   return CLEAVE_OK;
-}
-
-cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
-                              const cleave_reference *inputs, size_t n_inputs, uint64_t deadline_ms,
-                              cleave_reference *ret_reference, cleave_tensor *ret_tensor,
-                              cleave_error *error) {
-  cleave_future future;
-  PASS(cleave_rpc_async(runtime, handle, module, inputs, n_inputs, ret_reference, &future, error));
-  cleave_status status = cleave_wait(runtime, future, deadline_ms, ret_tensor, error);
-  if (status != CLEAVE_OK) (void)cleave_future_release(runtime, future, NULL);
-  return status;
 }

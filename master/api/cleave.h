@@ -31,9 +31,25 @@
  * done in time is given up, a step that is not final is taken back: their context can only be
  * closed.
  *
+ * Futures. What blocks has a form that returns a future at once (cleave_backward_async, ...): the
+ * same work with the same errors, and the blocking form waits for it.
+ *
  * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what
  * a function returns through a pointer is written on success only. Of a context's failures the
  * first is kept and given by every later function on that context; other contexts go on.
+ *
+ * Arguments. A pointer that is NULL is CLEAVE_INVALID by its name, unless its function says what
+ * NULL means. A struct of options begins with its size:
+ *
+ *   cleave_module_options where = {.size = sizeof where, .name = "front", .at = "w1"};
+ *
+ * A program that was compiled with an older header says a smaller size; what it does not know is 0,
+ * which is the default. One of a newer header may say nothing that this library does not know
+ * (CLEAVE_UNIMPLEMENTED). A size of 0 is CLEAVE_INVALID.
+ *
+ * Endings. _free is for memory that the caller has (tensors, states, graphs), _release for a handle
+ * of something in the runtime, _close for runtimes and contexts, and waits. cleave_context_end
+ * closes without waiting.
  *
  * Threads. Every function may be called from any thread, several at once, except cleave_open and
  * cleave_close. Calls of one context take effect in the order in which they were made.
@@ -87,7 +103,17 @@ typedef struct cleave_error {
 } cleave_error;
 
 CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
-CLEAVE_API const char *cleave_version(void);                     /* "0.6.0" */
+
+/* Of this header. cleave_version is that of the library which the program runs with. */
+#define CLEAVE_VERSION_MAJOR 0
+#define CLEAVE_VERSION_MINOR 6
+#define CLEAVE_VERSION_PATCH 0
+#define CLEAVE_VERSION "0.6.0"
+/* #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
+#define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
+#define CLEAVE_VERSION_NUMBER \
+  CLEAVE_VERSION_AT(CLEAVE_VERSION_MAJOR, CLEAVE_VERSION_MINOR, CLEAVE_VERSION_PATCH)
+CLEAVE_API const char *cleave_version(void); /* CLEAVE_VERSION */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -96,8 +122,9 @@ typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3 } cleave_dtype;
 enum { CLEAVE_MAX_RANK = 8 };
 
 /* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
- * result: memory of the tensor's own, released by cleave_tensor_done; a result written into a
- * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}. */
+ * result: memory of the tensor's own, released by cleave_tensor_free; a result written into a
+ * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}.
+ * Extents may be 0, and data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* 0: a scalar */
@@ -106,8 +133,10 @@ typedef struct cleave_tensor {
   size_t capacity; /* bytes that belong to the tensor; 0 for the caller's memory */
 } cleave_tensor;
 
+#define CLEAVE_COUNT_AT_(a, b, c, d, e, f, g, h, n, ...) n
+#define CLEAVE_COUNT_(...) CLEAVE_COUNT_AT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define CLEAVE_SHAPE_(...) \
-  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), { __VA_ARGS__ }
+  CLEAVE_COUNT_(__VA_ARGS__), { __VA_ARGS__ }
 /* cleave_tensor x = CLEAVE_TENSOR_F32(numbers, 32, 16); */
 #define CLEAVE_TENSOR_F32(numbers, ...) \
   { CLEAVE_F32, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
@@ -115,7 +144,7 @@ typedef struct cleave_tensor {
   { CLEAVE_I64, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 
 CLEAVE_API size_t cleave_tensor_count(const cleave_tensor *tensor); /* elements */
-CLEAVE_API void cleave_tensor_done(cleave_tensor *tensor);          /* frees and zeroes */
+CLEAVE_API void cleave_tensor_free(cleave_tensor *tensor);          /* frees and zeroes */
 
 /* ---- runtime --------------------------------------------------------------------------------- */
 
@@ -124,21 +153,23 @@ typedef struct cleave_runtime cleave_runtime;
 typedef enum cleave_sending_kind {
   CLEAVE_SENDING_LEAF = 1,     /* a value of the program */
   CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
-  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
+  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here, given or passed on; or of a
+                                  parameter, as the program writes it */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
   CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
 } cleave_sending_kind;
 
 /* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
- * are those of its text. The texts stay as long as the runtime, but for the name. */
+ * are those of its text. The worker's name stays as long as the runtime, the module's as long as
+ * that. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
                          whose output, output's gradient or state it is, FAILURE: or "" */
   uint32_t input;     /* LEAF: of that module */
-  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state, until the call
-                         returns; else "" */
+  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state; GRADIENT: of the
+                         parameter; until the call returns; else "" */
   bool optimizer;     /* WEIGHTS: it is state of an optimiser */
   bool relayed;       /* it came from another worker and only passes through */
   cleave_dtype dtype;
@@ -158,6 +189,11 @@ typedef struct cleave_reference {
 } cleave_reference;
 
 typedef struct cleave_module cleave_module;
+
+/* Work that goes on while the program does something else. */
+typedef struct cleave_future {
+  uint64_t id; /* 0: none */
+} cleave_future;
 
 /* What a node did. Times of calls and steps are those of computing. */
 typedef enum cleave_event_kind {
@@ -187,6 +223,7 @@ typedef struct cleave_event {
 } cleave_event;
 
 typedef struct cleave_options {
+  size_t size;          /* sizeof(cleave_options) */
   uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
   bool via_master;      /* nothing goes from worker to worker directly */
   const char *const *workers; /* [n_workers] to connect to; NULL: all of the file */
@@ -216,7 +253,7 @@ typedef struct cleave_options {
 
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
  * of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given);
- * the rest may be absent. Errors
+ * the rest may be absent. options NULL: the defaults. Errors
  * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
@@ -273,14 +310,18 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow. *ret_node names the value in later calls. */
+ * is the first size to be prepared, others may follow, 0 too; of
+ * rank 0 it is a scalar. All other inputs of a call have the same one, but
+ * in a graph with a concat along dim 0: there each has its own, and what its ops take together must
+ * fit. *ret_node names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;
 
 /* One op over earlier nodes. op: as in a session file ("linear", "add", "bce", ...); attributes: a
  * YAML flow mapping "{out: 8, bias: false}" or NULL; name: prefix of its parameters ("w1" gives
- * "w1.weight"), or NULL for its number among the graph's ops. Shapes are checked at once. */
+ * "w1.weight"), or NULL for its number among the graph's ops. Shapes are checked at once.
+ * ret_node may be NULL. */
 CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
                                          const char *attributes, const char *name,
                                          const int *inputs, int n_inputs, int *ret_node,
@@ -295,9 +336,14 @@ typedef struct cleave_named {
 } cleave_named;
 
 typedef struct cleave_module_options {
-  const char *name;   /* for messages, reports and its worker's status; unique in the runtime */
-  const char *at;     /* "master" (also NULL) or a worker's name */
-  const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
+  size_t size;      /* sizeof(cleave_module_options) */
+  const char *name; /* for messages, reports and its worker's status; unique in the runtime */
+  const char *at;   /* "master" (also NULL) or a worker's name */
+  /* NULL = "cpu"; "auto": the node's first that is more than a processor. The master has "cpu:0"
+   * and
+   * "cpu:1" as well, a worker those of its worker.yaml (cpu_devices): with accounts of their
+   * own. */
+  const char *device;
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
   /* Initial numbers and dropout follow from a key for each layer, made of the session's train.seed,
@@ -326,6 +372,10 @@ typedef struct cleave_module_options {
   /* Convolutions compute in bf16, on a processor with AVX512-BF16: elsewhere the module is refused.
    * Its weights, gradients and values are f32 all the same. */
   bool bf16;
+  /* Inputs on another device of its node are taken along; else a call with one is refused with both
+   * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,
+   * and from this program (leaves), values come to the module's device in either case. */
+  bool any_device;
 } cleave_module_options;
 
 typedef struct cleave_input {
@@ -339,7 +389,8 @@ typedef struct cleave_input {
 
 /* A chain of layers in the session file's syntax: "[{op: linear, out: 8}, {op: relu}]". Parameters
  * are called by the layer's number ("0.weight") or its `name`. The module goes to its node with its
- * first use; what the node refuses is an error of that use. */
+ * first use; what the node refuses is an error of that use. CLEAVE_EXHAUSTED: the runtime has 255
+ * modules; only while some of these are being unloaded does this wait for one. */
 CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
                                             const cleave_module_options *options,
                                             const char *layers, const cleave_input *input,
@@ -351,7 +402,8 @@ CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_graph *graph, cleave_module **ret_module,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}", or
+/* A named architecture with its attributes (NULL: none) as in `model:`: "mlp",
+ * "{hidden: [8], classes: 1}", or
  * with options->layers a part of it. The input is the architecture's, of whatever part. */
 CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_module_options *options,
@@ -375,9 +427,13 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle; the module stays at its node until cleave_close (contexts may still need
- * it). */
-CLEAVE_API void cleave_module_release(cleave_module *module);
+/* Releases the handle: it must not be used any more, and its name may be used again. The module
+ * stays for contexts that are open and have used it, and until its optimiser is released. Then its
+ * node unloads it, without anybody waiting, and gives back its memory; its place among the 255
+ * modules of the runtime is free when the node has answered. No other call on the module may be in
+ * progress. NULL is allowed. */
+CLEAVE_API cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
+                                               cleave_error *error);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
@@ -385,11 +441,38 @@ CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cp
 /* Names of the parameters and buffers 0..n-1, NULL beyond. */
 CLEAVE_API const char *cleave_module_weight(const cleave_module *module, size_t index);
 
+/* A parameter or buffer. */
+typedef struct cleave_parameter {
+  size_t size;      /* sizeof(cleave_parameter), set by the caller */
+  const char *name; /* as long as the module */
+  cleave_dtype dtype;
+  int rank;
+  int64_t shape[CLEAVE_MAX_RANK];
+  bool learns; /* it gets gradients: no buffer, and not frozen */
+  bool buffer; /* running statistics */
+  /* Whose step moves it, as its group number `group` in cleave_optimizer_new; NULL: nobody's. Not
+   * to be used when the program has released it. */
+  const struct cleave_optimizer *optimizer;
+  size_t group;
+} cleave_parameter;
+
+/* Parameters and buffers, in the order of cleave_module_weight. NULL has none. */
+CLEAVE_API size_t cleave_parameter_count(const cleave_module *module);
+/* CLEAVE_RANGE: no such index. */
+CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
+                                               cleave_parameter *ret_parameter,
+                                               cleave_error *error) CLEAVE_RESULT;
+
 /* BLOCKS. One parameter or buffer by name, copied out; steps taken before are in it. */
 CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
                                             const char *name, uint64_t deadline_ms,
                                             cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
+/* Steps that are done, or only wait for answers, are in it. */
+CLEAVE_API cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
+                                                  const char *name, uint64_t deadline_ms,
+                                                  cleave_future *ret_future,
+                                                  cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has it. dtype and shape must be the parameter's. */
 CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module,
                                              const char *name, const cleave_tensor *tensor,
@@ -413,11 +496,16 @@ typedef struct cleave_state {
 CLEAVE_API size_t cleave_state_count(const cleave_module *module, cleave_state_kind kind);
 
 /* BLOCKS. Everything of that kind, copied out; steps taken before are in it. A module without an
- * optimiser has 0 items of optimiser state. Released by cleave_state_done. */
+ * optimiser has 0 items of optimiser state. Released by cleave_state_free. */
 CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
+/* As cleave_weight_read_async; cleave_future_state gives what came. */
+CLEAVE_API cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
+                                                 cleave_state_kind kind, uint64_t deadline_ms,
+                                                 cleave_future *ret_future,
+                                                 cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and
  * shape; all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
  * PyTorch. */
@@ -425,7 +513,25 @@ CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_modu
                                             cleave_state_kind kind, const cleave_named *items,
                                             size_t n, uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
+CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
+
+/* BLOCKS. Everything of that kind in a safetensors file of this machine, under the names of
+ * cleave_state_read: for weights those of a state_dict, which safetensors.torch.load_file gives.
+ * Written beside it (PATH.tmp), made durable, then renamed: what was there stays until the whole
+ * new file is. CLEAVE_UNAVAILABLE: it cannot be written. A module without state, or without
+ * optimiser, gives a file without tensors. */
+CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, const char *path,
+                                           uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. The other way round, as load_state_dict with `strict`: the file has all names of that
+ * kind and no other, but for num_batches_tracked, which is 0 where it is left out. Nothing is
+ * written before all of the file fits. CLEAVE_NOT_FOUND: no such file; CLEAVE_INVALID: it lacks
+ * names or has others (the first few are told), or a tensor of another dtype or shape;
+ * CLEAVE_DATA_LOSS: it is cut short or damaged. Weights that lie on the worker's own disk are
+ * cleave_module_options.artifact. */
+CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, const char *path,
+                                           uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 
@@ -507,6 +613,7 @@ CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 typedef struct cleave_context_options {
+  size_t size;      /* sizeof(cleave_context_options) */
   const char *name; /* for the leak report; NULL = its number */
   bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
   /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of
@@ -515,14 +622,16 @@ typedef struct cleave_context_options {
   bool events; /* nodes note what they do, for cleave_options.on_event */
 } cleave_context_options;
 
-/* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. */
+/* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. options
+ * NULL: the defaults. */
 CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              const cleave_context_options *options,
                                              cleave_context *ret_context,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until every node has freed what it held for the context. Its references and futures are
- * released with it; what was kept of it is not, and its owners' answers are waited for first.
+/* BLOCKS until every node has freed what it held for the context. Its references are released with
+ * it, and its futures that are not done end with CLEAVE_CANCELLED, or the error of the context;
+ * what was kept of it is not released, and its owners' answers are waited for first.
  * Values that are kept and still to come are computed all the same, and with them, at whatever
  * node, the calls that they depend on and no others: these alone are not waited for. Other calls
  * and backward passes in progress are given up; a step on its way is waited for first, and one that
@@ -530,6 +639,12 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
+
+/* As a future, which no context's end ends. Closed is the context when that is done; until its
+ * owners and a step on its way have answered, it is as it was, and cancelling leaves it so. */
+CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
+                                                    uint64_t deadline_ms, cleave_future *ret_future,
+                                                    cleave_error *error) CLEAVE_RESULT;
 
 /* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon
  * as they hear of it. A final step of the context that fails is the error of this function, or,
@@ -539,10 +654,6 @@ CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_cont
                                             cleave_error *error) CLEAVE_RESULT;
 
 /* ---- references and calls -------------------------------------------------------------------- */
-
-typedef struct cleave_future {
-  uint64_t id; /* 0: none */
-} cleave_future;
 
 /* A value from the program. requires_grad (f32 only): backward keeps its gradient. */
 CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context context,
@@ -562,6 +673,7 @@ CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context con
                                      cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_call_options {
+  size_t size; /* sizeof(cleave_call_options) */
   /* The module's node runs the call only after the backward of this one, an earlier call of the
    * context at the same node. That bounds how many calls are kept for their backward at once: the
    * window of a pipeline. id 0: no condition. One that has no backward to come is refused. Until
@@ -590,6 +702,7 @@ typedef struct cleave_call_options {
   bool recompute;
 } cleave_call_options;
 
+/* options NULL: as cleave_call. */
 CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
                                           size_t n_inputs, const cleave_call_options *options,
@@ -604,27 +717,104 @@ CLEAVE_API cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context
                                          cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_rpc_sync, without waiting: the value is on its way here when this returns. */
+/* As cleave_rpc_sync, without waiting: the value is on its way here when this returns.
+ * ret_reference may be NULL, as there. */
 CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
                                           size_t n_inputs, cleave_reference *ret_reference,
                                           cleave_future *ret_future,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the value is here, and releases the future on success. After CLEAVE_DEADLINE it may
- * be waited for again. */
+/* BLOCKS until the tensor of a future is here: of a call, a fetch, or cleave_weight_read_async; any
+ * other is CLEAVE_INVALID. Releases the future on success. After CLEAVE_DEADLINE it may be waited
+ * for again. */
 CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future,
                                      uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                      cleave_error *error) CLEAVE_RESULT;
+
+/* ---- futures --------------------------------------------------------------------------------- *
+ *
+ * A future is *done* when its result is known: it went well, or an error. It stays, with its
+ * result, until it is released, whatever becomes of its context. The functions that return one take
+ * the arguments of the blocking form, in whose words deadline_ms is: the future ends with
+ * CLEAVE_DEADLINE then. What is wrong at once is an error of the function itself, and there is no
+ * future. The first use of a module takes it to its node and waits for that, as in cleave_call.
+ *
+ * What is begun goes on by itself, by a thread of the runtime that starts with the first future
+ * that is no call's. With cleave_options.single_thread it goes on while a function waits for a
+ * future, or blocks and has such a form, and in cleave_future_poll.
+ *
+ * A backward or a step waits for the backwards and steps of its context that were begun before;
+ * other calls made meanwhile do not wait, and use the weights from before the step. */
+
+/* Returns at once. With single_thread the master's own modules compute here what can be. */
+CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future,
+                                            bool *ret_ready, cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until it is done; gives its result: CLEAVE_OK, or the error with which it ended. May be
+ * called again, and by several threads at once. After CLEAVE_DEADLINE of this function, which
+ * changes nothing, cleave_future_poll says that it is not ready. */
+CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
+                                            uint64_t deadline_ms,
+                                            cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until one of [n] is done, be it with an error: the first in the list of those that are.
+ * Futures with id 0 are passed over, so that one that has been dealt with can be set to that; none
+ * left is CLEAVE_INVALID. */
+CLEAVE_API cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures,
+                                         size_t n, uint64_t deadline_ms, size_t *ret_index,
+                                         cleave_error *error) CLEAVE_RESULT;
+
+/* Have a function called when the future is done: exactly once, however it ends, and soon if it is
+ * done already. Several are called in the order in which they were given; cleave_future_release
+ * takes none back. *error is how it ended, with CLEAVE_OK when it went well, for as long as the
+ * function runs. Who calls it is the runtime's thread of futures, never this function; with
+ * single_thread it is whichever function waits for a future, or polls, before that returns. One at
+ * a time, with nothing held: it may call everything that does not block, and begin what comes next.
+ * cleave_close in it is CLEAVE_PRECONDITION. Those of futures that are not done at cleave_close are
+ * called there. */
+CLEAVE_API cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
+                                            void (*function)(void *user, cleave_future future,
+                                                             const cleave_error *error),
+                                            void *user, cleave_error *error) CLEAVE_RESULT;
+
+/* The future ends with CLEAVE_CANCELLED, its callbacks are called; one that is done stays as it is.
+ * What has not been sent is withdrawn: a backward or a step that waits for an earlier one, reading
+ * that waits for a step, closing that waits. What has been sent goes on where it is, and its result
+ * is dropped when it comes: gradients of a backward are added all the same, and a backward or step
+ * that is begun after it waits for it. The context lives on. */
+CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
+                                              cleave_error *error);
+
+/* What came: copied out, as often as wanted. CLEAVE_PRECONDITION: it is not done; CLEAVE_INVALID: a
+ * future of something else; otherwise the error with which it ended. tensor: as cleave_wait. */
+CLEAVE_API cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
+                                              cleave_tensor *ret_tensor,
+                                              cleave_error *error) CLEAVE_RESULT;
+struct cleave_stepped;
+CLEAVE_API cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
+                                               struct cleave_stepped *ret,
+                                               cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
+                                             cleave_state *ret_state,
+                                             cleave_error *error) CLEAVE_RESULT;
+
+/* Releases the handle. What is not done goes on, and nobody hears of its end but its callbacks. */
 CLEAVE_API cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                                cleave_error *error);
+
+/* ---- fetching -------------------------------------------------------------------------------- */
 
 /* BLOCKS. A copy of the value, wherever it is. */
 CLEAVE_API cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                                         uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                         cleave_error *error) CLEAVE_RESULT;
 
-/* The same for a value that the master owns; anything else is CLEAVE_PRECONDITION with the
+CLEAVE_API cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference reference,
+                                              uint64_t deadline_ms, cleave_future *ret_future,
+                                              cleave_error *error) CLEAVE_RESULT;
+
+/* cleave_to_here for a value that the master owns; anything else is CLEAVE_PRECONDITION with the
  * owner. */
 CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                             uint64_t deadline_ms, cleave_tensor *ret_tensor,
@@ -635,7 +825,8 @@ CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_refe
 CLEAVE_API cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference,
                                         const char *node, cleave_error *error) CLEAVE_RESULT;
 
-/* Where something lives. The texts stay as long as the runtime. */
+/* Where something lives. The node's name stays as long as the runtime, the device's as long as the
+ * value or its module. */
 typedef struct cleave_place {
   const char *node;   /* "master" or a worker's name */
   const char *device; /* "cpu" */
@@ -645,8 +836,8 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
                                       cleave_place *ret_place, cleave_error *error) CLEAVE_RESULT;
 
 /* Releases the handle. The value stays as long as its context needs it for backward. */
-CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
-                                        cleave_error *error);
+CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
+                                                  cleave_reference reference, cleave_error *error);
 
 /* ---- references that outlive their context --------------------------------------------------- */
 
@@ -681,6 +872,10 @@ CLEAVE_API cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept 
                                            uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                            cleave_error *error) CLEAVE_RESULT;
 
+CLEAVE_API cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
+                                                 uint64_t deadline_ms, cleave_future *ret_future,
+                                                 cleave_error *error) CLEAVE_RESULT;
+
 CLEAVE_API cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept kept,
                                            cleave_place *ret_place,
                                            cleave_error *error) CLEAVE_RESULT;
@@ -698,22 +893,50 @@ CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kep
 /* BLOCKS. Gradients of the sum of the roots (scalars, e.g. losses) with respect to every parameter
  * and every leaf that requires one, added to those the context holds. Only calls that a root
  * depends on take part. retain: the calls keep what another backward needs; without it a second
- * backward over the same call is CLEAVE_PRECONDITION. One backward of a context at a time. */
+ * backward over the same call is CLEAVE_PRECONDITION. One backward of a context runs at a time, a
+ * second one waits for it. */
 CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+/* What the gradient of each root starts with; zeroed but for its size: 1, of scalars. */
+typedef struct cleave_backward_options {
+  size_t size; /* sizeof(cleave_backward_options) */
+  /* [n_roots], or NULL: of roots that are scalars; finite, and not 0 where there is no gradient. */
+  const float *weights;
+  /* [n_roots], or NULL: of the root's dtype and shape, which may be any, as torch.autograd.backward
+   * has them. They travel to the owners of the roots. One that is zeroed is none: that root has its
+   * weight, or 1 when weights is NULL. A number that is not finite counts as in any gradient: no
+   * step is taken. */
+  const cleave_tensor *gradients;
+  bool retain;          /* as in cleave_backward */
+  uint64_t deadline_ms; /* 0: the runtime's */
+} cleave_backward_options;
 
-/* The same of the weighted sum of the roots: weights[i] is what the gradient of root i starts with,
- * not 0 and finite. What the roots contribute to a parameter's gradient is added in their order,
- * and each is propagated as soon as its value is known, whether others are or not: with one root
- * per micro-batch this is a pipeline. */
-CLEAVE_API cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context context,
-                                                  const cleave_reference *roots,
-                                                  const float *weights, size_t n_roots, bool retain,
-                                                  uint64_t deadline_ms,
-                                                  cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. Gradients of the sum of the roots, each times its weight or its given gradient
+ * (torch.autograd.grad's grad_outputs), with respect to every parameter and every leaf that
+ * requires one, added to those the context holds. What the roots contribute to a parameter's
+ * gradient is added in their order, and each is propagated as soon as its value is known, whether
+ * others are or not: with one root per micro-batch this is a pipeline. options may be NULL.
+ *
+ * CLEAVE_INVALID: a root twice; not a scalar and no gradient given; a gradient of another dtype or
+ * shape; a weight and a gradient for one root. CLEAVE_PRECONDITION: nothing that learns is behind a
+ * root; a call has had its backward; or the parameters of its module were stepped or written since
+ * the call, by this or another context, and its backward reads them. That is known here, and
+ * nothing has moved then: see "Contexts that overlap" in PROGRAMS.md. */
+CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
+                                              const cleave_reference *roots, size_t n_roots,
+                                              const cleave_backward_options *options,
+                                              cleave_error *error) CLEAVE_RESULT;
+/* As a future. What is copied and checked at once are the arguments themselves; roots when it
+ * begins, which may be behind another one. options NULL: as there. */
+CLEAVE_API cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
+                                               const cleave_reference *roots, size_t n_roots,
+                                               const cleave_backward_options *options,
+                                               cleave_future *ret_future,
+                                               cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none
+/* BLOCKS, also for a backward that runs. The context's gradient of a parameter, copied here.
+ * CLEAVE_NOT_FOUND: it has none
  * (frozen, or nothing flowed there), or there is no such parameter. */
 CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const char *name,
@@ -726,10 +949,43 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
                                                uint64_t deadline_ms, cleave_place *ret_place,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* The gradient of a leaf made with requires_grad. It lives at the master. */
+/* The gradient of a leaf made with requires_grad. It lives at the master. CLEAVE_PRECONDITION: a
+ * backward of its context runs. */
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
+
+typedef struct cleave_gradient_item {
+  cleave_module *module; /* whose parameter it is the gradient of; NULL: of a leaf */
+  const char *name;      /* of the parameter; NULL: of a leaf */
+  cleave_reference leaf; /* id 0: of a parameter */
+  cleave_tensor tensor;  /* of the parameter's or the leaf's dtype and shape, with its own memory */
+} cleave_gradient_item;
+
+typedef struct cleave_gradients {
+  cleave_gradient_item *items; /* [n] */
+  size_t n;
+} cleave_gradients;
+
+/* BLOCKS for one round trip. All gradients of the context, copied here from all nodes: those of
+ * parameters in the order in which modules were loaded and parameters stand in them, then those of
+ * leaves that were not released, in the order in which they were made. None where no backward got
+ * to. A backward that runs is waited for. Released by cleave_gradients_free. */
+CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
+                                               uint64_t deadline_ms,
+                                               cleave_gradients *ret_gradients,
+                                               cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
+
+/* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the
+ * context holds, of the parameter's dtype and shape: steps take it, and later backwards add to it.
+ * The next cleave_step asks the node for one more vote, so that clipping and the decision go by
+ * what was written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
+ * CLEAVE_PRECONDITION: the module has taken its step. A backward that runs is waited for. */
+CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
+                                               cleave_module *module, const char *name,
+                                               const cleave_tensor *tensor, uint64_t deadline_ms,
+                                               cleave_error *error) CLEAVE_RESULT;
 
 /* ---- optimiser ------------------------------------------------------------------------------- */
 
@@ -806,7 +1062,10 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
+/* Releases the handle: it must not be used any more. With its modules that have been released. NULL
+ * is allowed. */
+CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
+                                                  cleave_optimizer *optimizer, cleave_error *error);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */
@@ -840,7 +1099,8 @@ typedef struct cleave_stepped {
 
 /* Every module of the optimiser that has gradients in the context takes one step; a module steps
  * once in a context. Nodes voted with their last backward, so the decision is known here and only
- * sent: this returns at once, unless another context's step is still on its way. The nodes' answers
+ * sent: this returns at once, unless another context's step is still on its way, or gradients were
+ * written (cleave_gradient_write): their nodes vote again. The nodes' answers
  * are waited for by whatever would make the step final: the next call of a module, a step of
  * another context, reading or writing weights, closing the context. If one node cannot follow, or
  * was lost, or does not answer within deadline_ms, all others get back the bytes they had before
@@ -851,6 +1111,12 @@ typedef struct cleave_stepped {
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
+/* As a future, done when cleave_step would return (cleave_future_stepped). Behind a backward of the
+ * context that runs it begins when that has ended. */
+CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                           cleave_context context, uint64_t deadline_ms,
+                                           cleave_future *ret_future,
+                                           cleave_error *error) CLEAVE_RESULT;
 
 /* The step of one module inside the context: at its node, when its position comes, with the
  * gradients since its last step there, which are then forgotten. For schedules that do not wait for

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/future_int.h"
+#include "master/api/life_int.h"
 
 enum {
   MOST_ENDING = 64,         /* contexts whose end has been told and not answered */
@@ -42,7 +43,6 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
 /* Back to the free list; the context's list is the caller's business. */
 void api_drop_value(cleave_runtime *rt, api_value *v) {
   api_id_table_remove(&rt->values, v->id);
-  if (v->future) api_id_table_remove(&rt->futures, v->future);
   if (v->kept) api_kept_unuse(rt, v->kept);
   v->kept = NULL;
   v->here = clv_tensor_unref(v->here);
@@ -140,6 +140,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
     if (c->nodes & ~(c->lingers ? c->ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
   api_kepts_node_fail(rt, node, failure);
+  api_modules_node_fail(rt, node);
   for (api_state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
     r->failed = true;
@@ -150,7 +151,11 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
                                   cleave_context *ret_context, cleave_error *error) {
+  GIVEN(runtime, ret_context);
+  OPTIONS_IN(cleave_context_options, o, options);
   LOCKED(runtime);
+  if (runtime->open->closing)
+    return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   PASS(api_take_late_error(runtime, error));
   PASS(wait_for_ends(runtime, error));
   api_context *c = runtime->free_contexts;
@@ -159,11 +164,11 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (api_context){.id = ++runtime->next_context,
-                     .evaluation = options && options->evaluation,
-                     .step = options ? options->step : 0,
-                     .events = options && options->events};
-  if (options && options->name)
-    snprintf(c->name, sizeof c->name, "'%s'", options->name);
+                     .evaluation = o.evaluation,
+                     .step = o.step,
+                     .events = o.events};
+  if (o.name)
+    snprintf(c->name, sizeof c->name, "'%s'", o.name);
   else
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;
@@ -189,9 +194,11 @@ static void drop_values(cleave_runtime *rt, api_context *c) {
 
 void api_context_forget(cleave_runtime *rt, api_context *c) {
   if (rt->stepping == c) rt->stepping = NULL;
+  api_futures_end(rt, c);
   api_kepts_leave(rt, c);
   rt->n_ending -= c->ending;
   drop_values(rt, c);
+  api_modules_unused(rt, c);
   api_id_table_remove(&rt->contexts, c->id);
   c->next = rt->free_contexts;
   rt->free_contexts = c;
@@ -251,17 +258,15 @@ api_node_set api_lost_nodes(const cleave_runtime *rt) {
 }
 
 /* Its values travel still, on the way to those that are kept, but nobody can name them. */
-static void hide_values(cleave_runtime *rt, api_context *c) {
+static void hide_values(api_context *c) {
   for (api_value *v = c->newest; v; v = v->older) {
-    if (v->future) api_id_table_remove(&rt->futures, v->future);
-    v->future = 0;
     v->gradient = clv_tensor_unref(v->gradient);
     if (!v->node_wants) v->here = clv_tensor_unref(v->here);
   }
 }
 
 static void linger(cleave_runtime *rt, api_context *c) {
-  hide_values(rt, c);
+  hide_values(c);
   rt->n_ending -= c->ending;
   c->ending = false;
   c->lingers = true;
@@ -297,73 +302,129 @@ static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error 
                   c->keeping, c->name);
 }
 
-/* Who waits in it does so no longer. Nodes that are to finish something do not hear of it. */
+/* Whatever goes on in it does so no longer. Nodes that are to finish something do not hear of
+ * it. */
 static void give_up(cleave_runtime *rt, api_context *c) {
   cleave_error why;
-  if (c->failed || !c->users) return;
+  bool busy = c->users || c->running || api_futures_wait_in(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
-  if (!c->spares) {
-    api_context_fail(rt, c, &why, 0);
-    return;
+  if (busy && !c->spares) api_context_fail(rt, c, &why, 0);
+  if (busy && !c->failed) {
+    c->failed = true;
+    c->failure = why;
   }
-  c->failed = true;
-  c->failure = why;
+  api_futures_end(rt, c);
+  api_wake(rt);
+}
+
+/* Nobody finds it any more. True: its end is said later. */
+static bool begin_end(cleave_runtime *rt, api_context *c) {
+  bool later = c->keeping && !c->failed;
+  c->closing = true;
+  c->spares = !c->failed && (later || api_kepts_spare(rt, c));
+  give_up(rt, c);
+  return later;
 }
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                                  cleave_error *error) {
+  GIVEN(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && !c->closing) api_kepts_wait(runtime, c, api_until(runtime, 0));
   c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
-  if (c->users || runtime->deciding == c)
+  if (c->users || api_futures_wait_in(runtime, c) || runtime->deciding == c)
     return api_fail(error, CLV_PRECONDITION,
                     "something waits in context %s, or a step that may be taken back: close it",
                     c->name);
-  c->closing = c->ending = true;
+  c->ending = true;
   runtime->n_ending++;
-  if (c->keeping && !c->failed) return end_later(runtime, c, error);
-  c->spares = !c->failed && api_kepts_spare(runtime, c);
+  bool gone_on = !c->failed;
+  if (begin_end(runtime, c)) return end_later(runtime, c, error);
+  bool given_up = gone_on && c->failed;
   cleave_status status = send_ends(runtime, c, error);
-  if (status == CLEAVE_OK && c->final_step) status = api_context_failure(c, error);
+  if (status == CLEAVE_OK && c->final_step && !given_up) status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
   if (c->spares)
-    hide_values(runtime, c);
+    hide_values(c);
   else
     drop_values(runtime, c);
   api_context_ended(runtime, c);
   return status;
 }
 
-cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handle,
-                                   uint64_t deadline_ms, cleave_error *error) {
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  api_context *c = api_id_table_get(&runtime->contexts, handle.id);
-  if (c && !c->closing) api_kepts_wait(runtime, c, until);
-  c = api_id_table_get(&runtime->contexts, handle.id);
-  if (c && runtime->deciding == c)
-    PASS(api_decided(runtime, UINT64_MAX, error)); /* not longer than the step may take */
-  c = api_id_table_get(&runtime->contexts, handle.id);
-  if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
-  c->closing = true;
-  bool later = c->keeping && !c->failed;
-  c->spares = !c->failed && (later || api_kepts_spare(runtime, c));
-  give_up(runtime, c);
-  api_wake(runtime);
-  while (c->users) api_sleep(runtime, until);
-  if (later) return end_later(runtime, c, error);
-  cleave_status status = send_ends(runtime, c, error);
-  if (status == CLEAVE_OK && c->undone) status = api_context_failure(c, error);
-  while (c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(runtime)) {
-    if (api_sleep(runtime, until)) continue;
-    status = api_fail(error, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
-    break;
-  }
-  if (status == CLEAVE_OK && (c->nodes & ~c->ended & ~api_lost_nodes(runtime)))
-    linger(runtime, c);
+/* ---- closing --------------------------------------------------------------------------------- */
+
+enum { WAITS_FOR_KEPTS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
+
+cleave_status api_close_begin(cleave_runtime *rt, cleave_context handle, api_future *f,
+                              cleave_error *error) {
+  api_context *c = api_id_table_get(&rt->contexts, handle.id);
+  if (!c || c->closing) return api_find_context(rt, handle, &c, error);
+  f->context_id = handle.id;
+  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  return CLEAVE_OK;
+}
+
+/* Whose closing this is; NULL when somebody else has closed it meanwhile, which ends this. */
+static api_context *still_open(cleave_runtime *rt, api_future *f) {
+  cleave_error why;
+  api_context *c = api_id_table_get(&rt->contexts, f->context_id);
+  if (c && (f->stage >= WAITS_FOR_USERS || !c->closing)) return c;
+  (void)api_find_context(rt, (cleave_context){f->context_id}, &c, &why);
+  api_future_finish(rt, f, &why);
+  return NULL;
+}
+
+/* A step on its way is waited for as long as that may take. */
+static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
+  if (f->stage == WAITS_FOR_KEPTS && c->keeping && !c->failed && !api_is_late(rt, f->until_ns))
+    return true;
+  f->stage = WAITS_FOR_STEP;
+  f->due_ns = UINT64_MAX;
+  return rt->deciding == c;
+}
+
+/* The nodes are told. */
+static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  f->stage = WAITS_FOR_ENDS;
+  f->due_ns = f->until_ns;
+  if (f->later) c->spares = api_kepts_spare(rt, c);
+  (void)send_ends(rt, c, &why);
+  if (why.status == CLEAVE_OK && c->undone) (void)api_context_failure(c, &why);
+  if (!f->done) f->why = why;
+}
+
+static void take_ends(cleave_runtime *rt, api_context *c, api_future *f) {
+  cleave_error why = f->why;
+  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  bool all = !(silent & ~c->sparing);
+  if (!all && !api_is_late(rt, f->until_ns)) return;
+  if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
+  if (why.status == CLEAVE_OK && silent)
+    linger(rt, c);
   else
-    api_context_forget(runtime, c);
-  return status;
+    api_context_forget(rt, c);
+  api_future_finish(rt, f, &why);
+}
+
+void api_close_advance(cleave_runtime *rt, api_future *f) {
+  api_context *c = still_open(rt, f);
+  cleave_error why;
+  if (!c || (f->stage < WAITS_FOR_USERS && is_held_up(rt, c, f))) return;
+  if (f->stage < WAITS_FOR_USERS) {
+    f->stage = WAITS_FOR_USERS;
+    f->bound = true;
+    f->later = begin_end(rt, c);
+  }
+  if (f->stage == WAITS_FOR_USERS && c->users) return;
+  if (f->stage == WAITS_FOR_USERS && f->later && c->keeping) {
+    (void)end_later(rt, c, &why);
+    api_future_finish(rt, f, &why);
+    return;
+  }
+  if (f->stage == WAITS_FOR_USERS) send_end_of(rt, c, f);
+  take_ends(rt, c, f);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
 
@@ -21,7 +21,8 @@ void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret)
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
   unsigned module; /* nodes know modules by number */
   const cleave_runtime *rt = from->runtime;
-  bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules;
+  bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules &&
+               rt->modules[module];
   ret->reported = from->index != 0;
   snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
@@ -148,7 +149,8 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   c->finished |= NODE_BIT(from->index);
   rt->wake |= !(c->expected & ~c->finished);
   if (!p->frame.has_vote) return false;
-  c->not_finite |= !p->frame.vote.finite;
+  c->not_finite &= ~NODE_BIT(from->index);
+  if (!p->frame.vote.finite) c->not_finite |= NODE_BIT(from->index);
   clv_tensor_unref(c->votes[from->index]);
   c->votes[from->index] =
       p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;
@@ -215,6 +217,7 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!r) return false;
   r->answered = rt->wake = true;
   if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
+  if (r->fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
   return false;
 }
 
@@ -249,6 +252,9 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_failure_of(from, &p->frame, &why);
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (p->frame.kind == CLV_ERROR && api_unload_refused(rt, from, &p->frame) &&
+      p->frame.failure.code == CLV_NOT_FOUND)
+    return false;
   answered(rt, c, p);
   rt->wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
@@ -273,6 +279,7 @@ static handler *const handlers[CLV_FRAME_KINDS] = {
     [CLV_ENDED] = on_ended,
     [CLV_STATE_ITEM] = on_state_item,
     [CLV_STATE_DONE] = on_state_done,
+    [CLV_UNLOADED] = api_on_unloaded,
     [CLV_ABORT] = on_abort,
     [CLV_ERROR] = on_abort,
     [CLV_REF_KEEP] = api_on_reference,

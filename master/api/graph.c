@@ -246,6 +246,7 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cha
 /* ---- node by node ---------------------------------------------------------------------------- */
 
 cleave_status cleave_graph_new(cleave_graph **ret_graph, cleave_error *error) {
+  GIVEN(ret_graph);
   cleave_graph *g;
   TRY(clv_alloc(1, sizeof *g, &g, &err));
   clv_err err;
@@ -266,6 +267,7 @@ void cleave_graph_free(cleave_graph *graph) {
 cleave_status cleave_graph_input(cleave_graph *graph, const char *name, cleave_dtype dtype,
                                  const int64_t *shape, int rank, int *ret_node,
                                  cleave_error *error) {
+  GIVEN(graph, name, shape, ret_node);
   clv_shape s;
   PASS(api_shape_in(rank, shape, &s, error));
   TRY(clv_graph_add_input(graph->graph, name, (clv_dtype)dtype, &s, ret_node, &err));
@@ -298,6 +300,7 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
 cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *attributes,
                               const char *name, const int *inputs, int n_inputs, int *ret_node,
                               cleave_error *error) {
+  GIVEN(graph, op, inputs);
   return own_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
                     "layers", NULL, 0, error);
 }

@@ -39,7 +39,6 @@ clv_lr_schedule api_schedule_of(const cleave_schedule *s) {
 }
 
 cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) {
-  if (!s) return api_fail(error, CLV_INVALID, "no schedule is given");
   if ((unsigned)s->curve > CLEAVE_LINEAR)
     return api_fail(error, CLV_INVALID, "schedule curve %d: there is no such", (int)s->curve);
   if (s->curve == CLEAVE_STEPS && !s->step_size)

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/future_int.h"
+#include "master/api/life_int.h"
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -24,6 +25,7 @@ static void forget(cleave_runtime *rt, api_kept *k) {
   answered(rt, k);
   api_id_table_remove(&rt->kepts, k->ids.ref);
   clv_tensor_unref(k->got);
+  api_module_unkeep(k->module);
   free(k);
 }
 
@@ -83,6 +85,7 @@ void api_kepts_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);
+    api_module_unkeep(k->module);
     free(k);
   }
   api_id_table_done(&rt->kepts);
@@ -120,12 +123,14 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept *
     free(k);
     return api_from(error, &err);
   }
+  api_module_keep(k->module);
   *ret = k;
   return CLEAVE_OK;
 }
 
 cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                           cleave_kept *ret_kept, cleave_error *error) {
+  GIVEN(runtime, ret_kept);
   api_value *v;
   api_kept *k = NULL;
   clv_packet *p;
@@ -251,6 +256,7 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
 cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
                               cleave_kept handle, cleave_reference *ret_reference,
                               cleave_error *error) {
+  GIVEN(runtime, ret_reference);
   api_context *c;
   api_value *v;
   api_kept *k;
@@ -295,15 +301,6 @@ cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cl
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-static cleave_status late(const cleave_runtime *rt, const api_kept *k, cleave_error *error) {
-  char heard[200];
-  api_fail(error, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
-           (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
-           api_silence(rt, heard, sizeof heard));
-  api_place_error(error, rt->peers[k->owner].name, k->module ? k->module->name : "");
-  return CLEAVE_DEADLINE;
-}
-
 static cleave_status begin_fetch(cleave_runtime *rt, api_kept *k, cleave_error *error) {
   clv_packet *p;
   if (k->fetching) return CLEAVE_OK;
@@ -313,44 +310,59 @@ static cleave_status begin_fetch(cleave_runtime *rt, api_kept *k, cleave_error *
 }
 
 /* Who comes while another waits takes what that one gets: the value never changes. */
-cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms,
-                             clv_tensor **ret, cleave_error *error) {
-  uint64_t until = api_until(rt, deadline_ms), before = k->fetches;
+cleave_status api_kept_value_begin(cleave_runtime *rt, api_kept *k, api_future *f,
+                                   cleave_error *error) {
   PASS(failure_of(k, error));
   PASS(begin_fetch(rt, k, error));
   k->users++;
-  bool in_time = true;
-  while (in_time && k->fetches == before && !k->failed) in_time = api_sleep(rt, until);
-  cleave_status status = CLEAVE_OK;
-  if (k->fetches == before) {
-    status = k->failed ? failure_of(k, error) : late(rt, k, error);
-  } else if (k->got) {
-    *ret = clv_tensor_ref(k->got);
-  } else {
-    status = k->not_got.status;
-    if (error) *error = k->not_got;
-  }
-  if (!--k->users) k->got = clv_tensor_unref(k->got);
-  let_go(rt, k);
-  return status;
+  f->kind = API_FUTURE_KEPT;
+  f->kept = k;
+  f->fetches = k->fetches;
+  snprintf(f->of, sizeof f->of, "%s", k->module ? k->module->name : "a leaf");
+  return CLEAVE_OK;
 }
 
-cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uint64_t deadline_ms,
-                                cleave_tensor *ret_tensor, cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  {
-    api_kept *k;
-    LOCKED(runtime);
-    PASS(find(runtime, handle, &k, error));
-    PASS(api_kept_fetch(runtime, k, deadline_ms, &t, error));
-  }
-  return api_tensor_out(t, ret_tensor, error);
+cleave_status api_kept_fetch_begin(cleave_runtime *rt, cleave_kept handle, api_future *f,
+                                   cleave_error *error) {
+  api_kept *k;
+  PASS(find(rt, handle, &k, error));
+  return api_kept_value_begin(rt, k, f, error);
+}
+
+void api_kept_fetch_leave(cleave_runtime *rt, api_future *f) {
+  api_kept *k = f->kept;
+  f->kept = NULL;
+  if (!--k->users) k->got = clv_tensor_unref(k->got);
+  let_go(rt, k);
+}
+
+void api_kept_fetch_advance(cleave_runtime *rt, api_future *f) {
+  const api_kept *k = f->kept;
+  cleave_error why = {.status = CLEAVE_OK};
+  bool is_there = k->fetches != f->fetches;
+  if (!is_there && !k->failed) return;
+  if (is_there && k->got)
+    f->tensor = clv_tensor_ref(k->got);
+  else
+    why = is_there ? k->not_got : k->failure;
+  api_kept_fetch_leave(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_kept_fetch_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const api_kept *k = f->kept;
+  char heard[200];
+  api_fail(ret, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
+           (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
+           api_silence(rt, heard, sizeof heard));
+  api_place_error(ret, rt->peers[k->owner].name, k->module ? k->module->name : "");
 }
 
 /* ---- asking, releasing ----------------------------------------------------------------------- */
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, ret_place);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -361,6 +373,7 @@ cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
                                     bool *ret_confirmed, cleave_error *error) {
+  GIVEN(runtime, ret_confirmed);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -371,6 +384,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
                                   cleave_error *error) {
+  GIVEN(runtime);
   api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
@@ -386,7 +400,7 @@ static void take_value(cleave_runtime *rt, api_kept *k, const api_peer *owner,
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
   clv_tensor_unref(k->got);
-  k->got = fits ? clv_tensor_ref(p->tensor[0]) : NULL;
+  k->got = fits && k->users ? clv_tensor_ref(p->tensor[0]) : NULL;
   if (p->frame.has_failure) {
     api_failure_of(owner, &p->frame, &k->not_got);
   } else if (!fits) {

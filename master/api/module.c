@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
@@ -123,6 +123,10 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
   return CLEAVE_OK;
 }
 
+static bool is_own_device(const char *name) {
+  return strcmp(name, "cpu") == 0 || strcmp(name, "cpu:0") == 0 || strcmp(name, "cpu:1") == 0;
+}
+
 static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
                           cleave_error *error) {
   cleave_runtime *rt = m->runtime;
@@ -142,9 +146,11 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->node = (uint32_t)node;
   if (strcmp(m->device, "auto") == 0)
     snprintf(m->device, sizeof m->device, "%s", m->node ? rt->peers[m->node].device : "cpu");
-  if (m->node == 0 && strcmp(m->device, "cpu") != 0)
-    return api_fail(error, CLV_INVALID, "module '%s': no device '%s' at master, only cpu", m->name,
+  if (m->node == 0 && !is_own_device(m->device))
+    return api_fail(error, CLV_INVALID,
+                    "module '%s': no device '%s' at master, only cpu, cpu:0 and cpu:1", m->name,
                     m->device);
+  m->any_device = o->any_device;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
@@ -159,31 +165,60 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   return keep_weights(m, o, error);
 }
 
-static void module_free(cleave_module *m) {
+void api_module_free(cleave_module *m) {
+  if (!m) return;
   for (size_t i = 0; i < m->n_weights; i++) {
     free(m->weights[i].name);
     clv_tensor_unref(m->weights[i].tensor);
   }
-  free(m->weights);
-  free(m->artifact);
-  free(m->direct_to);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
+  free(m->weights);
   free(m->frozen);
+  free(m->artifact);
+  free(m->direct_to);
+  free(m->group_of);
   free(m);
 }
 
-static cleave_status enter(cleave_module *m, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  LOCKED(rt);
-  if (rt->n_modules == API_MAX_MODULES)
-    return api_fail(error, CLV_EXHAUSTED, "module '%s': a runtime has at most %d modules", m->name,
-                    API_MAX_MODULES);
+static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m,
+                                cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    if (strcmp(rt->modules[i]->name, m->name) == 0)
+    if (rt->modules[i] && !rt->modules[i]->released && strcmp(rt->modules[i]->name, m->name) == 0)
       return api_fail(error, CLV_EXISTS, "there is a module called '%s' already", m->name);
-  m->index = rt->n_modules;
-  rt->modules[rt->n_modules++] = m;
+  return CLEAVE_OK;
+}
+
+/* The lowest that is free. *ret_leaving: so many will be. */
+static bool find_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_leaving) {
+  *ret_leaving = 0;
+  for (*ret = 0; *ret < API_MAX_MODULES; ++*ret) {
+    const cleave_module *m = rt->modules[*ret];
+    if (!m) return true;
+    *ret_leaving += m->state == MODULE_LEAVING;
+  }
+  return false;
+}
+
+cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t until = api_until(rt, 0);
+  uint32_t leaving, released = 0;
+  bool found = find_index(rt, &m->index, &leaving);
+  while (!found && leaving && api_sleep(rt, until)) found = find_index(rt, &m->index, &leaving);
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    released += rt->modules[i] && rt->modules[i]->released;
+  if (!found)
+    return api_fail(error, CLV_EXHAUSTED,
+                    "module '%s': a runtime has at most %d modules; %u of these are released, and "
+                    "stay until contexts that used them have ended and their optimisers are "
+                    "released",
+                    m->name, API_MAX_MODULES, released);
+  PASS(check_name(rt, m, error));
+  m->generation = rt->generations[m->index]++;
+  m->number = ++rt->n_loaded;
+  rt->modules[m->index] = m;
+  rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
   return CLEAVE_OK;
 }
 
@@ -199,9 +234,10 @@ cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o
   m->runtime = rt;
   m->graph = graph;
   cleave_status status = fill(m, o, network, error);
-  if (status == CLEAVE_OK) status = enter(m, error);
+  LOCKED(rt);
+  if (status == CLEAVE_OK) status = api_module_enter(m, error);
   if (status != CLEAVE_OK) {
-    module_free(m);
+    api_module_free(m);
     return status;
   }
   *ret = m;
@@ -211,52 +247,56 @@ cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o
 cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_options *options,
                                  const char *layers, const cleave_input *input,
                                  cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, layers, input, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_layers_graph(layers, input, options->first_layer, 0, NULL, &graph, error));
-  return api_module_make(runtime, options, NULL, graph, ret_module, error);
+  PASS(api_layers_graph(layers, input, o.first_layer, 0, NULL, &graph, error));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
                                 const cleave_graph *graph, cleave_module **ret_module,
                                 cleave_error *error) {
+  GIVEN(runtime, options, graph, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *copy;
   TRY(api_graph_copy(api_graph_of(graph), &copy, &err));
-  return api_module_make(runtime, options, NULL, copy, ret_module, error);
+  return api_module_make(runtime, &o, NULL, copy, ret_module, error);
 }
 
 cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                        const cleave_module_options *options, const char *arch,
                                        const char *attributes, const cleave_input *input,
                                        cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, arch, input, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_arch_graph(arch, attributes, options->layers, input, &graph, error));
-  return api_module_make(runtime, options, NULL, graph, ret_module, error);
+  PASS(api_arch_graph(arch, attributes, o.layers, input, &graph, error));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_options *options,
                                const char *kind, const cleave_input *prediction,
                                cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, kind, prediction, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
   clv_shape shape;
   PASS(api_shape_in(prediction->rank, prediction->shape, &shape, error));
   if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
   TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
-  return api_module_make(runtime, options, NULL, graph, ret_module, error);
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
 }
 
-void cleave_module_release(cleave_module *module) {
-  if (!module) return;
-  LOCKED(module->runtime);
-  module->released = true;
+const char *cleave_module_name(const cleave_module *module) { return module ? module->name : NULL; }
+const char *cleave_module_device(const cleave_module *module) {
+  return module ? module->device : NULL;
 }
-
-const char *cleave_module_name(const cleave_module *module) { return module->name; }
-const char *cleave_module_device(const cleave_module *module) { return module->device; }
 const char *cleave_module_node(const cleave_module *module) {
-  return module->runtime->peers[module->node].name;
+  return module ? module->runtime->peers[module->node].name : NULL;
 }
 const char *cleave_module_weight(const cleave_module *module, size_t index) {
-  return index < (size_t)module->params->n ? module->params->list[index].name : NULL;
+  return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
 
 /* ---- placing it ------------------------------------------------------------------------------ */
@@ -266,7 +306,7 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
     api_pending_weight *w = &m->weights[m->n_weights - 1];
     api_state_item item = {.tensor = w->tensor};
     snprintf(item.name, sizeof item.name, "%s", w->name);
-    PASS(api_state_put(m, CLV_STATE_WEIGHTS, &item, 1, until_ns, error));
+    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
     clv_tensor_unref(w->tensor);
     free(w->name);
     m->n_weights--;
@@ -289,6 +329,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   api_lock(rt);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
+  m->tried = status != CLEAVE_OK;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;
   api_wake(rt);
   return status;
@@ -296,6 +337,137 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
 
 cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module, bool input_grads,
                                   uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
   LOCKED(runtime);
   return api_module_place(module, input_grads, deadline_ms, error);
+}
+
+/* ---- its end ------------------------------------------------------------------------------------
+ *
+ * A released module stays while a context that has used it is not forgotten, or its optimiser is
+ * not released. Then its node is told to unload it, and when that has answered, its index is free
+ * for another one, with the next generation. */
+
+static void gone(cleave_module *m) {
+  cleave_runtime *rt = m->runtime;
+  rt->modules[m->index] = NULL;
+  m->state = MODULE_GONE;
+  if (!m->keeps) api_module_free(m);
+  clv_pool_shrink(rt->pool); /* sizes that it alone had */
+  api_wake(rt);
+}
+
+/* One that nobody holds goes with its last module. */
+static void leave_optimizer(cleave_module *m) {
+  cleave_optimizer *o = m->optimizer;
+  size_t at = 0;
+  if (!o) return;
+  m->optimizer = NULL;
+  while (o->modules[at] != m) at++;
+  memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));
+  if (o->n_modules) return;
+  cleave_optimizer **link = &m->runtime->optimizers;
+  while (*link != o) link = &(*link)->next;
+  *link = o->next;
+  api_optimizer_free(o);
+}
+
+static void unload(cleave_module *m) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  bool there = (m->state == MODULE_PLACED || m->tried) && !rt->peers[m->node].lost;
+  if (!there || api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
+    gone(m);
+    return;
+  }
+  api_name_module(p, m);
+  m->state = MODULE_LEAVING;
+  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK && m->state == MODULE_LEAVING) gone(m);
+}
+
+static bool is_needed(const cleave_module *m) {
+  bool travels = m->state == MODULE_PLACING || m->state == MODULE_LEAVING;
+  return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released);
+}
+
+void api_module_look(cleave_module *m) {
+  if (is_needed(m) || !m->runtime->node) return; /* without one the runtime is being closed */
+  leave_optimizer(m);
+  unload(m);
+}
+
+void api_optimizer_look(cleave_optimizer *o) {
+  bool last = false;
+  for (size_t i = o->n_modules; i-- > 0 && !last;) {
+    last = o->n_modules == 1; /* with it goes the optimiser */
+    api_module_look(o->modules[i]);
+  }
+}
+
+/* ---- who needs it ---------------------------------------------------------------------------- */
+
+void api_module_used(api_context *c, cleave_module *m) {
+  m->contexts += !c->uses[m->index];
+  c->uses[m->index] = true;
+}
+
+void api_modules_unused(cleave_runtime *rt, api_context *c) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    if (!c->uses[i]) continue;
+    c->uses[i] = false;
+    rt->modules[i]->contexts--;
+    api_module_look(rt->modules[i]);
+  }
+}
+
+void api_module_keep(cleave_module *m) {
+  if (m) m->keeps++;
+}
+
+void api_module_unkeep(cleave_module *m) {
+  if (m && --m->keeps == 0 && m->state == MODULE_GONE) api_module_free(m);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    if (m && m->state == MODULE_LEAVING && m->unload == f->reply_to && m->node == from->index)
+      return m;
+  }
+  return NULL;
+}
+
+bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  cleave_module *m = leaving(rt, from, &p->frame);
+  if (m) gone(m);
+  return false;
+}
+
+/* It is not there: the call that should have taken it there failed on its way back. One that the
+ * node does not let go keeps its index. */
+bool api_unload_refused(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+  cleave_module *m = leaving(rt, from, f);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->tried)) gone(m);
+  return m;
+}
+
+void api_modules_node_fail(cleave_runtime *rt, uint32_t node) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    if (m && m->node == node && m->state == MODULE_LEAVING) gone(m);
+  }
+}
+
+cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
+                                    cleave_error *error) {
+  if (!module) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (module->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
+  LOCKED(runtime);
+  module->released = true;
+  api_module_look(module);
+  return CLEAVE_OK;
 }

@@ -8,18 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/gradients_int.h"
+#include "master/api/life_int.h"
+#include "master/api/future_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static int by_index(const void *a, const void *b) {
-  uint32_t x = (*(cleave_module *const *)a)->index, y = (*(cleave_module *const *)b)->index;
+static int by_number(const void *a, const void *b) {
+  uint64_t x = (*(cleave_module *const *)a)->number, y = (*(cleave_module *const *)b)->number;
   return (x > y) - (x < y);
 }
 
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                    size_t n_groups, double clip_norm,
                                    cleave_optimizer **ret_optimizer, cleave_error *error) {
+  GIVEN(runtime, groups, ret_optimizer);
   cleave_optimizer *o;
   size_t n = 0;
   for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
@@ -39,7 +42,7 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
     api_optimizer_free(o);
     return status;
   }
-  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_index);
+  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_number);
   o->next = runtime->optimizers;
   runtime->optimizers = o;
   *ret_optimizer = o;
@@ -53,19 +56,21 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-void cleave_optimizer_release(cleave_optimizer *optimizer) {
-  if (!optimizer) return;
-  LOCKED(optimizer->runtime);
+cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                       cleave_error *error) {
+  if (!optimizer) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (optimizer->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+  LOCKED(runtime);
   optimizer->released = true;
-}
-
-static cleave_status no_optimizer(cleave_error *error) {
-  return api_fail(error, CLV_INVALID, "no optimiser is given");
+  api_optimizer_look(optimizer);
+  return CLEAVE_OK;
 }
 
 cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps,
                                          cleave_error *error) {
-  if (!optimizer) return no_optimizer(error);
+  GIVEN(optimizer);
   LOCKED(optimizer->runtime);
   api_send_step(optimizer->runtime);
   optimizer->steps = steps;
@@ -75,7 +80,6 @@ cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t s
 /* The group with this number, of an optimiser of this runtime. */
 static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,
                                 api_optimizer_group **ret, cleave_error *error) {
-  if (!o) return no_optimizer(error);
   if (o->runtime != rt) return api_fail(error, CLV_INVALID, "an optimiser of another runtime");
   if (group >= o->n_groups)
     return api_fail(error, CLV_NOT_FOUND, "group %zu of an optimiser with %zu", group, o->n_groups);
@@ -85,7 +89,7 @@ static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, s
 
 cleave_status cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
                                             const cleave_schedule *schedule, cleave_error *error) {
-  if (!optimizer) return no_optimizer(error);
+  GIVEN(optimizer, schedule);
   PASS(api_check_schedule(schedule, error));
   LOCKED(optimizer->runtime);
   api_send_step(optimizer->runtime);
@@ -109,16 +113,17 @@ static double sum_of_grouped(const cleave_module *m, const double *sums, double 
 }
 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
- * gradients here. Each is taken when its module's position comes, so the norm does not depend on
- * where modules are. */
+ * gradients here. They are added in the order of loading, so the norm does not depend on where
+ * modules are, nor on which indexes were free. */
 static cleave_status total_norm(const cleave_optimizer *o, const api_context *c, double *ret,
                                 cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
   size_t at[API_MAX_NODES] = {0};
+  const double *of[API_MAX_MODULES];
   double total = 0;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
+    if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
       continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
@@ -127,9 +132,12 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
       api_place_error(error, rt->peers[m->node].name, m->name);
       return CLEAVE_ANSWER;
     }
-    const double *d = (const double *)sums->data + at[m->node];
-    if (m->optimizer == o) total = sum_of_grouped(m, d, total);
+    of[i] = (const double *)sums->data + at[m->node];
     at[m->node] += m->n_learning;
+  }
+  for (size_t i = 0; i < o->n_modules; i++) {
+    const cleave_module *m = o->modules[i];
+    if (c->has_gradient[m->index]) total = sum_of_grouped(m, of[m->index], total);
   }
   *ret = total;
   return CLEAVE_OK;
@@ -152,7 +160,8 @@ double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead) {
 
 cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                     size_t group, double *ret_rate, cleave_error *error) {
-  api_optimizer_group *g;
+  GIVEN(runtime, optimizer, ret_rate);
+  api_optimizer_group *g = NULL;
   LOCKED(runtime);
   PASS(find_group(runtime, optimizer, group, &g, error));
   *ret_rate = rate_of(optimizer, g);
@@ -161,7 +170,8 @@ cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *o
 
 cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                         size_t group, double rate, cleave_error *error) {
-  api_optimizer_group *g;
+  GIVEN(runtime, optimizer);
+  api_optimizer_group *g = NULL;
   LOCKED(runtime);
   PASS(find_group(runtime, optimizer, group, &g, error));
   clv_optim_config changed = g->optim;
@@ -188,6 +198,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
                               &err));
+  api_name_module(p, m);
   PASS(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
 }
@@ -197,6 +208,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
+  api_name_module(p, m);
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->moved |= NODE_BIT(m->node);
@@ -215,6 +227,7 @@ static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set
                                double scale, cleave_error *error) {
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
+    if (!m) continue;
     bool steps = m->optimizer == o && c->has_gradient[i];
     if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && gives_up(m, c))))
       PASS(apply_one(o, c, m, apply, scale, error));
@@ -222,9 +235,8 @@ static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set
   return CLEAVE_OK;
 }
 
-/* Every node that can be reached has the bytes it had before the step. */
+/* Every node that can be reached gets back the bytes it had before the step. */
 static void revert_all(cleave_runtime *rt, api_context *c) {
-  uint64_t until = api_until(rt, c->step_ms);
   clv_err err;
   c->applying = 0;
   c->applying_from = rt->next_id + 1;
@@ -234,7 +246,6 @@ static void revert_all(cleave_runtime *rt, api_context *c) {
     if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     c->applying += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }
-  while (c->applying && api_sleep(rt, until)) continue;
 }
 
 void api_step_taken(cleave_runtime *rt, api_context *c) {
@@ -245,39 +256,42 @@ void api_step_taken(cleave_runtime *rt, api_context *c) {
 }
 
 /* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
-static void undo(cleave_runtime *rt, api_context *c) {
+static void begin_undo(cleave_runtime *rt, api_context *c) {
   cleave_error late;
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
   api_context_fail(rt, c, &late, 0);
+  rt->undoing = true;
+  rt->undo_by = api_until(rt, c->step_ms);
   revert_all(rt, c);
+}
+
+static void end_undo(cleave_runtime *rt, api_context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
   c->undone = true;
+  rt->undoing = false;
   api_step_taken(rt, c);
   api_context_notify(rt, c, 0);
+  api_wake(rt);
 }
 
 /* The answers to APPLY are waited for by whoever needs them first. */
-static cleave_status settle(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+uint64_t api_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->deciding;
-  bool in_time = true;
-  uint64_t until = CLV_MIN(until_ns, c->decide_by);
-  rt->settling = true;
-  c->users++;
-  while (in_time && rt->deciding == c && !c->failed) in_time = api_sleep(rt, until);
-  if (rt->deciding == c && (c->failed || until == c->decide_by)) undo(rt, c);
-  c->users--;
-  rt->settling = false;
-  api_wake(rt);
-  if (rt->deciding != c) return CLEAVE_OK;
-  return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
+  if (!c) return UINT64_MAX;
+  if (!rt->undoing && (c->failed || api_is_late(rt, c->decide_by))) begin_undo(rt, c);
+  if (rt->undoing && (!c->applying || api_is_late(rt, rt->undo_by))) end_undo(rt, c);
+  if (!rt->deciding) return UINT64_MAX;
+  return rt->undoing ? rt->undo_by : c->decide_by;
 }
 
 cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+  uint64_t due = api_decision_advance(rt);
   while (rt->deciding) {
-    if (!rt->settling)
-      PASS(settle(rt, until_ns, error));
-    else if (!api_sleep(rt, until_ns))
-      return api_fail(error, CLV_DEADLINE, "another step was not decided in time");
+    if (api_is_late(rt, until_ns))
+      return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
+                      rt->deciding->name);
+    (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    due = api_decision_advance(rt);
   }
   return CLEAVE_OK;
 }
@@ -291,12 +305,18 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
       return api_fail(error, CLV_PRECONDITION, "module '%s' has taken its step of context %s",
                       o->modules[i]->name, c->name);
   }
-  if (c->running)
-    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (!any)
     return api_fail(error, CLV_PRECONDITION,
                     "context %s has no gradient of any module of this optimiser", c->name);
   return CLEAVE_OK;
+}
+
+static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    c->stepped[m->index] = c->has_gradient[m->index];
+    m->changes += apply && c->has_gradient[m->index];
+  }
 }
 
 /* ---- final steps --------------------------------------------------------------------------------
@@ -313,8 +333,7 @@ static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, doub
   rt->stepping_apply = apply;
   rt->stepping_scale = scale;
   c->final_step = true;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
+  note_step(o, c, apply);
 }
 
 /* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
@@ -323,7 +342,7 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
   bool any = false, same = true;
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
-    if (m->node != node || !c->called[i] || !m->optimizer) continue;
+    if (!m || m->node != node || !c->called[i] || !m->optimizer) continue;
     float rate = (float)rate_of(o, m->groups[0]);
     same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
     *ret_rate = rate;
@@ -368,10 +387,9 @@ void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *re
 /* ---- steps that can be taken back ------------------------------------------------------------ */
 
 /* Steps of one context go out together; one that cannot even be sent is taken back at once. */
-static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, double scale,
-                            uint64_t deadline_ms, cleave_error *error) {
+static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale, uint64_t until_ns,
+                   uint64_t deadline_ms) {
   cleave_runtime *rt = o->runtime;
-  uint64_t until_ns = api_until(rt, deadline_ms);
   if (rt->deciding != c) {
     c->applying = 0;
     c->applying_from = rt->next_id + 1;
@@ -382,41 +400,28 @@ static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, dou
   rt->deciding = c;
   o->undecided = true;
   cleave_error why;
-  cleave_status status = apply_all(o, c, ~(api_node_set)0, apply, scale, &why);
+  if (apply_all(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
+    api_context_fail(rt, c, &why, 0);
   o->steps++;
-  for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
-  if (status == CLEAVE_OK) return CLEAVE_OK;
-  api_context_fail(rt, c, &why, 0);
-  PASS(settle(rt, until_ns, error));
-  return api_context_failure(c, error);
+  note_step(o, c, apply);
 }
 
-cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                          cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
-                          cleave_error *error) {
-  api_context *c;
+cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  cleave_optimizer *o = f->optimizer;
+  api_context *c = f->context;
   double norm_sq;
-  LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
-  api_send_step(runtime);
-  PASS(api_take_late_error(runtime, error));
-  if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
-    PASS(api_decided(runtime, until, error));
-  PASS(api_find_context(runtime, handle, &c, error));
-  PASS(check_step(optimizer, c, error));
-  PASS(api_no_window(runtime, error));
-  PASS(total_norm(optimizer, c, &norm_sq, error));
+  PASS(check_step(o, c, error));
+  PASS(api_no_window(rt, error));
+  PASS(total_norm(o, c, &norm_sq, error));
   bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
-  double scale = apply ? clv_clip_scale(norm_sq, optimizer->clip_norm) : 1;
-  cleave_stepped done = {.applied = apply,
-                         .norm = sqrt(norm_sq),
-                         .lr = rate_of(optimizer, &optimizer->groups[0]),
-                         .number = optimizer->steps + 1};
-  if (optimizer->final)
-    decide_finally(optimizer, c, apply, scale);
+  double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
+  f->stepped = (cleave_stepped){.applied = apply,
+                                .norm = sqrt(norm_sq),
+                                .lr = rate_of(o, &o->groups[0]),
+                                .number = o->steps + 1};
+  if (o->final)
+    decide_finally(o, c, apply, scale);
   else
-    PASS(decide(optimizer, c, apply, scale, deadline_ms, error));
-  if (ret) *ret = done;
+    decide(o, c, apply, scale, f->until_ns, f->deadline_ms);
   return CLEAVE_OK;
 }

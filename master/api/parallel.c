@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/parallel_int.h"
 
 enum { MOST_NAME = 100 };
 
@@ -79,7 +79,8 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
   snprintf(name, sizeof name, s->spread ? "%s.%u.%u" : "%s.%u", p->name, stretch, k);
   TRY(take_weights(p, o, s->graph[k], k, whole, &w, &err));
   TRY(api_graph_copy(s->graph[k], &copy, &err));
-  cleave_module_options m = {.name = name,
+  cleave_module_options m = {.size = sizeof m,
+                             .name = name,
                              .at = s->spread ? o->nodes[k] : o->at,
                              .threads = o->threads,
                              .in_flight = o->in_flight,
@@ -110,9 +111,6 @@ static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_opti
 }
 
 static cleave_status check_options(const cleave_parallel_options *o, cleave_error *error) {
-  if (o->size != sizeof *o)
-    return api_fail(error, CLV_INVALID, "cleave_parallel_options.size is %zu, not %zu", o->size,
-                    sizeof *o);
   if (!o->name || !o->name[0] || strlen(o->name) > MOST_NAME)
     return api_fail(error, CLV_INVALID, "divided layers need a name of 1 to %d bytes", MOST_NAME);
   if (o->n_nodes < 2 || o->n_nodes > CLV_MAX_IN || !o->nodes)
@@ -154,7 +152,8 @@ static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o
 
 /* Of a load that failed. */
 static void give_up(cleave_parallel *p) {
-  for (uint32_t i = 0; i < p->n_modules; i++) cleave_module_release(p->modules[i]);
+  for (uint32_t i = 0; i < p->n_modules; i++)
+    cleave_module_release(p->runtime, p->modules[i], NULL);
   api_parallel_free(p);
 }
 
@@ -168,18 +167,13 @@ static cleave_status fill(cleave_parallel *p, const cleave_parallel_options *o, 
 cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_parallel_options *options,
                                    const char *layers, const cleave_input *input,
                                    cleave_parallel **ret_parallel, cleave_error *error) {
-  if (!runtime || !options || !layers || !input || !ret_parallel)
-    return api_fail(error, CLV_INVALID, "cleave_parallel_load: %s is NULL",
-                    !runtime   ? "runtime"
-                    : !options ? "options"
-                    : !layers  ? "layers"
-                    : !input   ? "input"
-                               : "ret_parallel");
+  GIVEN(runtime, options, layers, input, ret_parallel);
+  OPTIONS_IN(cleave_parallel_options, o, options);
   cleave_parallel *p;
-  PASS(check_options(options, error));
+  PASS(check_options(&o, error));
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   p->runtime = runtime;
-  cleave_status status = fill(p, options, layers, input, error);
+  cleave_status status = fill(p, &o, layers, input, error);
   if (status != CLEAVE_OK) {
     give_up(p);
     return status;
@@ -205,7 +199,8 @@ static cleave_status go_through(cleave_parallel *p, const clv_stretch *s, cleave
                                 flowing *f, cleave_error *error) {
   cleave_reference made[CLV_MAX_IN] = {0};
   uint32_t n = parts_of(p, s);
-  const cleave_call_options o = {.send_to = s->spread ? cleave_module_node(modules[n]) : NULL};
+  const cleave_call_options o = {.size = sizeof o,
+                                 .send_to = s->spread ? cleave_module_node(modules[n]) : NULL};
   for (uint32_t k = 0; k < n; k++)
     PASS(cleave_call_with(p->runtime, f->context, modules[k], f->value, f->n, &o, &made[k], error));
   memcpy(f->value, made, sizeof made);
@@ -215,14 +210,13 @@ static cleave_status go_through(cleave_parallel *p, const clv_stretch *s, cleave
 
 /* What nobody can name any more. */
 static cleave_status let_go(cleave_parallel *p, const flowing *f, cleave_error *error) {
-  for (uint32_t i = 0; i < f->n; i++) PASS(cleave_release(p->runtime, f->value[i], error));
+  for (uint32_t i = 0; i < f->n; i++)
+    PASS(cleave_reference_release(p->runtime, f->value[i], error));
   return CLEAVE_OK;
 }
 
 cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
-                                 const void *third, const char *name, cleave_error *error) {
-  const char *null = !rt ? "runtime" : !p ? "parallel" : !third ? name : NULL;
-  if (null) return api_fail(error, CLV_INVALID, "divided layers: the argument %s is NULL", null);
+                                 cleave_error *error) {
   if (p->runtime != rt) return api_fail(error, CLV_INVALID, "'%s' is of another runtime", p->name);
   return CLEAVE_OK;
 }
@@ -230,7 +224,8 @@ cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel
 cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context context,
                                    cleave_parallel *parallel, cleave_reference input,
                                    cleave_reference *ret_reference, cleave_error *error) {
-  PASS(api_parallel_check(runtime, parallel, ret_reference, "ret_reference", error));
+  GIVEN(runtime, parallel, ret_reference);
+  PASS(api_parallel_check(runtime, parallel, error));
   flowing f = {.context = context, .value = {input}, .n = 1};
   cleave_module **at = parallel->modules;
   for (uint32_t i = 0; i < parallel->division->n_stretches; i++) {
@@ -280,7 +275,8 @@ static void leave(cleave_parallel *p) {
 cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
                                       cleave_error *error) {
   if (!parallel) return CLEAVE_OK;
-  PASS(api_parallel_check(runtime, parallel, parallel, "", error));
+  GIVEN(runtime);
+  PASS(api_parallel_check(runtime, parallel, error));
   leave(parallel);
   give_up(parallel);
   return CLEAVE_OK;

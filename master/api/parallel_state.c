@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/parallel_int.h"
 
 /* The parameter that an item of state is, or belongs to ("0.weight.exp_avg"); NULL: none. */
 static const clv_param *param_of(const clv_params *params, const char *item) {
@@ -75,7 +75,7 @@ static cleave_status take(const cleave_parallel *p, cleave_named *item, uint32_t
 
 static cleave_status take_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
                                  uint64_t deadline_ms, cleave_state *to, cleave_error *error) {
-  CLV_AUTO(cleave_state_done) cleave_state state = {0};
+  CLV_AUTO(cleave_state_free) cleave_state state = {0};
   PASS(cleave_state_read(p->runtime, p->modules[i], kind, deadline_ms, &state, error));
   for (size_t k = 0; k < state.n; k++) PASS(take(p, &state.items[k], part_of(p, i), to, error));
   return CLEAVE_OK;
@@ -84,9 +84,10 @@ static cleave_status take_module(cleave_parallel *p, uint32_t i, cleave_state_ki
 cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_parallel *parallel,
                                          cleave_state_kind kind, uint64_t deadline_ms,
                                          cleave_state *ret_state, cleave_error *error) {
-  CLV_AUTO(cleave_state_done) cleave_state state = {0};
+  GIVEN(runtime, parallel, ret_state);
+  CLV_AUTO(cleave_state_free) cleave_state state = {0};
   size_t most = 0;
-  PASS(api_parallel_check(runtime, parallel, ret_state, "ret_state", error));
+  PASS(api_parallel_check(runtime, parallel, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
     most += cleave_state_count(parallel->modules[i], kind);
   TRY(clv_alloc(most, sizeof *state.items, &state.items, &err));
@@ -167,7 +168,9 @@ static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kin
 cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parallel *parallel,
                                           cleave_state_kind kind, const cleave_named *items,
                                           size_t n, uint64_t deadline_ms, cleave_error *error) {
-  PASS(api_parallel_check(runtime, parallel, n ? (const void *)items : parallel, "items", error));
+  GIVEN(runtime, parallel);
+  if (n) GIVEN(items);
+  PASS(api_parallel_check(runtime, parallel, error));
   for (size_t i = 0; i < n; i++) PASS(check_item(parallel, &items[i], kind, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
     PASS(put_module(parallel, i, kind, items, n, deadline_ms, error));

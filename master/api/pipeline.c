@@ -5,11 +5,12 @@
  */
 #include <stdlib.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                              cleave_context handle, cleave_module *module, uint64_t ahead,
                              uint32_t position, bool keep, double *ret_lr, cleave_error *error) {
+  GIVEN(runtime, optimizer, module);
   api_context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
@@ -29,7 +30,9 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
   if (module->state != MODULE_PLACED)
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
-  c->stepped[module->index] = true;
+  api_module_used(c, module);
+  c->stepped[module->index] = c->planned[module->index] = true;
+  module->changes++;
   if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
   return CLEAVE_OK;
 }
@@ -43,6 +46,7 @@ static double rate(uint64_t bytes, uint64_t ns) {
 
 cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t deadline_ms,
                              cleave_link_measure *ret, cleave_error *error) {
+  GIVEN(runtime, ret);
   uint64_t ns = 0;
   clv_link_counts now;
   if (node == 0 || node >= runtime->n_peers)
@@ -74,11 +78,11 @@ static bool event_of(const cleave_runtime *rt, const api_peer *from, const int64
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
   if (kind <= CLV_TRACE_NONE || kind >= CLV_TRACE_KINDS) return false;
   bool of_module = kind <= CLV_TRACE_STEP;
-  bool known = module >= 0 && module < rt->n_modules && rt->modules[module]->node == from->index;
-  if (of_module && !known) return false;
+  const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
+  if (of_module && !(m && m->node == from->index)) return false;
   *ret = (cleave_event){.kind = (cleave_event_kind)kind,
                         .node = from->index,
-                        .module = of_module ? rt->modules[module] : NULL,
+                        .module = of_module ? m : NULL,
                         .call = (uint32_t)row[CLV_TRACE_MICRO],
                         .begin_ns = (uint64_t)row[CLV_TRACE_BEGIN] - (uint64_t)ahead_ns,
                         .end_ns = (uint64_t)row[CLV_TRACE_END] - (uint64_t)ahead_ns,

@@ -5,7 +5,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "master/api/api_int.h"
+#include "master/api/future_int.h"
+#include "master/api/life_int.h"
+#include "master/api/parallel_int.h"
 
 /* ---- the lock, and waiting under it ---------------------------------------------------------- */
 
@@ -66,7 +68,11 @@ static const uint64_t HEAR_NS = 5000000000;
  * heard meanwhile is still to be read, so deadlines are judged a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
-  if (began < until && now > until + LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+  if (began < until && now > until && now - until > LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+}
+
+bool api_is_late(const cleave_runtime *rt, uint64_t until_ns) {
+  return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
 }
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
@@ -94,11 +100,20 @@ static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
 }
 
+void api_look(cleave_runtime *rt) {
+  api_send_step(rt);
+  if (rt->node && !rt->driving && !rt->helping)
+    (void)help(rt, api_now(rt));
+  else if (rt->single_thread)
+    flush_links(rt);
+}
+
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
-  *ret_counts = (cleave_counts){.idle_ns = clv_node_idle_ns(runtime->node)};
-  for (uint32_t i = 1; i < runtime->n_peers; i++) {
+  if (!ret_counts) return;
+  *ret_counts = (cleave_counts){.idle_ns = runtime ? clv_node_idle_ns(runtime->node) : 0};
+  for (uint32_t i = 1; runtime && i < runtime->n_peers; i++) {
     clv_link_counts c;
     clv_link_count(runtime->peers[i].link, &c);
     ret_counts->bytes_up += c.bytes_out;
@@ -120,7 +135,7 @@ const char *api_silence(const cleave_runtime *rt, char *buf, size_t len) {
 }
 
 const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
-  return node < runtime->n_peers ? runtime->peers[node].name : NULL;
+  return runtime && node < runtime->n_peers ? runtime->peers[node].name : NULL;
 }
 
 int api_find_node(const cleave_runtime *rt, const char *name) {
@@ -189,17 +204,15 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void runtime_free(cleave_runtime *rt);
-
 static bool wanted(const cleave_options *o, const char *worker) {
-  bool any = !o || !o->workers;
+  bool any = !o->workers;
   for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
   return any;
 }
 
 static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options *o,
                                   cleave_error *error) {
-  for (size_t i = 0; o && o->workers && i < o->n_workers; i++)
+  for (size_t i = 0; o->workers && i < o->n_workers; i++)
     if (api_find_node(rt, o->workers[i]) <= 0)
       return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", o->workers[i],
                       rt->config->file);
@@ -222,9 +235,9 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
 
 static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
   const clv_session_config *c = rt->config;
-  rt->deadline_ms = o && o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
+  rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
   rt->direct = c->transfer == CLV_TRANSFER_DIRECT;
-  rt->via_master = o && o->via_master;
+  rt->via_master = o->via_master;
   if (c->n_workers >= API_MAX_NODES)
     return api_fail(error, CLV_INVALID, "%zu workers; at most %d", c->n_workers, API_MAX_NODES - 1);
   TRY(clv_alloc(c->n_workers + 1, sizeof *rt->peers, &rt->peers, &err));
@@ -238,16 +251,15 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   }
   PASS(check_wanted(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
+  PASS(api_futures_new(rt, error));
   PASS(identify(rt, error));
   rt->complaints.left_out = api_left_out;
   rt->complaints.user = rt;
-  if (o) {
-    rt->single_thread = o->single_thread;
-    rt->may_send = o->may_send;
-    rt->on_event = o->on_event;
-    rt->notice = (clv_notifier){o->on_notice, o->user};
-    rt->user = o->user;
-  }
+  rt->single_thread = o->single_thread;
+  rt->may_send = o->may_send;
+  rt->on_event = o->on_event;
+  rt->notice = (clv_notifier){o->on_notice, o->user};
+  rt->user = o->user;
   if (rt->n_peers > 1) PASS(api_connect(rt, error));
   return start_node(rt, error);
 }
@@ -261,6 +273,7 @@ static cleave_status join_worker(api_peer *p, cleave_error *error) {
 cleave_status api_open_in(const api_world *world, const clv_session_config *config,
                           const cleave_options *options, cleave_runtime **ret,
                           cleave_error *error) {
+  OPTIONS_IN(cleave_options, o, options);
   cleave_runtime *rt;
   TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
@@ -276,13 +289,13 @@ cleave_status api_open_in(const api_world *world, const clv_session_config *conf
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&rt->changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
-  cleave_status status = fill(rt, options, error);
+  cleave_status status = fill(rt, &o, error);
   if (status == CLEAVE_OK && rt->n_peers > 1) {
     for (uint32_t i = 1; i < rt->n_peers && status == CLEAVE_OK; i++)
       status = join_worker(&rt->peers[i], error);
   }
   if (status != CLEAVE_OK) {
-    runtime_free(rt);
+    api_runtime_free(rt);
     return status;
   }
   *ret = rt;
@@ -296,6 +309,7 @@ cleave_status cleave_open_config(const clv_session_config *config, const cleave_
 
 cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,
                                cleave_runtime **ret_runtime, cleave_error *error) {
+  GIVEN(path, text, ret_runtime);
   clv_session_config *config;
   PASS(api_read_config(path, text, &config, error));
   cleave_status status = cleave_open_config(config, options, ret_runtime, error);
@@ -308,6 +322,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
 
 cleave_status cleave_open(const char *path, const cleave_options *options,
                           cleave_runtime **ret_runtime, cleave_error *error) {
+  GIVEN(path, ret_runtime);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   TRY(clv_file_read(path, (size_t)1 << 20, &text, &err));
   return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);
@@ -322,21 +337,6 @@ void api_parallel_free(cleave_parallel *p) {
   clv_graph_free(p->whole);
   free(p->modules);
   free(p);
-}
-
-static void free_module(cleave_module *m) {
-  clv_graph_free(m->graph);
-  clv_params_free(m->params);
-  for (size_t i = 0; i < m->n_weights; i++) {
-    free(m->weights[i].name);
-    clv_tensor_unref(m->weights[i].tensor);
-  }
-  free(m->weights);
-  free(m->frozen);
-  free(m->artifact);
-  free(m->direct_to);
-  free(m->group_of);
-  free(m);
 }
 
 static void free_lists(cleave_runtime *rt) {
@@ -357,10 +357,10 @@ static void free_lists(cleave_runtime *rt) {
     next = p->next;
     api_parallel_free(p);
   }
-  for (uint32_t i = 0; i < rt->n_modules; i++) free_module(rt->modules[i]);
+  for (uint32_t i = 0; i < rt->n_modules; i++) api_module_free(rt->modules[i]);
 }
 
-static void runtime_free(cleave_runtime *rt) {
+void api_runtime_free(cleave_runtime *rt) {
   if (rt->node) clv_node_forget_peers(rt->node);
   if (rt->peers) api_hang_up(rt);
   if (rt->driving) {
@@ -373,11 +373,11 @@ static void runtime_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_forget(rt, c);
-  free_lists(rt);
   api_kepts_free(rt);
+  free_lists(rt);
   api_id_table_done(&rt->values);
   api_id_table_done(&rt->contexts);
-  api_id_table_done(&rt->futures);
+  api_futures_free(rt);
   clv_tls_identity_free(rt->identity);
   clv_pool_unref(rt->pool);
   clv_session_config_free(rt->own_config);
@@ -386,81 +386,4 @@ static void runtime_free(cleave_runtime *rt) {
   pthread_cond_destroy(&rt->changed);
   pthread_mutex_destroy(&rt->lock);
   free(rt);
-}
-
-void api_leak(cleave_leaks *l, const char *fmt, ...) {
-  size_t at = strlen(l->text);
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(l->text + at, sizeof l->text - at, fmt, args);
-  va_end(args);
-}
-
-static void report_values(const api_context *c, cleave_leaks *l) {
-  for (const api_value *v = c->newest; v; v = v->older) {
-    l->futures += v->future != 0;
-    if (v->released) continue;
-    l->references++;
-    api_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
-             v->module ? "module" : "the", v->module ? v->module->name : "program's leaf", c->name);
-  }
-}
-
-static void report(cleave_runtime *rt, cleave_leaks *l) {
-  size_t at = 0;
-  LOCKED(rt);
-  *l = (cleave_leaks){0};
-  for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->ending || c->lingers) continue; /* released, and on its way out */
-    l->contexts++;
-    api_leak(l, "context %s\n", c->name);
-    report_values(c, l);
-  }
-  for (uint32_t i = 0; i < rt->n_modules; i++) {
-    if (rt->modules[i]->released) continue;
-    l->modules++;
-    api_leak(l, "module '%s' at %s\n", rt->modules[i]->name, rt->peers[rt->modules[i]->node].name);
-  }
-  for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
-    if (o->released) continue;
-    l->optimizers++;
-    api_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name, o->n_modules - 1);
-  }
-  api_kepts_report(rt, l);
-}
-
-/* An open context's id, 0: none is left. Those that are ending are waited for here. */
-static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
-  LOCKED(rt);
-  rt->n_awaiting++; /* for good */
-  for (bool ending = true; ending;) {
-    size_t at = 0;
-    ending = false;
-    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-      if (!c->ending && !c->lingers) return c->id;
-      ending |= c->ending;
-    }
-    ending = ending && api_sleep(rt, until_ns);
-  }
-  return 0;
-}
-
-cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave_leaks *ret_leaks,
-                           cleave_error *error) {
-  if (ret_leaks) *ret_leaks = (cleave_leaks){0};
-  if (!runtime) return CLEAVE_OK;
-  if (ret_leaks) report(runtime, ret_leaks);
-  cleave_status status = CLEAVE_OK;
-  cleave_error why;
-  uint64_t until = api_until(runtime, deadline_ms);
-  for (uint64_t id; (id = any_context(runtime, until)) != 0;) {
-    cleave_context c = {id};
-    if (cleave_context_close(runtime, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
-      status = why.status;
-      if (error) *error = why;
-    }
-  }
-  if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
-  runtime_free(runtime);
-  return status;
 }

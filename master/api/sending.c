@@ -21,7 +21,7 @@ static uint32_t slot_of(const clv_frame *f, uint32_t tensor) {
 }
 
 static const char *module_name(const cleave_runtime *rt, uint32_t index) {
-  return index < rt->n_modules ? rt->modules[index]->name : "";
+  return index < rt->n_modules && rt->modules[index] ? rt->modules[index]->name : "";
 }
 
 /* A value on its way, or the gradient of one. What does not come from here passes through. */
@@ -62,6 +62,7 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
   if (f->kind == CLV_STATE_PUT) {
     ret->name = f->state.name;
     ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
+    if (f->state.what == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
   }
   ret->module = module_name(rt, f->module);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);
@@ -82,8 +83,8 @@ static const cleave_module *number_module(const cleave_runtime *rt, clv_frame *f
   if (sscanf(f->failure.hop, "module %u", &number) == 1)
     return number < rt->n_modules ? rt->modules[number] : NULL;
   uint32_t i = 0;
-  while (i < rt->n_modules && strcmp(rt->modules[i]->name, f->failure.hop) != 0) i++;
-  if (i == rt->n_modules) return NULL;
+  while (i < rt->n_modules && strcmp(module_name(rt, i), f->failure.hop) != 0) i++;
+  if (!f->failure.hop[0] || i == rt->n_modules) return NULL;
   snprintf(f->failure.hop, sizeof f->failure.hop, "module %u", i);
   return rt->modules[i];
 }

@@ -7,19 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
+#include "master/api/future_int.h"
+#include "master/api/gradients_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void leave(cleave_runtime *rt, api_state_request *r) {
+void api_state_leave(cleave_runtime *rt, api_state_request *r) {
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
   clv_tensor_unref(r->found);
 }
 
-static cleave_status await(cleave_module *m, api_state_request *r, const char *what,
-                           uint64_t until_ns, cleave_error *error) {
+cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
+                              uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   while (!r->failed && !(r->answered && r->got >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
@@ -31,6 +33,19 @@ static cleave_status await(cleave_module *m, api_state_request *r, const char *w
   }
   if (r->failed && error) *error = r->failure;
   return r->failed ? r->failure.status : CLEAVE_OK;
+}
+
+cleave_status api_state_ask(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            api_state_request *r, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  r->id = ++rt->next_id;
+  r->node = m->node;
+  TRY(clv_packet_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
+  api_name_module(p, m);
+  r->next = rt->requests;
+  rt->requests = r;
+  return api_send(rt, m->node, p, error);
 }
 
 /* What a node says of a parameter has the parameter's shape. */
@@ -46,40 +61,22 @@ static cleave_status check_item(const cleave_module *m, const char *name, const 
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  api_state_request r = {
-      .id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
-  clv_packet *p;
-  TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
-  rt->requests = &r;
-  cleave_status status = api_send(rt, m->node, p, error);
-  if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
+  api_state_request r = {.wanted = name};
+  cleave_status status = api_state_ask(m, what, context_id, &r, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, name, until_ns, error);
   if (status == CLEAVE_OK) status = check_item(m, name, r.found, error);
   if (status == CLEAVE_OK) *ret = clv_steal(&r.found);
   if (status == CLEAVE_OK && ret_device) memcpy(ret_device, r.device, sizeof r.device);
-  leave(rt, &r);
+  api_state_leave(m->runtime, &r);
   return status;
 }
 
-cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
-                              uint32_t count, uint64_t until_ns, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  api_state_request r = {
-      .id = ++rt->next_id, .node = m->node, .items = items, .count = count, .next = rt->requests};
+static cleave_status put_item(cleave_module *m, clv_state_what what, uint64_t context_id,
+                              const api_state_item *item, uint32_t index, uint32_t n,
+                              uint64_t message, cleave_error *error) {
   clv_packet *p;
-  TRY(clv_packet_state_get(rt->pool, 0, r.id, m->index, what, &p, &err));
-  rt->requests = &r;
-  cleave_status status = api_send(rt, m->node, p, error);
-  if (status == CLEAVE_OK) status = await(m, &r, "the state", until_ns, error);
-  leave(rt, &r);
-  return status;
-}
-
-static cleave_status put_item(cleave_module *m, clv_state_what what, const api_state_item *item,
-                              uint32_t index, uint32_t n, uint64_t message, cleave_error *error) {
-  clv_packet *p;
-  PASS(api_packet(m->runtime, CLV_STATE_PUT, 0, message, &p, error));
-  p->frame.module = m->index;
+  PASS(api_packet(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
+  api_name_module(p, m);
   p->frame.state.what = what;
   p->frame.state.index = index;
   p->frame.state.count = n;
@@ -88,40 +85,25 @@ static cleave_status put_item(cleave_module *m, clv_state_what what, const api_s
   return api_send(m->runtime, m->node, p, error);
 }
 
-cleave_status api_state_put(cleave_module *m, clv_state_what what, const api_state_item *items,
-                            uint32_t n, uint64_t until_ns, cleave_error *error) {
+cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            const api_state_item *items, uint32_t n, uint64_t until_ns,
+                            cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   api_state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
   cleave_status status = CLEAVE_OK;
   rt->requests = &r;
+  m->changes += what == CLV_STATE_WEIGHTS;
   for (uint32_t i = 0; i < n && status == CLEAVE_OK; i++)
-    status = put_item(m, what, &items[i], i, n, r.id, error);
-  if (status == CLEAVE_OK) status = await(m, &r, items[0].name, until_ns, error);
-  leave(rt, &r);
+    status = put_item(m, what, context_id, &items[i], i, n, r.id, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, items[0].name, until_ns, error);
+  api_state_leave(rt, &r);
   return status;
-}
-
-cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
-                                 uint64_t deadline_ms, cleave_tensor *ret_tensor,
-                                 cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(api_check_weight(module, name, NULL, error));
-  {
-    LOCKED(runtime);
-    PASS(api_module_place(module, false, deadline_ms, error));
-    PASS(api_no_window(runtime, error));
-    PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-    PASS(api_state_get(module, CLV_STATE_WEIGHTS, 0, name, api_until(runtime, deadline_ms), &t,
-                       NULL, error));
-  }
-  if (!t)
-    return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(module), name);
-  return api_tensor_out(t, ret_tensor, error);
 }
 
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
                                   const cleave_tensor *tensor, uint64_t deadline_ms,
                                   cleave_error *error) {
+  GIVEN(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(api_check_weight(module, name, tensor, error));
   PASS(api_tensor_in(runtime->pool, tensor, &t, error));
@@ -131,7 +113,8 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
   PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
   api_state_item item = {.tensor = t};
   snprintf(item.name, sizeof item.name, "%s", name);
-  return api_state_put(module, CLV_STATE_WEIGHTS, &item, 1, api_until(runtime, deadline_ms), error);
+  return api_state_put(module, CLV_STATE_WEIGHTS, 0, &item, 1, api_until(runtime, deadline_ms),
+                       error);
 }
 
 /* ---- whole state_dicts ----------------------------------------------------------------------- */
@@ -139,6 +122,7 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
 /* How many items there are follows from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   uint32_t trainable = 0, moments = 0;
+  if (!m) return 0;
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
   for (int i = 0; i < m->params->n; i++) trainable += m->params->list[i].trainable;
@@ -190,8 +174,8 @@ static void items_done(api_state_item *items, uint32_t n) {
   free(items);
 }
 
-static cleave_status copy_out(const api_state_item *items, uint32_t n, cleave_state *ret,
-                              cleave_error *error) {
+static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_state *ret,
+                                cleave_error *error) {
   TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
   for (; ret->n < n; ret->n++) {
     char *name;
@@ -205,35 +189,87 @@ static cleave_status copy_out(const api_state_item *items, uint32_t n, cleave_st
   return CLEAVE_OK;
 }
 
-static cleave_status read_items(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
-                                api_state_item *items, uint32_t n, uint64_t deadline_ms,
-                                cleave_error *error) {
-  LOCKED(rt);
-  uint64_t until = api_until(rt, deadline_ms);
-  PASS(api_module_place(m, false, deadline_ms, error));
-  PASS(api_no_window(rt, error));
-  PASS(api_decided(rt, until, error));
-  PASS(api_state_items(m, (clv_state_what)kind, items, n, until, error));
-  PASS(api_take_late_error(rt, error)); /* the node has answered what came before */
-  return check_items(m, kind, items, n, error);
-}
-
-cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
-                                cleave_state_kind kind, uint64_t deadline_ms,
-                                cleave_state *ret_state, cleave_error *error) {
-  uint32_t n = (uint32_t)cleave_state_count(module, kind);
-  api_state_item *items;
+cleave_status api_state_out(const api_future *f, cleave_state *ret, cleave_error *error) {
   cleave_state state = {0};
-  TRY(clv_alloc(n, sizeof *items, &items, &err));
-  cleave_status status = read_items(runtime, module, kind, items, n, deadline_ms, error);
-  if (status == CLEAVE_OK) status = copy_out(items, n, &state, error);
-  items_done(items, n);
+  cleave_status status = fill_state(f->items, f->request.count, &state, error);
   if (status == CLEAVE_OK)
-    *ret_state = state;
+    *ret = state;
   else
-    cleave_state_done(&state);
+    cleave_state_free(&state);
   return status;
 }
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+enum { WAITS_FOR_STEP, IS_ASKED };
+
+/* The module is there when this returns; steps on their way are waited for later. */
+cleave_status api_state_begin(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
+                              const char *name, api_future *f, cleave_error *error) {
+  f->module = m;
+  f->what = (clv_state_what)kind;
+  snprintf(f->of, sizeof f->of, "%s", name ? name : m->name);
+  if (name) PASS(api_check_weight(m, name, NULL, error));
+  PASS(api_module_place(m, false, f->deadline_ms, error));
+  PASS(api_no_window(rt, error));
+  f->request.wanted = name ? f->of : NULL;
+  f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, kind);
+  if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
+  f->request.items = f->items;
+  api_module_keep(m);
+  return CLEAVE_OK;
+}
+
+/* The record of the module may go. */
+void api_state_forget(cleave_runtime *rt, api_future *f) {
+  (void)rt;
+  api_module_unkeep(f->module);
+  f->module = NULL;
+}
+
+static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  const cleave_module *m = f->module;
+  const char *name = f->request.wanted;
+  if (!name) {
+    PASS(api_take_late_error(rt, error)); /* the node has answered what came before */
+    return check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
+  }
+  PASS(check_item(m, name, f->request.found, error));
+  f->tensor = clv_steal(&f->request.found);
+  if (f->tensor) return CLEAVE_OK;
+  return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(m), name);
+}
+
+void api_state_advance(cleave_runtime *rt, api_future *f) {
+  api_state_request *r = &f->request;
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP && rt->deciding) return;
+  if (f->stage == WAITS_FOR_STEP) why.status = api_state_ask(f->module, f->what, 0, r, &why);
+  f->stage = IS_ASKED;
+  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK) {
+    if (!r->answered || r->got < r->count) return;
+    (void)judge(rt, f, &why);
+  }
+  api_state_forget(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_state_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+    api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
+             rt->deciding->name);
+    return;
+  }
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
+           f->request.wanted ? f->of : "the state", m->name, rt->peers[m->node].name,
+           api_silence(rt, heard, sizeof heard));
+  api_place_error(ret, rt->peers[m->node].name, m->name);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
                                 const cleave_named *from, size_t n, api_state_item *items,
@@ -261,12 +297,14 @@ static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_stat
   PASS(api_module_place(m, false, deadline_ms, error));
   PASS(api_no_window(rt, error));
   PASS(api_decided(rt, until, error));
-  return api_state_put(m, (clv_state_what)kind, items, n, until, error);
+  return api_state_put(m, (clv_state_what)kind, 0, items, n, until, error);
 }
 
 cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                  cleave_state_kind kind, const cleave_named *items, size_t n,
                                  uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
+  if (n) GIVEN(items);
   api_state_item *list;
   if (n > cleave_state_count(module, kind))
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, module->name,
@@ -280,11 +318,11 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
   return status;
 }
 
-void cleave_state_done(cleave_state *state) {
+void cleave_state_free(cleave_state *state) {
   if (!state) return;
   for (size_t i = 0; i < state->n; i++) {
     free((char *)(uintptr_t)state->items[i].name);
-    cleave_tensor_done(&state->items[i].tensor);
+    cleave_tensor_free(&state->items[i].tensor);
   }
   free(state->items);
   *state = (cleave_state){0};

@@ -84,7 +84,7 @@ static clv_code inject(evaluation *e, clv_err *err) {
   eval_slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
   clv_batch batch;
-  cleave_context_options o = {.evaluation = true};
+  cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
   CLV_TRY(keep_labels(&batch, &y, err));

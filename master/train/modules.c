@@ -94,9 +94,11 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   const char *direct[2];
   CLV_AUTO(clv_freep) const char **frozen = NULL;
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
-  cleave_module_options o = {.name = spec->name,
+  cleave_module_options o = {.size = sizeof o,
+                             .name = spec->name,
                              .at = place_of(t, s->worker),
                              .device = spec->device,
+                             .any_device = true, /* the file says where values go */
                              .threads = (uint32_t)spec->threads,
                              .in_flight = live_of(t, i),
                              .seed = 1, /* one network */
@@ -117,8 +119,11 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
 
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) {
-  cleave_module_options o = {
-      .name = name, .at = place_of(t, worker), .in_flight = live_of(t, t->b->n_stages)};
+  cleave_module_options o = {.size = sizeof o,
+                             .name = name,
+                             .at = place_of(t, worker),
+                             .any_device = true,
+                             .in_flight = live_of(t, t->b->n_stages)};
   return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }
 
@@ -172,7 +177,8 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(c->n_workers + 1, sizeof *names, &names, err));
-  cleave_options o = {.single_thread = true,
+  cleave_options o = {.size = sizeof o,
+                      .single_thread = true,
                       .workers = names,
                       .may_send = clv_trainer_may_send,
                       .on_event = clv_trainer_on_event,
@@ -229,7 +235,7 @@ void clv_trainer_close(clv_trainer *t) {
   cleave_error why;
   if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
-  cleave_tensor_done(&t->fetched);
+  cleave_tensor_free(&t->fetched);
   clv_trainer_drop_flows(t);
   clv_trainer_let_go(t);
   clv_trainer_forget_schedules(t);

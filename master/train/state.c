@@ -18,7 +18,7 @@ typedef struct state_set {
 } state_set;
 
 static void state_set_done(state_set *s) {
-  cleave_state_done(&s->state);
+  cleave_state_free(&s->state);
   free(s->list);
 }
 

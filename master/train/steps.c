@@ -52,6 +52,7 @@ static cleave_call_options call_options_of(const clv_trainer *t, const clv_place
   const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
   bool loss = stage == t->b->n_stages;
   return (cleave_call_options){
+      .size = sizeof(cleave_call_options),
       .send_to = loss ? NULL : cleave_module_node(t->modules[stage + 1]),
       .to_program = loss,
       .position = positions->forward,
@@ -132,8 +133,9 @@ static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t timeout = async ? timeout_of(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
   if (async) CLV_TRY(plan_steps(t, r, err));
-  CLV_API(cleave_backward_weighted(t->runtime, r->context, t->losses, t->shares, r->n_micro, false,
-                                   timeout, CLV_WHY));
+  const cleave_backward_options o = {
+      .size = sizeof o, .weights = t->shares, .deadline_ms = timeout};
+  CLV_API(cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_WHY));
   CLV_TRY(collect(t, r, err));
   return async ? CLV_OK : decide(t, r, err);
 }
@@ -147,7 +149,8 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){.samples = r->batches[i].n, .applied = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
-  cleave_context_options o = {.step = t->committed + 1, .events = clv_sampler_begin(t)};
+  cleave_context_options o = {
+      .size = sizeof o, .step = t->committed + 1, .events = clv_sampler_begin(t)};
   cleave_count(t->runtime, &before);
   CLV_API(cleave_context_open(t->runtime, &o, &r->context, CLV_WHY));
   CLV_TRY(in_context(t, r, err));

@@ -130,13 +130,14 @@ static void prepare(bench *b) {
 static void open_program(bench *b, const char *session) {
   const task *t = b->task;
   static const char *const names[MAX_PARTS] = {"first", "second", "third"};
-  cleave_options options = {.single_thread = b->final};
+  cleave_options options = {.size = sizeof options, .single_thread = b->final};
   done(cleave_open(session, &options, &b->rt, &e));
   for (size_t i = 0; i < t->n_parts; i++) {
-    cleave_module_options o = {.name = names[i], .at = t->parts[i].at, .seed = 40};
+    cleave_module_options o = {
+        .size = sizeof o, .name = names[i], .at = t->parts[i].at, .seed = 40};
     done(cleave_load_layers(b->rt, &o, t->parts[i].layers, &t->parts[i].input, &b->modules[i], &e));
   }
-  cleave_module_options o = {.name = "loss", .at = t->loss_at};
+  cleave_module_options o = {.size = sizeof o, .name = "loss", .at = t->loss_at};
   done(cleave_load_loss(b->rt, &o, t->loss, &t->prediction, &b->loss, &e));
   cleave_group group = t->group;
   group.modules = b->modules;

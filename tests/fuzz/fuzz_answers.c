@@ -166,13 +166,15 @@ static void on_event(void *user, cleave_context context, const cleave_event *eve
 static void begin(program *g) {
   cleave_error e = {0};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, BATCH, WIDTH);
-  cleave_options o = {.deadline_ms = DEADLINE_MS,
+  cleave_options o = {.size = sizeof o,
+                      .deadline_ms = DEADLINE_MS,
                       .single_thread = true,
                       .on_event = on_event,
                       .workers = (const char *[]){NULL}};
   must(cleave_open_config(config, &o, &g->rt, &e), &e);
   connect_worker(g);
-  cleave_module_options far = {.name = "far", .at = "w1"}, loss = {.name = "loss"};
+  cleave_module_options far = {.size = sizeof far, .name = "far", .at = "w1"},
+                        loss = {.size = sizeof loss, .name = "loss"};
   must(cleave_load_layers(g->rt, &far, "[{op: linear, name: fc, out: 3}]", &rows, &g->far, &e), &e);
   must(cleave_load_loss(g->rt, &loss, "mse", &rows, &g->loss, &e), &e);
   cleave_group group = {.modules = &g->far, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.1};
@@ -188,8 +190,8 @@ static void read_state(program *g) {
   cleave_state state = {0};
   went(cleave_weight_read(g->rt, g->far, "fc.weight", 0, &weight, &e), &e);
   went(cleave_state_read(g->rt, g->far, CLEAVE_STATE_WEIGHTS, 0, &state, &e), &e);
-  cleave_tensor_done(&weight);
-  cleave_state_done(&state);
+  cleave_tensor_free(&weight);
+  cleave_state_free(&state);
 }
 
 static void keep(program *g, cleave_context c, cleave_reference out) {
@@ -202,7 +204,7 @@ static void keep(program *g, cleave_context c, cleave_reference out) {
   if (went(cleave_kept_use(g->rt, c, kept, &again, &e), &e))
     went(cleave_call(g->rt, c, g->far, &again, 1, &more, &e), &e);
   cleave_kept_release(g->rt, kept, &e);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
 }
 
 static void learn(program *g, cleave_context c, cleave_reference y, cleave_reference out) {
@@ -216,8 +218,8 @@ static void learn(program *g, cleave_context c, cleave_reference y, cleave_refer
     went(cleave_step(g->rt, g->optimizer, c, 0, NULL, &e), &e);
   }
   went(cleave_to_here(g->rt, loss, 0, &value, &e), &e);
-  cleave_tensor_done(&value);
-  cleave_tensor_done(&grad);
+  cleave_tensor_free(&value);
+  cleave_tensor_free(&grad);
 }
 
 static void one_context(program *g) {
@@ -250,7 +252,7 @@ static void pass(program *g) {
   static const float numbers[BATCH * WIDTH];
   cleave_error e = {0};
   cleave_tensor rows = CLEAVE_TENSOR_F32(numbers, BATCH, WIDTH), value = {0};
-  cleave_context_options noted = {.events = true};
+  cleave_context_options noted = {.size = sizeof noted, .events = true};
   cleave_context c;
   cleave_reference leaf, passed, out;
   cleave_kept kept;
@@ -263,7 +265,7 @@ static void pass(program *g) {
     cleave_kept_release(g->rt, kept, &e);
   }
   went(cleave_context_end(g->rt, c, &e), &e);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

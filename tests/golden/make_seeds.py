@@ -29,6 +29,7 @@ from torch import nn
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import seed003
 import seed_numbers as numbers
 from make_golden import Writer
 
@@ -368,30 +369,7 @@ def seed002(name, full):
 # ---- seed 003 ------------------------------------------------------------------------------------
 
 def seed003_rpc_pipeline(full):
-    """Batches of 120 in k micro-batches, their outputs concatenated: the same loss for every k.
-    Every batch is a new draw, the labels stay, as in the tutorial."""
-    parts = (nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-             nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-                           nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(),
-                           nn.Linear(128, 10)))
-    batches = 30 if full else 3
-    x = normal(numbers.DATA, (batches, 120, 1, 28, 28))
-    labels = F.one_hot(classes(numbers.LABELS, 120, 10), 10).float()
-    found = {}
-    for k in (1, 2, 4, 8):
-        fill(*parts)
-        net = nn.Sequential(*parts)
-        opt, losses = torch.optim.SGD(net.parameters(), lr=0.05), []
-        for batch in x:
-            opt.zero_grad()
-            loss = F.mse_loss(torch.cat([net(part) for part in batch.chunk(k)]), labels)
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        found[f"losses_{k}"] = np.float32(losses)
-    with torch.no_grad():
-        found["outputs"] = net(x[0])
-    return found
+    return seed003.figures(seed003.REAL if full else seed003.SMALL)
 
 
 # ---- seed 004 ------------------------------------------------------------------------------------
@@ -408,13 +386,13 @@ def seed004_spanning_backward(full):
 # ---- the files -----------------------------------------------------------------------------------
 
 OTHERS = [seed001_two_part_cnn, seed001_three_part_lstm, seed001_cpu_gpu_hybrid,
-          seed003_rpc_pipeline, seed004_spanning_backward]
+          seed004_spanning_backward]
 
 
-def collect(full):
+def collect(full, more=(seed003_rpc_pipeline,)):
     """{set: its tensors}, PyTorch's."""
     torch.set_num_threads(1)
-    found = {run.__name__: run(full) for run in OTHERS}
+    found = {run.__name__: run(full) for run in (*OTHERS, *more)}
     book = Notebook()
     found["seed002"] = {"x": book.x, "target": book.target}
     for name in SEED002:

@@ -2,6 +2,8 @@
 """Data and weights as functions of (stream, index), the same bits as tests/seeds/seed.h makes in C.
 For make_seeds.py (PyTorch's runs) and tests/net/api/test_seeds.py (session files); needs only
 numpy."""
+import zlib
+
 import numpy as np
 
 DATA, LABELS, WEIGHTS = 1, 2, 16  # streams; the k-th parameter of a program has WEIGHTS + k
@@ -35,3 +37,41 @@ def normal(stream, shape):
 
 def classes(stream, n, n_classes):
     return (bits(stream, n) % np.uint32(n_classes)).astype(np.int64)
+
+
+# ---- ResNet50, by the names of torchvision -------------------------------------------------------
+
+def resnet(name, shape):
+    """Of seed 003: batch norms are 1 and 0, convolutions as kaiming_normal_(mode="fan_out",
+    nonlinearity="relu"), the linear layer as PyTorch's; the stream is the CRC of the name."""
+    stream = zlib.crc32(name.encode())
+    if name.startswith("fc."):
+        return uniform(stream, shape, 2048)
+    if len(shape) != 4:
+        return np.full(shape, name.endswith(("weight", "running_var")), np.float32)
+    fan_out = shape[0] * shape[2] * shape[3]
+    return normal(stream, shape) * np.sqrt(np.float32(2) / np.float32(fan_out))
+
+
+def resnet50_state(classes):
+    """{name: array} of a state_dict, without the counts of batches."""
+    shapes = {}
+
+    def conv_norm(conv, norm, n_in, n_out, kernel):
+        shapes[conv + ".weight"] = (n_out, n_in, kernel, kernel)
+        shapes.update({f"{norm}.{what}": (n_out,)
+                       for what in ("weight", "bias", "running_mean", "running_var")})
+
+    conv_norm("conv1", "bn1", 3, 64, 7)
+    n_in = 64
+    for layer, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << layer
+        for block in range(blocks):
+            at = f"layer{layer + 1}.{block}."
+            for k, (a, b, kernel) in enumerate(((n_in, width, 1), (width, width, 3), (width, 4 * width, 1))):
+                conv_norm(f"{at}conv{k + 1}", f"{at}bn{k + 1}", a, b, kernel)
+            if block == 0:
+                conv_norm(at + "downsample.0", at + "downsample.1", n_in, 4 * width, 1)
+            n_in = 4 * width
+    shapes.update({"fc.weight": (classes, n_in), "fc.bias": (classes,)})
+    return {name: resnet(name, shape) for name, shape in shapes.items()}

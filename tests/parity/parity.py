@@ -449,10 +449,11 @@ def prints_the_notebook(name, printed):
     assert found[:len(want)] == want, (name, found)
 
 
-def seed_figures(name, session, folder, *place):
+def seed_figures(name, session, folder, *place, timeout=600):
     """What a program says of itself: (how far it is from PyTorch, its limit, the rest)."""
-    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, *place, timeout=600,
-               cwd=os.path.join(HERE, "../.."))
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, *place,
+               timeout=timeout, cwd=os.path.join(HERE, "../.."))
+    print("".join(re.findall(r"^number of splits = .*\n", done.stdout, re.M)), end="")
     said = (done.stdout.splitlines() or [done.stderr])[-1]
     found = re.fullmatch(rf"(PASS|FAIL) {name}: (.*); within (\S+) of PyTorch,"
                          r" limit (\S+?)( \(.*)?", said)
@@ -490,15 +491,28 @@ def seed_programs():
     of a chaotic run cannot."""
     folder = os.path.join(cluster.dir, "seeds")
     os.mkdir(folder)
-    figures = make_seeds.collect(full=True)
+    figures = make_seeds.collect(full=True, more=())
     make_seeds.write(folder, figures)
     names = [r.__name__ for r in make_seeds.OTHERS] + list(make_seeds.SEED002)
-    with Cluster(3) as three:
+    with Cluster(3, limits="cpu_devices: 2\n") as three:
         session = three.session("seeds", "")
         rows = [seed_row(name, session, folder) for name in sorted(names)]
         for name in make_seeds.SEED002:
             rows += [spread_row(name, figures[name]), places_row(name, session, folder)]
         check(rows)
+
+
+def seed003_rpc_pipeline():
+    """The tutorial in its sizes, at first in PyTorch, without its processes: minutes for each
+    number of splits. Both print their times. SEED003_BATCHES=1 takes one batch of the three."""
+    folder = os.path.join(cluster.dir, "tutorial")
+    os.mkdir(folder)
+    name = "seed003_rpc_pipeline"
+    make_seeds.write(folder, {name: make_seeds.seed003_rpc_pipeline(full=True)})
+    with Cluster(2) as two:
+        session = two.session("seeds", "transfer: direct\nlimits: {step_timeout: 1800s, credit: 256MiB}\n")
+        measured, limit, note = seed_figures(name, session, folder, timeout=14400)
+    check([row(name, "figures of the first step, largest", measured, limit, note)])
 
 
 def seed_places_are_not_fooled():
@@ -511,7 +525,7 @@ def seed_places_are_not_fooled():
         found.update({f"{name}.{k}": make_seeds.from_place(name, first, state, rate) for k, (first, rate)
                       in enumerate(((0, 1), (0, 1.001), (4463, 1.001)))})
     make_seeds.write(folder, {"seed002": {"x": book.x, "target": book.target}, **found})
-    with Cluster(3) as three:
+    with Cluster(3, limits="cpu_devices: 2\n") as three:
         session = three.session("fooled", "")
         for name in make_seeds.SEED002:
             same, *others = [seed_figures(name, session, folder, str(k)) for k in range(3)]
@@ -540,7 +554,7 @@ def tensorboard_reads_event_files():
 TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
          step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
          checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
-         resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs,
+         resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs, seed003_rpc_pipeline,
          seed_places_are_not_fooled, tensorboard_reads_event_files]
 
 

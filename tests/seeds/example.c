@@ -30,9 +30,10 @@ static void load(const char *far) {
   cleave_input first = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
   cleave_input second = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16);
   cleave_input last = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
-  cleave_module_options here = {.name = "first", .seed = 1};
-  cleave_module_options there = {.name = "second", .at = far, .seed = 1, .first_layer = 2};
-  cleave_module_options judge = {.name = "loss"};
+  cleave_module_options here = {.size = sizeof here, .name = "first", .seed = 1};
+  cleave_module_options there = {
+      .size = sizeof there, .name = "second", .at = far, .seed = 1, .first_layer = 2};
+  cleave_module_options judge = {.size = sizeof judge, .name = "loss"};
   must(cleave_load_layers(rt, &here, "[{op: linear, out: 16}, {op: tanh}]", &first, &half[0], &e));
   must(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
   must(cleave_load_loss(rt, &judge, "bce_with_logits", &last, &loss, &e));
@@ -55,7 +56,7 @@ static float train(cleave_optimizer *adam, const cleave_tensor *points,
   must(cleave_to_here(rt, error, 0, &value, &e));
   must(cleave_context_close(rt, c, 0, &e));
   float result = *(float *)value.data;
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return result;
 }
 

@@ -166,6 +166,16 @@ static inline uint32_t seed_bits(uint32_t stream, uint32_t i) {
   return seed_mix(seed_mix(i) + stream * 0x9E3779B9u);
 }
 
+/* The stream of what has a name: CRC-32 (zlib's). */
+static inline uint32_t seed_named(const char *name) {
+  uint32_t crc = ~0u;
+  for (; *name; name++) {
+    crc ^= (uint8_t)*name;
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+  }
+  return ~crc;
+}
+
 /* Odd multiples of 2^-24 between -1 and 1, times bound. */
 static inline void seed_uniform(float *to, size_t n, uint32_t stream, float bound) {
   for (size_t i = 0; i < n; i++) {
@@ -199,7 +209,7 @@ static inline void seed_draw(cleave_module *module, const char *name, int fan) {
   else
     seed_normal(t.data, 0, cleave_tensor_count(&t), stream);
   MUST(cleave_weight_write(seed.rt, module, name, &t, 0, &seed.e));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   seed.drawn[seed.n_drawn].module = module;
   seed.drawn[seed.n_drawn++].name = name;
 }
@@ -211,7 +221,7 @@ static inline void seed_compare_gradients(cleave_context c) {
     MUST(cleave_gradient(seed.rt, c, seed.drawn[i].module, seed.drawn[i].name, 0, &g, &seed.e));
     seed_compare(seed.drawn[i].name, 0, seed_norm(&g), seed_at(&norms, (size_t)i));
   }
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
 }
 
 /* A step for each of PyTorch's losses; `train` leaves ours in *value. Returns the last one. */
@@ -224,7 +234,7 @@ static inline double seed_train(void (*train)(size_t step, cleave_tensor *value)
     last = seed_at(&value, 0);
     seed_compare("loss", step, last, seed_at(losses, step));
   }
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return last;
 }
 
@@ -251,12 +261,17 @@ static inline void seed_begin(const char *name, int argc, char **argv) {
   MUST(cleave_open(argv[1], seed.options, &seed.rt, &seed.e));
 }
 
-/* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */
-static inline int seed_end(double limit, const char *fmt, ...) {
+static inline void seed_close(void) {
   cleave_leaks leaks;
-  va_list args;
   MUST(cleave_close(seed.rt, 0, &leaks, &seed.e));
   if (leaks.contexts || leaks.references || leaks.futures) seed_fail("left open: %s", leaks.text);
+  seed.rt = NULL;
+}
+
+/* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */
+static inline int seed_end(double limit, const char *fmt, ...) {
+  va_list args;
+  seed_close();
   bool pass = seed.n_compared > 0 && seed.worst <= limit;
   printf("%s %s: ", pass ? "PASS" : "FAIL", seed.name);
   va_start(args, fmt);

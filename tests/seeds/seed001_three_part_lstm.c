@@ -34,10 +34,11 @@ static void load(void) {
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, TIME, 64),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, TIME, 32)};
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, 10);
-  cleave_module_options device[] = {{.name = "encoder", .at = "w1"},
-                                    {.name = "decoder", .at = "w2"},
-                                    {.name = "classifier", .at = "w3"}};
-  cleave_module_options beside = {.name = "criterion", .at = "w3"};
+  cleave_module_options device[] = {
+      {.size = sizeof(cleave_module_options), .name = "encoder", .at = "w1"},
+      {.size = sizeof(cleave_module_options), .name = "decoder", .at = "w2"},
+      {.size = sizeof(cleave_module_options), .name = "classifier", .at = "w3"}};
+  cleave_module_options beside = {.size = sizeof beside, .name = "criterion", .at = "w3"};
   for (int i = 0; i < 3; i++) {
     MUST(cleave_load_layers(seed.rt, &device[i], layers[i], &input[i], &part[i], &seed.e));
     cleave_group group = {.modules = &part[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};

@@ -16,9 +16,10 @@ static void load(void) {
   cleave_input image = CLEAVE_INPUT(CLEAVE_F32, ROWS, 3, SIDE, SIDE);
   cleave_input map = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16, POOLED, POOLED);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, 10);
-  cleave_module_options device_1 = {.name = "feature_extractor", .at = "w1"};
-  cleave_module_options device_2 = {.name = "classifier", .at = "w2"};
-  cleave_module_options beside = {.name = "criterion", .at = "w2"};
+  cleave_module_options device_1 = {
+      .size = sizeof device_1, .name = "feature_extractor", .at = "w1"};
+  cleave_module_options device_2 = {.size = sizeof device_2, .name = "classifier", .at = "w2"};
+  cleave_module_options beside = {.size = sizeof beside, .name = "criterion", .at = "w2"};
   MUST(cleave_load_layers(seed.rt, &device_1,
                           "[{op: conv2d, name: conv1, out: 16, kernel: 3, pad: 1}, {op: relu},"
                           " {op: maxpool, kernel: 2}]",

@@ -88,7 +88,7 @@ static inline void seed002_compare_weight(int k, size_t i) {
   MUST(cleave_weight_read(seed.rt, seed002_weights[k].module, seed002_weights[k].name, 0, &ours,
                           &seed.e));
   seed_compare_tensor(seed002_weights[k].golden, i, &ours, &theirs);
-  cleave_tensor_done(&ours);
+  cleave_tensor_free(&ours);
 }
 
 /* From a place: the weights of a module (NULL: of all) are compared with PyTorch's, which then take

@@ -19,8 +19,8 @@ typedef struct replica {
 static void load(replica *r, const char *worker, const char *mlp, const char *loss) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH);
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
-  cleave_module_options model = {.name = mlp, .at = worker};
-  cleave_module_options beside = {.name = loss, .at = worker};
+  cleave_module_options model = {.size = sizeof model, .name = mlp, .at = worker};
+  cleave_module_options beside = {.size = sizeof beside, .name = loss, .at = worker};
   MUST(cleave_load_layers(seed.rt, &model,
                           "[{op: linear, name: w1, out: 8}, {op: relu},"
                           " {op: linear, name: w2, out: 1}, {op: sigmoid}]",
@@ -55,7 +55,7 @@ static double backward(replica *r, cleave_tensor *sums) {
   MUST(cleave_to_here(seed.rt, r->loss, 0, &t, &seed.e));
   double loss = seed_at(&t, 0);
   MUST(cleave_context_close(seed.rt, r->context, 0, &seed.e));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return loss;
 }
 
@@ -105,6 +105,6 @@ int main(int argc, char **argv) {
     if (i % 1000 == 0) printf("loss at iteration %zu: %.3f\n", i, mean);
   }
   for (int k = 0; k < PARAMETERS; k++)
-    cleave_tensor_done(&weights[k]), cleave_tensor_done(&sums[k]);
+    cleave_tensor_free(&weights[k]), cleave_tensor_free(&sums[k]);
   return seed002_end(n, first, last);
 }

@@ -56,8 +56,11 @@ static void on_event(void *user, cleave_context context, const cleave_event *eve
 static void load_stage(int s, const char *layers, const cleave_input *input) {
   static const char *const names[] = {"stage 0", "stage 1"}, *const nodes[] = {"w1", "w2"};
   const char *const frozen[] = {"wait.*"};
-  cleave_module_options at = {
-      .name = names[s], .at = nodes[s], .frozen = frozen, .n_frozen = wait_ms ? 1 : 0};
+  cleave_module_options at = {.size = sizeof at,
+                              .name = names[s],
+                              .at = nodes[s],
+                              .frozen = frozen,
+                              .n_frozen = wait_ms ? 1 : 0};
   char wait[80] = "", text[160];
   if (wait_ms)
     snprintf(wait, sizeof wait, "{op: wait, name: wait, forward_ms: %u, input_ms: %u}, ", wait_ms,
@@ -73,7 +76,7 @@ static void load(void) {
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH),
                           CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 8)};
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
-  cleave_module_options beside = {.name = "loss", .at = "w2"};
+  cleave_module_options beside = {.size = sizeof beside, .name = "loss", .at = "w2"};
   for (int s = 0; s < 2; s++) {
     load_stage(s, layers[s], &input[s]);
     cleave_group group = {.modules = &stages[s], .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.5};
@@ -93,7 +96,7 @@ static batch enter(size_t number) {
   size_t end = (start + SEED002_BATCH) % SEED002_ROWS;
   if (!seed002_slice(start, end ? end : SEED002_ROWS - 1, &batch_x, &batch_target))
     seed_fail("batch %zu is empty", number);
-  cleave_context_options o = {.events = wait_ms > 0};
+  cleave_context_options o = {.size = sizeof o, .events = wait_ms > 0};
   MUST(cleave_context_open(seed.rt, &o, &b.context, &seed.e));
   MUST(cleave_leaf(seed.rt, b.context, &batch_x, false, &x, &seed.e));
   MUST(cleave_leaf(seed.rt, b.context, &batch_target, false, &b.target, &seed.e));
@@ -119,7 +122,7 @@ static batch learn(batch b) {
   last_loss = seed_at(&value, 0);
   if (b.number == 0) first_loss = last_loss;
   seed002_compare(b.number, last_loss, seed_at(&losses, b.number));
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return b;
 }
 
@@ -185,7 +188,7 @@ static void run(size_t n) {
 
 int main(int argc, char **argv) {
   const char *ms = getenv("WAIT_MS");
-  const cleave_options options = {.on_event = on_event};
+  const cleave_options options = {.size = sizeof options, .on_event = on_event};
   wait_ms = ms ? (unsigned)strtoul(ms, NULL, 10) : 0;
   if (wait_ms) seed.options = &options;
   seed_begin("seed002_pipeline", argc, argv);

@@ -8,8 +8,8 @@ int main(int argc, char **argv) {
   seed_begin("seed002_single", argc, argv);
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH);
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
-  cleave_module_options at_worker = {.name = "mlp", .at = "w1"};
-  cleave_module_options beside = {.name = "loss", .at = "w1"};
+  cleave_module_options at_worker = {.size = sizeof at_worker, .name = "mlp", .at = "w1"};
+  cleave_module_options beside = {.size = sizeof beside, .name = "loss", .at = "w1"};
   cleave_module *mlp, *bce;
   MUST(cleave_load_layers(seed.rt, &at_worker,
                           "[{op: linear, name: w1, out: 8}, {op: relu},"
@@ -44,6 +44,6 @@ int main(int argc, char **argv) {
     if (i % 2000 == 0) printf("loss at iteration %zu: %.3f\n", i, last);
     MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
   }
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return seed002_end(n, seed_at(&losses, 0), last);
 }

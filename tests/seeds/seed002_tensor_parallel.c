@@ -39,7 +39,7 @@ static cleave_module *bce;
 
 static void load(plan *p) {
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, SEED002_WIDTH);
-  cleave_module_options o = {.name = p->name, .seed = 40};
+  cleave_module_options o = {.size = sizeof o, .name = p->name, .seed = 40};
   cleave_parallel_options parts = {.size = sizeof parts,
                                    .name = p->name,
                                    .at = p->at,
@@ -81,13 +81,13 @@ static void copy_weights(const plan *from, const plan *to) {
                                   &seed.e));
   MUST(cleave_state_write(seed.rt, to->module, CLEAVE_STATE_WEIGHTS, state.items, state.n, 0,
                           &seed.e));
-  cleave_state_done(&state);
+  cleave_state_free(&state);
 }
 
 static void load_all(void) {
   plan *const plans[] = {&divided, &apart, &home, &whole};
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
-  cleave_module_options here = {.name = "loss"};
+  cleave_module_options here = {.size = sizeof here, .name = "loss"};
   for (size_t i = 0; i < 4; i++) load(plans[i]), make_optimizer(plans[i]);
   take_weights(&divided);
   take_weights(&apart);
@@ -119,7 +119,7 @@ static float train(const plan *p, const cleave_tensor *batch_x, const cleave_ten
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
   float result = seed_at(&value, 0);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return result;
 }
 

@@ -1,167 +1,348 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 003: a CNN in two remote modules, trained with 1, 2, 4 and 8 micro-batches. Every
- * micro-batch goes through both modules as a reference, without waiting; the outputs are
- * concatenated for one loss, whose backward pass runs over both workers, and a distributed SGD
- * steps both modules.
+ * Seed 003, PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": ResNet50 in two
+ * parts on two workers. Every micro-batch goes through both as a reference, without waiting; their
+ * outputs are put together along the batch for one loss, whose backward pass runs over both
+ * workers in an autograd context of its own, and a distributed SGD steps both parts. Batch norms
+ * see a micro-batch at a time; their running statistics move with each, in order.
  *
- * Tensors are concatenated along columns: k outputs of n x 10 give one of n x 10k, and the one-hot
- * labels stand in the same order. To a mean over all elements that is the same.
+ * `xs.split(num_split)` is read in both ways: a number of chunks, as the tutorial's prose says, and
+ * the images of a chunk, as its code does. Each num_split has a session of its own, as in the
+ * tutorial; the figures (tests/golden/seed003.py) say how many images of what size there are.
+ * PARTS=home in the environment: everything is at the master. READING=count or size: that one
+ * alone. The digest is of all losses and of the state at the end; it is the same wherever the
+ * parts are.
  */
+#include <time.h>
+
 #include "seed.h"
 
-enum { ROWS = 120, SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10, MOST = 8 };
+enum { MOST_IMAGES = 120, TOGETHER = 8, READINGS = 2 }; /* TOGETHER: the most inputs of a concat */
 
-static const char *const layers[] = {
-    "[{op: conv2d, name: conv1, out: 32, kernel: 3, pad: 1}, {op: relu}, {op: maxpool, kernel: 2}]",
-    "[{op: conv2d, name: conv2, out: 64, kernel: 3, pad: 1}, {op: relu}, {op: maxpool, kernel: 2},"
-    " {op: flatten}, {op: linear, name: fc1, out: 128}, {op: relu},"
-    " {op: linear, name: fc2, out: 10}]",
+static const char *const readings[READINGS] = {"count", "size"};
+
+/* Of the state behind the first step. The running statistics say in which order the micro-batches
+ * went through; the last one follows from gradients, of which a deep network in floats has fewer
+ * digits: PyTorch itself is 3e-3 from its float64 there, and 2e-2 in the losses behind a step. */
+static const struct {
+  const char *name;
+  int part;
+  double slack; /* what the limit is multiplied with */
+} compared[] = {
+    {"bn1.running_mean", 0, 0.1},         {"bn1.running_var", 0, 0.1},
+    {"layer2.3.bn1.running_var", 0, 0.1}, {"layer3.0.bn1.running_mean", 1, 0.1},
+    {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
-static cleave_module *parts[2];
+enum { COMPARED = sizeof compared / sizeof *compared };
+static const double first_loss = 0.1, later_losses = 300, moved_rows = 5; /* their slack */
 
-static cleave_optimizer *load_modules(void) {
-  cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, ROWS, 1, SIDE, SIDE),
-                          CLEAVE_INPUT(CLEAVE_F32, ROWS, 32, SIDE / 2, SIDE / 2)};
-  cleave_module_options at[] = {{.name = "p1", .at = "w1"}, {.name = "p2", .at = "w2"}};
+static struct { int images, side, classes, batches; } sizes;
+static bool home;
+static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a */
+
+typedef struct pipeline {
+  int chunk, n_chunks; /* images in each but the last; how many there are */
+  cleave_module *parts[2], *joins[TOGETHER + 1], *loss;
   cleave_optimizer *sgd;
-  for (int s = 0; s < 2; s++)
-    MUST(cleave_load_layers(seed.rt, &at[s], layers[s], &input[s], &parts[s], &seed.e));
-  cleave_group both = {.modules = parts, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.05};
-  MUST(cleave_optimizer_new(seed.rt, &both, 1, 0, &sgd, &seed.e));
-  return sgd;
+} pipeline;
+
+static void note(const void *data, size_t n) { /* n: a multiple of 4 */
+  for (size_t i = 0; i < n; i += 4) {
+    uint32_t word;
+    memcpy(&word, (const char *)data + i, 4);
+    digest = (digest ^ word) * 1099511628211u;
+  }
 }
 
-/* The same weights at the start of every run. */
-static void draw_weights(void) {
-  seed.n_drawn = 0;
-  seed_draw(parts[0], "conv1.weight", 9), seed_draw(parts[0], "conv1.bias", 9);
-  seed_draw(parts[1], "conv2.weight", 32 * 9), seed_draw(parts[1], "conv2.bias", 32 * 9);
-  seed_draw(parts[1], "fc1.weight", 64 * 49), seed_draw(parts[1], "fc1.bias", 64 * 49);
-  seed_draw(parts[1], "fc2.weight", 128), seed_draw(parts[1], "fc2.bias", 128);
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* The concatenation of k outputs, here; NULL for one. */
-static cleave_module *load_concat(int k) {
-  char name[16];
-  int in[MOST], node;
+/* ---- the parts ------------------------------------------------------------------------------ */
+
+/* The tutorial's initialisation, from a stream that the parameter's name gives. */
+static void draw(const char *name, const cleave_tensor *t) {
+  size_t n = cleave_tensor_count(t);
+  float *to = t->data;
+  bool one = !strstr(name, "bias") && !strstr(name, "running_mean");
+  if (strncmp(name, "fc.", 3) == 0) {
+    seed_uniform(to, n, seed_named(name), 1 / sqrtf(2048));
+  } else if (t->rank == 4) { /* kaiming_normal_(mode="fan_out", nonlinearity="relu") */
+    float deviation = sqrtf(2.0f / (float)(t->shape[0] * t->shape[2] * t->shape[3]));
+    seed_normal(to, 0, n, seed_named(name));
+    for (size_t i = 0; i < n; i++) to[i] *= deviation;
+  } else {
+    for (size_t i = 0; i < n; i++) to[i] = one;
+  }
+}
+
+static cleave_state first[2]; /* of both parts, drawn once */
+
+static void draw_weights(int s, cleave_module *part) {
+  cleave_state *f = &first[s];
+  if (!f->n) {
+    MUST(cleave_state_read(seed.rt, part, CLEAVE_STATE_WEIGHTS, 0, f, &seed.e));
+    for (size_t i = 0; i < f->n; i++)
+      if (f->items[i].tensor.dtype == CLEAVE_F32) draw(f->items[i].name, &f->items[i].tensor);
+  }
+  MUST(cleave_state_write(seed.rt, part, CLEAVE_STATE_WEIGHTS, f->items, f->n, 0, &seed.e));
+}
+
+static const cleave_tensor *first_of(int s, const char *name) {
+  for (size_t i = 0; i < first[s].n; i++)
+    if (strcmp(first[s].items[i].name, name) == 0) return &first[s].items[i].tensor;
+  seed_fail("part %d has no '%s'", s, name);
+}
+
+static void load_parts(pipeline *p) {
+  static const char *const layers[] = {"conv1..layer2", "layer3..fc"};
+  cleave_input image = CLEAVE_INPUT(CLEAVE_F32, p->chunk, 3, sizes.side, sizes.side);
+  char attributes[32];
+  snprintf(attributes, sizeof attributes, "{classes: %d}", sizes.classes);
+  for (int s = 0; s < 2; s++) {
+    cleave_module_options at = {.size = sizeof at,
+                                .name = s ? "p2" : "p1",
+                                .at = home ? "master"
+                                      : s  ? "w2"
+                                           : "w1",
+                                .layers = layers[s],
+                                .in_flight = (uint32_t)p->n_chunks};
+    MUST(cleave_load_architecture(seed.rt, &at, "resnet50", attributes, &image, &p->parts[s],
+                                  &seed.e));
+  }
+  cleave_group both = {.modules = p->parts, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.05};
+  MUST(cleave_optimizer_new(seed.rt, &both, 1, 0, &p->sgd, &seed.e));
+  for (int s = 0; s < 2; s++) draw_weights(s, p->parts[s]);
+}
+
+static void load_loss(pipeline *p) {
+  cleave_input outputs = CLEAVE_INPUT(CLEAVE_F32, sizes.images, sizes.classes);
+  cleave_module_options here = {.size = sizeof here, .name = "mse"};
+  MUST(cleave_load_loss(seed.rt, &here, "mse", &outputs, &p->loss, &seed.e));
+}
+
+/* ---- torch.cat ------------------------------------------------------------------------------- */
+
+/* n values one behind the other, whatever their rows; here. */
+static cleave_module *load_join(int n) {
+  char name[24];
+  int in[TOGETHER];
   cleave_graph *g;
   cleave_module *module;
-  cleave_module_options here = {.name = name};
-  if (k == 1) return NULL;
-  snprintf(name, sizeof name, "concat %d", k);
+  cleave_module_options here = {
+      .size = sizeof here, .name = name, .in_flight = MOST_IMAGES / TOGETHER + 1};
   MUST(cleave_graph_new(&g, &seed.e));
-  for (int i = 0; i < k; i++) {
-    char input[24];
-    snprintf(input, sizeof input, "output%d", i);
-    MUST(cleave_graph_input(g, input, CLEAVE_F32, (int64_t[]){ROWS / k, CLASSES}, 2, &in[i],
-                            &seed.e));
+  for (int i = 0; i < n; i++) {
+    snprintf(name, sizeof name, "output%d", i);
+    MUST(
+        cleave_graph_input(g, name, CLEAVE_F32, (int64_t[]){1, sizes.classes}, 2, &in[i], &seed.e));
   }
-  MUST(cleave_graph_op(g, "concat", "{dim: 1}", NULL, in, k, &node, &seed.e));
+  MUST(cleave_graph_op(g, "concat", "{dim: 0}", NULL, in, n, NULL, &seed.e));
+  snprintf(name, sizeof name, "cat %d", n);
   MUST(cleave_load_graph(seed.rt, &here, g, &module, &seed.e));
   cleave_graph_free(g);
   return module;
 }
 
-static cleave_module *load_loss(int k) {
-  char name[16];
-  cleave_input outputs = CLEAVE_INPUT(CLEAVE_F32, ROWS / k, CLASSES * k);
-  cleave_module_options here = {.name = name};
-  cleave_module *module;
-  snprintf(name, sizeof name, "mse %d", k);
-  MUST(cleave_load_loss(seed.rt, &here, "mse", &outputs, &module, &seed.e));
-  return module;
-}
-
-/* One-hot labels [ROWS / k, CLASSES k]: row r, columns 10 m to 10 m + 9 are of row r of part m. */
-static void one_hot(const int64_t *classes, int k, float *to) {
-  int rows = ROWS / k;
-  memset(to, 0, ROWS * CLASSES * sizeof *to);
-  for (int i = 0; i < ROWS; i++) to[(i % rows * k + i / rows) * CLASSES + (int)classes[i]] = 1;
-}
-
-/* Part m of k of the batch, as a leaf. */
-static cleave_reference part_of(cleave_context c, const float *batch, int m, int k) {
-  cleave_tensor part = CLEAVE_TENSOR_F32(batch + m * (ROWS / k) * PIXELS, ROWS / k, 1, SIDE, SIDE);
-  cleave_reference x;
-  MUST(cleave_leaf(seed.rt, c, &part, false, &x, &seed.e));
-  return x;
-}
-
-static double train_step(const float *batch, const cleave_tensor *labels, int k,
-                         cleave_module *concat, cleave_module *mse, cleave_optimizer *sgd) {
-  cleave_context c;
-  cleave_reference out[MOST], loss, both[2];
-  cleave_tensor value = {0};
-  MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
-  for (int m = 0; m < k; m++) {
-    cleave_reference x = part_of(c, batch, m, k), y;
-    MUST(cleave_call(seed.rt, c, parts[0], &x, 1, &y, &seed.e));
-    MUST(cleave_call(seed.rt, c, parts[1], &y, 1, &out[m], &seed.e)); /* y goes from w1 to w2 */
+/* torch.cat of any number of values: a tree of concats. The list is used up. */
+static cleave_reference cat(pipeline *p, cleave_context c, cleave_reference *parts, int n) {
+  while (n > 1) {
+    int groups = (n + TOGETHER - 1) / TOGETHER, at = 0;
+    for (int g = 0; g < groups; g++) {
+      int k = n * (g + 1) / groups - at; /* as even as can be: none is left alone */
+      if (!p->joins[k]) p->joins[k] = load_join(k);
+      cleave_reference joined;
+      MUST(cleave_call(seed.rt, c, p->joins[k], parts + at, (size_t)k, &joined, &seed.e));
+      parts[g] = joined; /* behind what was read */
+      at += k;
+    }
+    n = groups;
   }
-  both[0] = out[0];
-  if (concat) MUST(cleave_call(seed.rt, c, concat, out, (size_t)k, &both[0], &seed.e));
+  return parts[0];
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* DistResNet50.forward: the outputs of all images. */
+static cleave_reference forward(pipeline *p, cleave_context c, const float *xs) {
+  cleave_reference outputs[MOST_IMAGES];
+  size_t image = (size_t)(3 * sizes.side * sizes.side);
+  for (int m = 0, at = 0; m < p->n_chunks; m++, at += p->chunk) {
+    int rows = p->chunk < sizes.images - at ? p->chunk : sizes.images - at;
+    cleave_tensor x = CLEAVE_TENSOR_F32(xs + (size_t)at * image, rows, 3, sizes.side, sizes.side);
+    cleave_reference x_ref, y_ref;
+    MUST(cleave_leaf(seed.rt, c, &x, false, &x_ref, &seed.e));
+    MUST(cleave_call(seed.rt, c, p->parts[0], &x_ref, 1, &y_ref, &seed.e));
+    MUST(cleave_call(seed.rt, c, p->parts[1], &y_ref, 1, &outputs[m], &seed.e));
+  }
+  return cat(p, c, outputs, p->n_chunks);
+}
+
+static float train_step(pipeline *p, const float *xs, const cleave_tensor *labels) {
+  cleave_context c;
+  cleave_reference both[2], loss;
+  cleave_tensor value = {0};
+  cleave_stepped stepped;
+  MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
+  both[0] = forward(p, c, xs);
   MUST(cleave_leaf(seed.rt, c, labels, false, &both[1], &seed.e));
-  MUST(cleave_call(seed.rt, c, mse, both, 2, &loss, &seed.e));
+  MUST(cleave_call(seed.rt, c, p->loss, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
-  MUST(cleave_step(seed.rt, sgd, c, 0, NULL, &seed.e));
+  MUST(cleave_step(seed.rt, p->sgd, c, 0, &stepped, &seed.e));
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  double result = seed_at(&value, 0);
-  cleave_tensor_done(&value);
+  if (!stepped.applied) seed_fail("a gradient is not finite");
+  float result = seed_at(&value, 0);
+  note(&result, sizeof result);
+  cleave_tensor_free(&value);
   return result;
 }
 
-/* The outputs of the trained model, k futures waited for in order, against PyTorch's. */
-static void compare_outputs(const float *batch, int k) {
-  cleave_context_options evaluation = {.name = "outputs", .evaluation = true};
-  cleave_tensor theirs = seed_golden("outputs"), part = {0};
-  cleave_future outputs[MOST];
-  cleave_context c;
-  double difference = 0;
-  MUST(cleave_context_open(seed.rt, &evaluation, &c, &seed.e));
-  for (int m = 0; m < k; m++) {
-    cleave_reference x = part_of(c, batch, m, k), y;
-    MUST(cleave_call(seed.rt, c, parts[0], &x, 1, &y, &seed.e));
-    MUST(cleave_rpc_async(seed.rt, c, parts[1], &y, 1, NULL, &outputs[m], &seed.e));
+/* RUN.WHAT of the figures: the norm of the difference beside PyTorch's norm. */
+static void compare(const char *run, const char *what, double slack, const cleave_tensor *ours) {
+  char key[64];
+  double sum = 0;
+  snprintf(key, sizeof key, "%s.%s", run, what);
+  cleave_tensor theirs = seed_golden(key);
+  size_t n = cleave_tensor_count(&theirs);
+  if (cleave_tensor_count(ours) != n) seed_fail("%s: another shape", key);
+  for (size_t i = 0; i < n; i++) sum += pow((double)seed_at(ours, i) - seed_at(&theirs, i), 2);
+  if (seed_worst(sqrt(sum) / slack, seed_norm(&theirs)))
+    snprintf(seed.where, sizeof seed.where, " (%s %.1e, times %g)", key,
+             sqrt(sum) / seed_norm(&theirs), 1 / slack);
+}
+
+/* How far each row of the last layer's weight has moved: by gradients that came through the loss
+ * and the concats. */
+static void compare_moved(const char *run, const cleave_tensor *weight) {
+  size_t rows = (size_t)sizes.classes, width = cleave_tensor_count(weight) / rows;
+  const cleave_tensor *was = first_of(1, "fc.weight");
+  float *moved = calloc(rows, sizeof *moved);
+  if (!moved) seed_fail("out of memory");
+  cleave_tensor norms = CLEAVE_TENSOR_F32(moved, (int64_t)rows);
+  for (size_t r = 0; r < rows; r++) {
+    double sum = 0;
+    for (size_t i = r * width; i < (r + 1) * width; i++)
+      sum += pow((double)seed_at(weight, i) - seed_at(was, i), 2);
+    moved[r] = (float)sqrt(sum);
   }
-  for (int m = 0; m < k; m++) {
-    MUST(cleave_wait(seed.rt, outputs[m], 0, &part, &seed.e));
-    size_t n = cleave_tensor_count(&part);
-    if (n != (size_t)(ROWS / k * CLASSES)) seed_fail("part %d has %zu outputs", m, n);
-    for (size_t i = 0; i < n; i++)
-      difference += pow(seed_at(&part, i) - seed_at(&theirs, (size_t)m * n + i), 2);
+  compare(run, "moved", moved_rows, &norms);
+  free(moved);
+}
+
+static void compare_state(pipeline *p, const char *run) {
+  cleave_tensor t = {0};
+  for (int i = 0; i < COMPARED; i++) {
+    MUST(cleave_weight_read(seed.rt, p->parts[compared[i].part], compared[i].name, 0, &t, &seed.e));
+    compare(run, compared[i].name, compared[i].slack, &t);
   }
-  MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  cleave_tensor_done(&part);
-  seed_compare("norm of the outputs", 0, seed_norm(&theirs) + sqrt(difference), seed_norm(&theirs));
+  MUST(cleave_weight_read(seed.rt, p->parts[1], "fc.weight", 0, &t, &seed.e));
+  compare_moved(run, &t);
+  cleave_tensor_free(&t);
+}
+
+/* The steps of run_master. Returns the last loss. */
+static double train(pipeline *p, const char *run, float *xs, const cleave_tensor *labels) {
+  char what[32];
+  size_t values = (size_t)(sizes.images * 3 * sizes.side * sizes.side);
+  float loss = NAN;
+  snprintf(what, sizeof what, "%s.losses", run);
+  cleave_tensor theirs = seed_golden(what);
+  for (int i = 0; i < sizes.batches; i++) {
+    printf("Processing batch %d\n", i);
+    seed_normal(xs, (size_t)i * values, values, SEED_DATA);
+    loss = train_step(p, xs, labels);
+    double slack = i ? later_losses : first_loss, at = seed_at(&theirs, (size_t)i);
+    seed_compare(what, (size_t)i, at + (loss - at) / slack, at);
+    if (i == 0) compare_state(p, run);
+  }
+  return loss;
+}
+
+/* The whole state goes into the digest; every batch norm has counted every micro-batch. */
+static void check_end(const pipeline *p) {
+  for (int s = 0; s < 2; s++) {
+    cleave_state state;
+    MUST(cleave_state_read(seed.rt, p->parts[s], CLEAVE_STATE_WEIGHTS, 0, &state, &seed.e));
+    for (size_t i = 0; i < state.n; i++) {
+      const cleave_tensor *t = &state.items[i].tensor;
+      bool count = t->dtype == CLEAVE_I64;
+      note(t->data, cleave_tensor_count(t) * (count ? sizeof(int64_t) : sizeof(float)));
+      if (count && *(const int64_t *)t->data != sizes.batches * p->n_chunks)
+        seed_fail("%s is not %d x %d", state.items[i].name, sizes.batches, p->n_chunks);
+    }
+    cleave_state_free(&state);
+  }
+}
+
+/* One num_split, from a session that opens to its end. The time is without that of looking
+ * at the end. */
+static double run_split(const char *session, int reading, int num_split, float *xs,
+                        const cleave_tensor *labels) {
+  static bool used;
+  char run[16];
+  int images = sizes.images;
+  pipeline p = {.chunk = reading ? num_split : (images + num_split - 1) / num_split};
+  double begin = seconds(), took, loss;
+  p.n_chunks = (images + p.chunk - 1) / p.chunk;
+  snprintf(run, sizeof run, "%s_%d", readings[reading], num_split);
+  if (used) { /* the session of seed_begin is the first one's */
+    seed_close();
+    MUST(cleave_open(session, seed.options, &seed.rt, &seed.e));
+  }
+  used = true;
+  load_parts(&p);
+  load_loss(&p);
+  loss = train(&p, run, xs, labels);
+  took = seconds() - begin;
+  check_end(&p);
+  printf("number of splits = %d, execution time = %.3f (%s: %d micro-batches, loss %.6f)\n",
+         num_split, took, readings[reading], p.n_chunks, loss);
+  fflush(stdout);
+  return loss;
+}
+
+static void read_sizes(void) {
+  cleave_tensor found = seed_golden("sizes");
+  if (cleave_tensor_count(&found) != 4) seed_fail("sizes: images, side, classes and batches");
+  sizes.images = (int)seed_at(&found, 0);
+  sizes.side = (int)seed_at(&found, 1);
+  sizes.classes = (int)seed_at(&found, 2);
+  sizes.batches = (int)seed_at(&found, 3);
+  if (sizes.images < 1 || sizes.images > MOST_IMAGES || sizes.side < 1 || sizes.classes < 1)
+    seed_fail("%d images of %d x %d, %d classes", sizes.images, sizes.side, sizes.side,
+              sizes.classes);
+}
+
+/* The one-hot labels, the same for all batches. */
+static float *make_labels(void) {
+  int64_t classes[MOST_IMAGES];
+  float *to = calloc((size_t)(sizes.images * sizes.classes), sizeof *to);
+  if (!to) seed_fail("out of memory");
+  seed_classes(classes, (size_t)sizes.images, SEED_LABELS, (uint32_t)sizes.classes);
+  for (int i = 0; i < sizes.images; i++) to[(int64_t)i * sizes.classes + classes[i]] = 1;
+  return to;
 }
 
 int main(int argc, char **argv) {
-  static float batch[ROWS * PIXELS], targets[ROWS * CLASSES];
-  int64_t classes[ROWS];
-  double last = NAN;
-  size_t n = 0;
+  const char *where = getenv("PARTS"), *only = getenv("READING");
+  double loss = NAN;
+  home = where && strcmp(where, "home") == 0;
   seed_begin("seed003_rpc_pipeline", argc, argv);
-  cleave_optimizer *sgd = load_modules();
-  seed_classes(classes, ROWS, SEED_LABELS, CLASSES);
-  for (int k = 1; k <= MOST; k *= 2) {
-    char what[16];
-    snprintf(what, sizeof what, "losses_%d", k);
-    cleave_tensor losses = seed_golden(what);
-    cleave_tensor labels = CLEAVE_TENSOR_F32(targets, ROWS / k, CLASSES * k);
-    cleave_module *concat = load_concat(k), *mse = load_loss(k);
-    one_hot(classes, k, targets);
-    draw_weights();
-    n = cleave_tensor_count(&losses);
-    for (size_t i = 0; i < n; i++) {
-      seed_normal(batch, i * ROWS * PIXELS, ROWS * PIXELS, SEED_DATA);
-      last = train_step(batch, &labels, k, concat, mse, sgd);
-      seed_compare(what, i, last, seed_at(&losses, i));
-    }
-    printf("micro-batches %d: loss %.6f\n", k, last);
-  }
-  seed_normal(batch, 0, ROWS * PIXELS, SEED_DATA);
-  compare_outputs(batch, MOST);
-  return seed_end(1e-4, "1, 2, 4 and 8 micro-batches, %zu steps each, loss %.6f", n, last);
+  read_sizes();
+  float *hot = make_labels();
+  float *xs = malloc((size_t)(sizes.images * 3 * sizes.side * sizes.side) * sizeof *xs);
+  if (!xs) seed_fail("out of memory");
+  cleave_tensor labels = CLEAVE_TENSOR_F32(hot, sizes.images, sizes.classes);
+  for (int reading = 0; reading < READINGS; reading++)
+    for (int k = 1; k <= 8 && (!only || strcmp(only, readings[reading]) == 0); k *= 2)
+      loss = run_split(argv[1], reading, k, xs, &labels);
+  printf("digest %016llx\n", (unsigned long long)digest);
+  for (int s = 0; s < 2; s++) cleave_state_free(&first[s]);
+  free(xs);
+  free(hot);
+  return seed_end(1e-3, "ResNet50, %d images of %d x %d, %d steps each, loss %.6f", sizes.images,
+                  sizes.side, sizes.side, sizes.batches, loss);
 }

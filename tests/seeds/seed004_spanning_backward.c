@@ -25,7 +25,7 @@ static void compare_gradient(cleave_context c, cleave_module *module, const char
   for (size_t i = 0; i < cleave_tensor_count(&ours); i++)
     difference += pow(seed_at(&ours, i) - seed_at(&theirs, i), 2);
   seed_compare(golden, 0, seed_norm(&theirs) + sqrt(difference), seed_norm(&theirs));
-  cleave_tensor_done(&ours);
+  cleave_tensor_free(&ours);
 }
 
 /* The loss on outputs at w2 and labels here: refused, with both places and a way out. */
@@ -48,9 +48,11 @@ static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
-  cleave_module_options first = {.name = "layerseq1", .at = "w1"};
-  cleave_module_options second = {.name = "layerseq2", .at = "w2"};
-  cleave_module_options strict = {.name = "nll_loss", .at = "w2", .local_only = true};
+  cleave_module_options first = {.size = sizeof first, .name = "layerseq1", .at = "w1"};
+  cleave_module_options second = {
+      .size = sizeof second, .name = "layerseq2", .at = "w2", .device = "cpu:1"};
+  cleave_module_options strict = {
+      .size = sizeof strict, .name = "nll_loss", .at = "w2", .device = "cpu:1", .local_only = true};
   MUST(cleave_load_layers(seed.rt, &first, "[{op: linear, name: a, out: 32}, {op: relu}]", &rows,
                           &part[0], &seed.e));
   MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",
@@ -95,7 +97,7 @@ int main(int argc, char **argv) {
   double result = seed_at(&value, 0);
   cleave_tensor losses = seed_golden("losses");
   seed_compare("loss", 0, result, seed_at(&losses, 0));
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
   return seed_end(1e-5, "loss %.6f, gradients at w1 and w2, a loss over two nodes refused", result);
 }

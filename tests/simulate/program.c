@@ -169,7 +169,8 @@ static void add_module(program *p, int index) {
   if (p->neighbours && index == 2) m->place = p->stages[1].place;
   m->stands = 1u << m->place;
   snprintf(name, sizeof name, "m%d", index);
-  cleave_module_options o = {.name = name,
+  cleave_module_options o = {.size = sizeof o,
+                             .name = name,
                              .at = place_name(p, m->place),
                              .seed = 1 + (uint64_t)index,
                              .in_flight = below(p, 3),
@@ -233,14 +234,15 @@ static void finish(program *p) {
   p->in = NULL;
   while (p->n_kept) do_release_kept(p, p->n_kept - 1);
   for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
-  for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->optimizers[i]);
-  for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->stages[i].module);
+  for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->rt, p->optimizers[i], NULL);
+  for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->rt, p->stages[i].module, NULL);
   show(p);
-  cleave_tensor_done(&p->tensor);
+  cleave_tensor_free(&p->tensor);
 }
 
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
-  program p = {.stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}};
+  program p = {
+      .stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}, .forms = {~seed}};
   ret->n = ret->n_numbers = 0;
   make(&p);
   do_open(&p);

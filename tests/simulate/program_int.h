@@ -89,12 +89,14 @@ typedef struct program {
   cleave_runtime *rt;
   sim_record *record;
   sim_random random;
+  sim_random forms; /* of what is called: their own, as what is skipped draws none of them */
   stage stages[MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
   bool wide, final; /* final: steps are */
   bool hurries;     /* no time passes before what it does next */
+  bool leaves_gap;  /* the next call has positions, and the last of them never comes */
   bool neighbours;  /* the third module keeps statistics and is where the second is */
   int64_t width;    /* of what is wide */
   scope scopes[CONTEXTS];

@@ -1,8 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/simulate/program_int.h"
+
+/* ---- futures --------------------------------------------------------------------------------- *
+ *
+ * Of what blocks a program takes the other form now and then, with a callback. */
+
+static bool by_future(program *p) { return sim_below(&p->forms, 3) == 0; }
+
+static void count(void *user, cleave_future future, const cleave_error *error) {
+  (void)future, (void)error;
+  ++*(int *)user;
+}
+
+/* What the future of something that has begun ends with. */
+static cleave_status end_of(program *p, cleave_status begun, cleave_future f) {
+  int calls = 0;
+  if (begun != CLEAVE_OK) return begun;
+  cleave_status status = cleave_future_then(p->rt, f, count, &calls, &p->error);
+  if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->error);
+  if (calls == 1) return status;
+  snprintf(p->error.text, sizeof p->error.text, "its callback was called %d times", calls);
+  return CLEAVE_INTERNAL;
+}
+
+static cleave_status tensor_of(program *p, cleave_status begun, cleave_future f) {
+  cleave_status status = end_of(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->tensor, &p->error);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+/* One that is given up on the way changes nothing. */
+static cleave_status to_here(program *p, cleave_reference from) {
+  cleave_future f = {0}, given_up = {0};
+  bool gives_up = sim_below(&p->forms, 2);
+  if (!by_future(p)) return cleave_to_here(p->rt, from, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->error);
+  if (gives_up && cleave_to_here_async(p->rt, from, 0, &given_up, NULL) == CLEAVE_OK) {
+    (void)cleave_future_cancel(p->rt, given_up, NULL);
+    (void)cleave_future_release(p->rt, given_up, NULL);
+  }
+  return tensor_of(p, begun, f);
+}
+
+static cleave_status fetch_of(program *p, cleave_kept from) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->error);
+  return tensor_of(p, begun, f);
+}
+
+static cleave_status weight_of(program *p, cleave_module *m, const char *name) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->error);
+  return tensor_of(p, begun, f);
+}
+
+static cleave_status closed(program *p, cleave_context c) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_context_close(p->rt, c, 0, &p->error);
+  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+static cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
+                                cleave_stepped *ret) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->error);
+  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_stepped(p->rt, f, ret, &p->error);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+static cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
+                            const cleave_backward_options *o) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->error);
+  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
 
 static uint32_t bit(uint32_t place) { return 1u << place; }
 
@@ -67,7 +154,13 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   cleave_reference in[2];
   int n = inputs_of(m->kind), c = number_of(p, s);
   bool there = s->made && (!after || after->ref.id), async = one_in(p, 6) && !after;
-  cleave_call_options o = {.to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  cleave_call_options o = {.size = sizeof o, .to_program = one_in(p, 5), .recompute = one_in(p, 8)};
+  if (p->leaves_gap) {
+    async = false;
+    o.position = 1;
+    o.backward_position = 2;
+    o.weight_position = 4;
+  }
   if (after) o.after = after->ref;
   uint32_t to = below(p, SIM_PLACES);
   if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
@@ -132,7 +225,7 @@ void fetch(program *p, scope *s, value *v, const char *what) {
   if (waited)
     status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
   else
-    status = cleave_to_here(p->rt, v->ref, 0, &p->tensor, &p->error);
+    status = to_here(p, v->ref);
   if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
     note_tensor(p, &p->tensor);
@@ -157,8 +250,8 @@ void release(program *p, scope *s, value *v) {
     skip(p, "release");
     return;
   }
-  DO(p, cleave_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d", number_of(p, s),
-     (int)(v - s->values));
+  DO(p, cleave_reference_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d",
+     number_of(p, s), (int)(v - s->values));
 }
 
 static void do_release(program *p, scope *s) {
@@ -196,8 +289,7 @@ static void fetch_kept(program *p, int i) {
     skip(p, "fetch kept");
     return;
   }
-  if (DO(p, cleave_kept_fetch(p->rt, k->id, 0, &p->tensor, &p->error), needs_of(p, k),
-         stands_of(p, k), "fetch k%d", i))
+  if (DO(p, fetch_of(p, k->id), needs_of(p, k), stands_of(p, k), "fetch k%d", i))
     note_tensor(p, &p->tensor);
 }
 
@@ -221,10 +313,17 @@ void do_open(program *p) {
   scope *s = &p->scopes[p->n_scopes++];
   *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
   s->evaluation = one_in(p, 6);
-  cleave_context_options o = {.evaluation = s->evaluation};
+  cleave_context_options o = {.size = sizeof o, .evaluation = s->evaluation};
   s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
                number_of(p, s), s->evaluation ? " to evaluate" : "");
   anybody(p);
+}
+
+/* A future stays until it is released, unless it was waited for and brought something. */
+static void release_futures(program *p, scope *s) {
+  for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
+  for (int i = 0; i < s->n_losses; i++)
+    (void)cleave_future_release(p->rt, s->losses[i].future, NULL);
 }
 
 void do_close(program *p, scope *s) {
@@ -238,9 +337,10 @@ void do_close(program *p, scope *s) {
     return;
   }
   if (waits)
-    DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), s->needs, 0, "close c%d", c);
+    DO(p, closed(p, s->id), s->needs, 0, "close c%d", c);
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
+  release_futures(p, s);
   anybody(p);
 }
 
@@ -344,12 +444,13 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
     there &= roots[i].id != 0;
   }
+  const cleave_backward_options o = {.size = sizeof o, .weights = weights, .retain = retain};
   s->passed = true;
   if (!there)
     skip(p, "backward");
   else
-    DO(p, cleave_backward_weighted(p->rt, s->id, roots, weights, n, retain, 0, &p->error), s->needs,
-       s->stands, "c%d: backward from %zu%s", number_of(p, s), n, retain ? ", retaining" : "");
+    DO(p, passed(p, s->id, roots, n, &o), s->needs, s->stands, "c%d: backward from %zu%s",
+       number_of(p, s), n, retain ? ", retaining" : "");
 }
 
 /* What has come of values when their context fails is nobody's to say: they come before. */
@@ -376,6 +477,62 @@ static void do_backward(program *p, scope *s) {
   read_gradients(p, s);
 }
 
+/* From a value of some module, with a gradient of the program's. */
+static void do_backward_from(program *p, scope *s) {
+  static float numbers[ROWS * WIDEST_WIDTH];
+  value *v = any_value(p, s, false);
+  if (!v || (s->old && (moves_statistics(p, s) || s->undecided))) return;
+  if (s->old) fetch_all(p, s);
+  size_t n = (size_t)(s->rows * NARROW_WIDTH);
+  for (size_t i = 0; i < n; i++) numbers[i] = (float)below(p, 2001) / 1000 - 1;
+  const cleave_tensor given = CLEAVE_TENSOR_F32(numbers, s->rows, NARROW_WIDTH);
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &given, .retain = one_in(p, 3)};
+  s->passed = true;
+  if (!s->made || !v->ref.id)
+    skip(p, "backward");
+  else
+    DO(p, cleave_backward_with(p->rt, s->id, &v->ref, 1, &o, &p->error), s->needs, s->stands,
+       "c%d: backward from a gradient of v%d", number_of(p, s), (int)(v - s->values));
+  if (s->old) s->needs |= s->stands;
+  read_gradients(p, s);
+}
+
+static void note_list(program *p, cleave_gradients *list) {
+  for (size_t i = 0; i < list->n; i++) note_tensor(p, &list->items[i].tensor);
+  cleave_gradients_free(list);
+}
+
+static void do_list(program *p, scope *s) {
+  cleave_gradients list;
+  if (!s->made)
+    skip(p, "gradients");
+  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->error), s->needs, s->stands,
+              "c%d: all gradients", number_of(p, s)))
+    note_list(p, &list);
+}
+
+/* A gradient that is not finite holds a step back. */
+static void do_write_gradient(program *p, scope *s) {
+  int module = (int)below(p, (uint32_t)p->n_stages);
+  const stage *m = &p->stages[module];
+  const char *name = cleave_module_weight(m->module, below(p, 2));
+  float factor = one_in(p, 6) ? INFINITY : 0.5f;
+  if (!s->passed || !name) return;
+  bool read =
+      s->made && DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
+                    s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
+                    module, name);
+  if (!read) {
+    skip(p, "write of a gradient");
+    return;
+  }
+  for (size_t i = 0; i < cleave_tensor_count(&p->tensor); i++)
+    ((float *)p->tensor.data)[i] *= factor;
+  DO(p, cleave_gradient_write(p->rt, s->id, m->module, name, &p->tensor, 0, &p->error),
+     s->needs | bit(m->place), s->stands, "c%d: write gradient of m%d %s", number_of(p, s), module,
+     name);
+}
+
 static void do_step(program *p, scope *s) {
   cleave_stepped stepped = {0};
   int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
@@ -389,8 +546,8 @@ static void do_step(program *p, scope *s) {
     skip(p, "step");
     return;
   }
-  if (DO(p, cleave_step(p->rt, p->optimizers[o], s->id, 0, &stepped, &p->error), s->needs,
-         s->stands, "c%d: step of optimizer %d", number_of(p, s), o)) {
+  if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->stands,
+         "c%d: step of optimizer %d", number_of(p, s), o)) {
     note(p, &stepped.norm, sizeof stepped.norm);
     note(p, &stepped.applied, sizeof stepped.applied);
   }
@@ -399,8 +556,9 @@ static void do_step(program *p, scope *s) {
 
 void do_in_scope(program *p, scope *s) {
   static void (*const all[])(program *, scope *) = {
-      do_call, do_call,  do_call,  do_call, do_call, do_loss, do_backward, do_backward, do_step,
-      do_step, do_fetch, do_fetch, do_keep, do_use,  do_use,  do_release,  do_send,     do_close};
+      do_call,     do_call,    do_call, do_call,  do_call,          do_loss, do_backward,
+      do_backward, do_step,    do_step, do_fetch, do_fetch,         do_keep, do_use,
+      do_use,      do_release, do_send, do_close, do_backward_from, do_list, do_write_gradient};
   all[below(p, CLV_COUNT(all))](p, s);
 }
 
@@ -408,8 +566,8 @@ void do_in_scope(program *p, scope *s) {
 
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  bool read = DO(p, cleave_weight_read(p->rt, m->module, name, 0, &p->tensor, &p->error),
-                 bit(m->place), m->stands, "read m%d %s", i, name);
+  bool read =
+      DO(p, weight_of(p, m->module, name), bit(m->place), m->stands, "read m%d %s", i, name);
   called(p, m, read);
   anybody(p);
   if (read) note_tensor(p, &p->tensor);
@@ -462,7 +620,7 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
                  m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
   anybody(p);
   for (size_t i = 0; good && i < state.n; i++) note_tensor(p, &state.items[i].tensor);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
 }
 
 void do_read_state(program *p, stage *m) {

@@ -217,8 +217,10 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
                      .wait = sim_world_wait,
                      .executor = sim_world_executor(w, 0),
                      .backend = clv_backend_ref()};
-  cleave_options o = {
-      .deadline_ms = DEADLINE_MS, .single_thread = true, .via_master = w->weather.via_master};
+  cleave_options o = {.size = sizeof o,
+                      .deadline_ms = DEADLINE_MS,
+                      .single_thread = true,
+                      .via_master = w->weather.via_master};
   if (w->weather.home) o.workers = (const char *const[]){""};
   cleave_status status = read_config(error);
   if (status == CLEAVE_OK) {

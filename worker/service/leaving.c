@@ -49,15 +49,9 @@ static const char *who_is_revoked(const clv_session *s) {
 }
 
 static uint64_t steps_of(const clv_session *s) {
-  uint64_t steps = 0;
-  for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
-    clv_module_counts c;
-    clv_module *m = clv_node_module(s->node, i);
-    if (!m) continue;
-    clv_module_count(m, &c);
-    steps += c.stepped;
-  }
-  return steps;
+  clv_module_counts c = {0};
+  if (s->node) clv_node_count_work(s->node, &c);
+  return c.stepped;
 }
 
 /* Under s->lock. */

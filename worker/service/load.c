@@ -98,11 +98,11 @@ static bool is_gone(void *user) {
 }
 
 /* The node says so as well, when everything has been made. */
-static clv_code check_index(clv_session *s, uint32_t module, clv_err *err) {
+static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
   pthread_mutex_lock(&s->lock);
-  bool taken = s->node && clv_node_module(s->node, module);
+  clv_code code = s->node ? clv_node_check_place(s->node, r->module, r->generation, err) : CLV_OK;
   pthread_mutex_unlock(&s->lock);
-  return taken ? clv_fail(err, CLV_EXISTS, "module %u is loaded already", module) : CLV_OK;
+  return code;
 }
 
 static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
@@ -113,13 +113,17 @@ static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r
   return clv_load_describe(module, waiter, reply, err);
 }
 
+/* Once the module is added its master may unload it. */
 static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
-                     clv_wire_load_reply *reply, clv_err *err) {
+                     clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   clv_module *module;
+  const clv_device *device;
   CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
-  CLV_TRY(check_index(s, r->module, err));
-  CLV_TRY(clv_load_make(r, clv_backend_cpu(), s->pool, waiter, &module, err));
+  CLV_TRY(check_place(s, r, err));
+  CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
+  CLV_TRY(clv_load_make(r, clv_backend_cpu(), device, s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
+  if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);
   clv_module_free(module);
   return code;
@@ -127,11 +131,11 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_w
 
 /* One at a time: they dial, and start the compute thread, once. */
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const bool *gone,
-                          clv_wire_load_reply *reply, clv_err *err) {
+                          clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   load_waiter w = {s, gone};
   const clv_waiter waiter = {is_gone, &w};
   pthread_mutex_lock(&s->loading);
-  clv_code code = load(s, r, &waiter, reply, err);
+  clv_code code = load(s, r, &waiter, reply, ret, err);
   pthread_mutex_unlock(&s->loading);
   if (code == CLV_OK) clv_session_uses(s, CLV_MAX(r->threads, 1u));
   return code;

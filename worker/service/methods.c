@@ -47,17 +47,18 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
-  const char *capabilities[4], *devices[1] = {clv_backend_cpu()->name};
+  const char *capabilities[4], *devices[1 + MAX_CPU_DEVICES];
   clv_wire_library libraries[2];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(now->config, artifacts, err));
+  for (uint32_t i = 0; i < v->n_devices; i++) devices[i] = v->devices[i].name;
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   clv_wire_hello_reply out = {
       .incarnation = v->incarnation,
       .worker = v->config->name ? v->config->name : "worker",
       .cores = (uint32_t)CLV_MAX(cores, 1L),
       .threads = (uint32_t)CLV_MAX(cores, 1L),
-      .n_devices = 1,
+      .n_devices = v->n_devices,
       .devices = devices,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
@@ -99,7 +100,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_spec outputs[1];
   CLV_TRY(clv_alloc(CLV_WIRE_PARAMS, sizeof *params, &params, err));
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
-  clv_code code = clv_session_load(s, &r, peer->gone, &out, err);
+  clv_code code = clv_session_load(s, &r, peer->gone, &out, reply, err);
   if (code != CLV_OK) {
     clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;
@@ -110,7 +111,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
                   "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
                   r.module, r.name, out.n_params, CLV_S(out.n_params),
                   (unsigned long long)out.memory_bytes);
-  return clv_wire_load_reply_encode(&out, reply, err);
+  return CLV_OK;
 }
 
 /* ---- status and health ----------------------------------------------------------------------- */

@@ -46,14 +46,10 @@ void clv_session_counts(clv_session *s, clv_wire_close_reply *ret) {
   add_counts(s->master, ret);
   for (uint32_t i = 0; i < s->n_out; i++) add_counts(s->out[i].link, ret);
   for (uint32_t i = 0; i < s->n_in; i++) add_counts(s->in[i].link, ret);
-  for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
-    clv_module_counts c;
-    clv_module *module = clv_node_module(s->node, i);
-    if (!module) continue;
-    clv_module_count(module, &c);
-    ret->forwards += c.forwards;
-    ret->backwards += c.backwards;
-  }
+  clv_module_counts c = {0};
+  if (s->node) clv_node_count_work(s->node, &c);
+  ret->forwards = c.forwards;
+  ret->backwards = c.backwards;
   pthread_mutex_unlock(&s->lock);
 }
 

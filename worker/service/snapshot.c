@@ -20,8 +20,9 @@ typedef struct clv_snapshot_memory {
   uint32_t n_held;
   clv_last_error last_error, *last_errors; /* [n_held], like the rest */
   clv_wire_session_status *sessions;
-  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES] */
-  clv_wire_link_status *links;     /* [n_held * MAX_LINKS] */
+  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as their names */
+  char (*names)[CLV_WIRE_NAME + 1];
+  clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
 } memory;
 
 /* ---- what went wrong ------------------------------------------------------------------------- */
@@ -98,19 +99,19 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-static void fill_modules(clv_session_node *node, clv_wire_session_status *out) {
+/* They may be unloaded while the snapshot is read. */
+static void fill_modules(clv_session_node *node, char (*names)[CLV_WIRE_NAME + 1],
+                         clv_wire_session_status *out) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts k;
-    clv_module *module = clv_node_module(node, i);
-    if (!module) continue;
-    clv_module_count(module, &k);
+    if (!clv_node_look(node, i, &k, names[i])) continue;
     out->modules[out->n_modules++] = (clv_wire_module_status){.module = i,
                                                               .steps = k.steps,
                                                               .forwards = k.forwards,
                                                               .backwards = k.backwards,
                                                               .evals = k.evals,
                                                               .compute_ns = k.compute_ns,
-                                                              .name = clv_module_name(module)};
+                                                              .name = names[i]};
   }
 }
 
@@ -132,8 +133,8 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */
-static void fill_session(clv_session *s, uint64_t now, clv_last_error *t,
-                         clv_wire_session_status *out) {
+static void fill_session(clv_session *s, uint64_t now, char (*names)[CLV_WIRE_NAME + 1],
+                         clv_last_error *t, clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session = s->id;
   out->epoch = s->epoch;
@@ -146,7 +147,7 @@ static void fill_session(clv_session *s, uint64_t now, clv_last_error *t,
   clv_session_node *node = s->node;
   out->attached = s->master && !s->gone;
   uint32_t n = hold_links(s, links);
-  if (node) fill_modules(node, out);
+  if (node) fill_modules(node, names, out);
   pthread_mutex_unlock(&s->lock);
   if (node) fill_node(node, out);
   for (uint32_t i = 0; i < n; i++) {
@@ -162,11 +163,13 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
   CLV_TRY(clv_alloc(n, sizeof *m->last_errors, &m->last_errors, err));
   CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
   CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->modules, &m->modules, err));
+  CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->names, &m->names, err));
   CLV_TRY(clv_alloc(n * MAX_LINKS, sizeof *m->links, &m->links, err));
   for (size_t i = 0; i < n; i++) {
     m->sessions[i].modules = m->modules + i * CLV_WIRE_MODULES;
     m->sessions[i].links = m->links + i * MAX_LINKS;
-    fill_session(m->held[i], now, &m->last_errors[i], &m->sessions[i]);
+    fill_session(m->held[i], now, m->names + i * CLV_WIRE_MODULES, &m->last_errors[i],
+                 &m->sessions[i]);
   }
   return CLV_OK;
 }
@@ -263,6 +266,7 @@ void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
   free(m->last_errors);
   free(m->sessions);
   free(m->modules);
+  free(m->names);
   free(m->links);
   free(m);
   *snapshot = (clv_service_snapshot){0};

@@ -26,16 +26,12 @@ static void add_link(clv_link *link, clv_edge_counts *edge) {
 }
 
 static void add_modules(clv_session_node *node, clv_work_counts *w) {
-  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    clv_module_counts c;
-    clv_module *module = clv_node_module(node, i);
-    if (!module) continue;
-    clv_module_count(module, &c);
-    w->forwards += c.forwards;
-    w->backwards += c.backwards;
-    w->steps += c.stepped;
-    w->compute_ns += c.compute_ns;
-  }
+  clv_module_counts c;
+  clv_node_count_work(node, &c);
+  w->forwards += c.forwards;
+  w->backwards += c.backwards;
+  w->steps += c.stepped;
+  w->compute_ns += c.compute_ns;
 }
 
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,

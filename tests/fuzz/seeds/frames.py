@@ -178,6 +178,13 @@ TALKS = {
     "state_put": [frame(pb.STATE_PUT, BIAS, **STATE, state=pb.State(what=1, name="0.bias", index=0, count=2)),
                   frame(pb.STATE_PUT, BIAS, **STATE, state=pb.State(what=1, name="none", index=1, count=2)),
                   frame(pb.STATE_PUT, X43, **STATE, state=pb.State(what=1, name="0.bias", index=0, count=1))],
+    "unload": [call(10, 0, arg(8)), frame(pb.UNLOAD, context=0, message=71, module=0),
+               call(11, 0, here(), tensors=[X43]), END, frame(pb.UNLOAD, context=0, message=72, module=0),
+               frame(pb.UNLOAD, context=0, message=73, module=0), call(12, 0, here(), tensors=[X43], generation=1),
+               frame(pb.UNLOAD, context=0, message=74, module=9), frame(pb.STATE_GET, **STATE, state=pb.State(what=1))],
+    "unload_behind_a_step": CHAIN + BACKWARD + [END, frame(pb.UNLOAD, context=0, message=71, module=0),
+                                                frame(pb.UNLOAD, context=0, message=72, module=1, generation=3),
+                                                frame(pb.UNLOAD, context=0, message=73, module=1)],
     "state_waits": CHAIN + BACKWARD[:2] + [
         frame(pb.STATE_GET, **STATE, state=pb.State(what=1)), BACKWARD[2], apply(), END],
     "reference": CHAIN + [KEEP, END, (WORKER, ref(pb.REF_FORK, ref=1, fork=5, key=3, number=1)),

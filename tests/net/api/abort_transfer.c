@@ -23,7 +23,7 @@ static void print_line(const char *what, uint64_t number) {
 
 /* A table of two rows at this node, asked for the third: ABORT goes to every other node. */
 static bool load_failing(cleave_module **ret) {
-  cleave_module_options o = {.name = "table", .at = "master", .seed = 1};
+  cleave_module_options o = {.size = sizeof o, .name = "table", .at = "master", .seed = 1};
   cleave_input in = CLEAVE_INPUT(CLEAVE_I64, 1, 1);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 1}]", &in, ret, e));
   MUST(cleave_module_place(rt, *ret, false, 0, e));
@@ -31,7 +31,7 @@ static bool load_failing(cleave_module **ret) {
 }
 
 static bool load_large(const char *at, int64_t width, cleave_module **ret) {
-  cleave_module_options o = {.name = "large", .at = at, .seed = 1};
+  cleave_module_options o = {.size = sizeof o, .name = "large", .at = at, .seed = 1};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 1, width);
   MUST(cleave_load_layers(rt, &o, "[{op: mean, dim: 1}]", &in, ret, e));
   MUST(cleave_module_place(rt, *ret, false, 0, e));
@@ -79,7 +79,7 @@ static bool transfer(const char *at, int64_t width, unsigned after_ms) {
 }
 
 int main(int argc, char **argv) {
-  cleave_options o = {.deadline_ms = 60000};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 60000};
   cleave_error e = {0};
   if (argc != 5) return 2;
   if (cleave_open(argv[1], &o, &rt, &e) != CLEAVE_OK) {

@@ -57,9 +57,9 @@ static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
     DO(close_context(c));
   }
   note(&g);
-  cleave_tensor_done(&g);
-  cleave_tensor_done(&y);
-  cleave_tensor_done(&once);
+  cleave_tensor_free(&g);
+  cleave_tensor_free(&y);
+  cleave_tensor_free(&once);
   return true;
 }
 
@@ -71,7 +71,7 @@ static bool make_sum(cleave_module **ret) {
   MUST(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], e));
   MUST(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], e));
   MUST(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, e));
-  cleave_module_options o = {.name = "sum", .at = at_a};
+  cleave_module_options o = {.size = sizeof o, .name = "sum", .at = at_a};
   MUST(cleave_load_graph(rt, &o, g, ret, e));
   cleave_graph_free(g);
   return true;
@@ -87,7 +87,7 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
   int64_t numbered[4] = {6, 1, 6, 2};
   cleave_tensor text = CLEAVE_TENSOR_I64(numbered, 4);
   cleave_input tokens = CLEAVE_INPUT(CLEAVE_I64, 4);
-  cleave_module_options o = {.name = "table", .at = at_b, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = "table", .at = at_b, .seed = 7};
   fill(numbers, 12, 63);
   fill(target, 8, 64);
   DO(load("before table", at_a, "[{op: linear, out: 5}]", 3, &first));
@@ -116,8 +116,73 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
     }
   DO(gradient(c, first, "0.bias", &g)); /* the same dy, summed over the batch */
   for (int k = 0; k < 5; k++) CHECK(near(columns[k], ((float *)g.data)[k]));
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return close_context(c);
+}
+
+/* A module of n inputs of any number of rows with `width` numbers each: one behind the other, and
+ * one more input added to all of them. */
+static bool load_joined(int n, int64_t width, cleave_module **ret) {
+  cleave_graph *g;
+  int in[9], both;
+  MUST(cleave_graph_new(&g, e));
+  for (int i = 0; i <= n; i++) {
+    char name[8];
+    snprintf(name, sizeof name, "x%d", i);
+    MUST(cleave_graph_input(g, name, CLEAVE_F32, (int64_t[]){i < n ? 1 : n, width}, 2, &in[i], e));
+  }
+  MUST(cleave_graph_op(g, "concat", "{dim: 0}", NULL, in, n, &both, e));
+  MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){both, in[n]}, 2, NULL, e));
+  cleave_module_options o = {.size = sizeof o, .name = "joined", .at = at_b};
+  MUST(cleave_load_graph(rt, &o, g, ret, e));
+  cleave_graph_free(g);
+  return true;
+}
+
+/* The rows of a batch go through a module in parts of `rows`, and are joined behind it. */
+static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *loss,
+                        const int64_t *rows, cleave_tensor *ret_y, cleave_tensor *ret_g) {
+  static float numbers[24], target[16], zero[16];
+  cleave_context c;
+  cleave_reference x, in[4], y, t, l;
+  cleave_place place;
+  int64_t at = 0;
+  fill(numbers, 24, 67);
+  fill(target, 16, 68);
+  DO(open_context(&c));
+  for (int i = 0; i < 3; at += rows[i++]) {
+    DO(leaf(c, numbers + 3 * at, rows[i], 3, false, &x));
+    DO(call(c, m, x, &in[i]));
+  }
+  DO(leaf(c, zero, 7, 2, false, &in[3]));
+  REFUSED(cleave_call(rt, c, join, in, 4, &y, e), CLEAVE_INVALID,
+          "module 'joined': layer 1: add needs two inputs of one shape");
+  DO(leaf(c, zero, 8, 2, false, &in[3]));
+  MUST(cleave_call(rt, c, join, in, 4, &y, e));
+  DO(leaf(c, target, 8, 2, false, &t));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  DO(backward(c, l, false));
+  DO(here(y, ret_y));
+  DO(gradient(c, m, "0.weight", ret_g));
+  MUST(cleave_owner(rt, y, &place, e));
+  CHECK(strcmp(place.node, at_b) == 0 && ret_y->rank == 2 && ret_y->shape[0] == 8);
+  return close_context(c);
+}
+
+static bool parts_of_a_batch_are_joined_whatever_their_sizes(void) {
+  static const int64_t rows[][3] = {{2, 3, 3}, {6, 1, 1}, {2, 3, 3}};
+  cleave_module *m, *join, *loss;
+  cleave_tensor y[3] = {{0}}, g[3] = {{0}};
+  DO(load("parts", at_a, "[{op: linear, out: 2}]", 3, &m));
+  DO(load_joined(3, 2, &join));
+  DO(load_loss("parts loss", "master", 2, &loss));
+  for (int i = 0; i < 3; i++) DO(joined_step(m, join, loss, rows[i], &y[i], &g[i]));
+  for (int i = 1; i < 3; i++)
+    for (int k = 0; k < 16; k++) CHECK(near(((float *)y[i].data)[k], ((float *)y[0].data)[k]));
+  for (int k = 0; k < 6; k++) CHECK(near(((float *)g[1].data)[k], ((float *)g[0].data)[k]));
+  CHECK(memcmp(g[2].data, g[0].data, 6 * sizeof(float)) == 0);
+  for (int i = 0; i < 3; i++) note(&g[i]), cleave_tensor_free(&y[i]), cleave_tensor_free(&g[i]);
+  return true;
 }
 
 static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
@@ -130,7 +195,8 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   float numbers[12], target[8];
   const char *all[] = {"*"};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
-  cleave_module_options o = {.name = "ice", .at = at_b, .seed = 7, .frozen = all, .n_frozen = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "ice", .at = at_b, .seed = 7, .frozen = all, .n_frozen = 1};
   fill(numbers, 12, 65);
   fill(target, 8, 66);
   DO(load("before ice", at_a, "[{op: linear, out: 5}]", 3, &first));
@@ -156,9 +222,9 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   DO(close_context(c));
   DO(read_weight(middle, "0.weight", &after));
   CHECK(memcmp(w.data, after.data, 40) == 0);
-  cleave_tensor_done(&g);
-  cleave_tensor_done(&w);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&g);
+  cleave_tensor_free(&w);
+  cleave_tensor_free(&after);
   return true;
 }
 
@@ -189,7 +255,7 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
-  MUST(cleave_release(rt, z[0], e)); /* let go before it exists: no harm to the others */
+  MUST(cleave_reference_release(rt, z[0], e)); /* let go before it exists: no harm to the others */
   CHECK(kill(pid, SIGCONT) == 0);
   DO(here(y, &got[0]));
   MUST(cleave_wait(rt, f, 0, &got[1], e));
@@ -199,8 +265,8 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
     float v = ((float *)out.data)[i], r = v > 0 ? v : 0;
     CHECK(((float *)got[1].data)[i] == r && ((float *)got[2].data)[i] == r);
   }
-  cleave_tensor_done(&out);
-  for (int i = 0; i < 3; i++) cleave_tensor_done(&got[i]);
+  cleave_tensor_free(&out);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&got[i]);
   return close_context(c);
 }
 
@@ -238,7 +304,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -261,7 +327,7 @@ static bool hold(void) {
     DO(call(c, b, h, &y));
     DO(here(y, &out));
   }
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   printf("holding\n");
   fflush(stdout);
   pause();
@@ -274,6 +340,7 @@ static const struct {
 } shapes[] = {
     TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
     TEST(an_embedding_module_in_the_middle_has_the_gradients_of_its_rows),
+    TEST(parts_of_a_batch_are_joined_whatever_their_sizes),
     TEST(a_frozen_module_in_the_middle_passes_gradients_on),
 };
 static const struct {

@@ -52,8 +52,8 @@ static bool a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid_t pid
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &after, e));
   REFUSED(cleave_call(rt, c, n.b, &y, 1, &y, e), CLEAVE_UNAVAILABLE, "was lost");
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
   return close_context(c);
 }
 
@@ -66,7 +66,7 @@ static void *wait_for_it(void *user) {
   waiting *w = user;
   cleave_tensor t = {0};
   w->status = cleave_to_here(rt, w->y, 0, &t, NULL);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return NULL;
 }
 
@@ -101,7 +101,7 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   DO(open_context(&c)); /* the session goes on */
   DO(leaf(c, numbers, 4, 5, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, NULL, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -139,9 +139,9 @@ static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   DO(close_context(c));
   DO(read_weight(n.a, "0.weight", &after));
   CHECK(memcmp(a.data, after.data, 60) != 0);
-  cleave_tensor_done(&a);
-  cleave_tensor_done(&b);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&a);
+  cleave_tensor_free(&b);
+  cleave_tensor_free(&after);
   return true;
 }
 

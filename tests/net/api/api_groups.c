@@ -31,7 +31,7 @@ static bool read_param(param *p) {
   p->n = cleave_tensor_count(&t);
   CHECK(p->n <= 16);
   for (size_t i = 0; i < p->n; i++) p->value[i] = ((float *)t.data)[i];
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -72,7 +72,7 @@ static bool agrees(const param *p) {
                p->name, i, (double)((float *)t.data)[i], p->value[i]);
       return false;
     }
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -155,7 +155,7 @@ static bool five_steps(const two_groups *c) {
       DO(agrees(&params[i]));
     }
   }
-  for (size_t i = 0; i < 4; i++) cleave_tensor_done(&params[i].gradient);
+  for (size_t i = 0; i < 4; i++) cleave_tensor_free(&params[i].gradient);
   return true;
 }
 
@@ -234,7 +234,7 @@ static bool another_schedule_is_for_all_groups(void) {
   CHECK(done.lr == 0 && done.number == 4);
   for (size_t i = 0; i < 2; i++) {
     DO(agrees(&params[i]));
-    cleave_tensor_done(&params[i].gradient);
+    cleave_tensor_free(&params[i].gradient);
   }
   return true;
 }
@@ -272,7 +272,7 @@ static bool the_state_has_moments_for_all_parameters(void) {
   CHECK(((float *)moved->data)[0] != 0);
   for (int i = 0; i < 5; i++) CHECK(((float *)zero->data)[i] == 0);
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, state.items, state.n, 0, e));
-  cleave_state_done(&state);
+  cleave_state_free(&state);
   return true;
 }
 
@@ -344,7 +344,7 @@ static bool a_module_has_sixteen_groups(void) {
   for (int i = 0; i < MOST; i++) {
     step_param(&params[i], CLEAVE_SGD, 0, 1);
     DO(agrees(&params[i]));
-    cleave_tensor_done(&params[i].gradient);
+    cleave_tensor_free(&params[i].gradient);
   }
   return close_context(c);
 }
@@ -403,7 +403,8 @@ static bool wrong_groups_are_refused(void) {
   cleave_module *cold;
   cleave_optimizer *o;
   DO(make_net("wrong", "master", &n));
-  cleave_module_options options = {.name = "wrong cold", .at = at_a, .frozen = bias, .n_frozen = 1};
+  cleave_module_options options = {
+      .size = sizeof options, .name = "wrong cold", .at = at_a, .frozen = bias, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 2}]", &input, &cold, e));
   cleave_module *both[] = {n.a, n.b};

@@ -69,14 +69,14 @@ static inline bool near(float a, float b) { return fabsf(a - b) <= 1e-5f * fmaxf
 
 static inline bool load(const char *name, const char *at, const char *layers, int64_t in,
                         cleave_module **ret) {
-  cleave_module_options o = {.name = name, .at = at, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, in);
   MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
   return true;
 }
 
 static inline bool load_loss(const char *name, const char *at, int64_t width, cleave_module **ret) {
-  cleave_module_options o = {.name = name, .at = at};
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, width);
   MUST(cleave_load_loss(rt, &o, "mse", &input, ret, e));
   return true;
@@ -141,6 +141,12 @@ static inline bool backward(cleave_context c, cleave_reference root, bool retain
   return true;
 }
 
+static inline cleave_status backward_weighted(cleave_context c, const cleave_reference *roots,
+                                              const float *weights, size_t n, cleave_error *e) {
+  const cleave_backward_options o = {.size = sizeof o, .weights = weights};
+  return cleave_backward_with(rt, c, roots, n, &o, e);
+}
+
 static inline bool close_context(cleave_context c) {
   MUST(cleave_context_close(rt, c, 0, e));
   return true;
@@ -160,7 +166,7 @@ static inline bool stop_process(pid_t pid) {
 
 /* PROGRAM SESSION A B ...: the runtime of all tests and the places of their modules. */
 static inline bool open_session(char **argv) {
-  cleave_options o = {.deadline_ms = 20000};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   at_a = argv[2];
   at_b = argv[3];
   MUST(cleave_open(argv[1], &o, &rt, e));

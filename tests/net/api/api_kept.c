@@ -11,7 +11,7 @@ static cleave_module *on_a, *on_b, *at_home, *picks;
 static int times = 100; /* values of a MiB: more than the workers grant together */
 
 static bool load_modules(void) {
-  cleave_module_options o = {.name = "picks", .at = at_a, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
   DO(load("on a", at_a, "[{op: linear, out: 6}, {op: tanh}]", 6, &on_a));
   DO(load("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
@@ -66,9 +66,9 @@ static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   DO(same(&got, &wanted));
   note(&got);
   DO(close_context(c));
-  cleave_tensor_done(&value);
-  cleave_tensor_done(&got);
-  cleave_tensor_done(&wanted);
+  cleave_tensor_free(&value);
+  cleave_tensor_free(&got);
+  cleave_tensor_free(&wanted);
   return true;
 }
 
@@ -140,8 +140,8 @@ static bool uses_share_a_value(void) {
     DO(close_context(c[i]));
   }
   note(&first);
-  cleave_tensor_done(&first);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&first);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -152,7 +152,7 @@ static bool a_kept_input_takes_no_part_in_backward(void) {
   cleave_module *sum, *loss;
   cleave_reference x, kept_x, h, y, target, l;
   cleave_tensor dx = {0};
-  cleave_module_options o = {.name = "sum", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "sum", .at = at_b};
   cleave_graph *g;
   int n[3];
   int64_t shape[] = {4, 6};
@@ -178,9 +178,9 @@ static bool a_kept_input_takes_no_part_in_backward(void) {
   note(&dx);
   REFUSED(cleave_leaf_gradient(rt, kept_x, &dx, e), CLEAVE_INVALID, "requires a gradient");
   DO(close_context(c));
-  cleave_tensor_done(&dx);
-  cleave_module_release(sum);
-  cleave_module_release(loss);
+  cleave_tensor_free(&dx);
+  cleave_module_release(rt, sum, NULL);
+  cleave_module_release(rt, loss, NULL);
   return release(k);
 }
 
@@ -272,8 +272,8 @@ static bool what_is_kept_is_computed_whatever_closes(void) {
     DO(release(k[i]));
   }
   note(&first);
-  cleave_tensor_done(&first);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&first);
+  cleave_tensor_free(&t);
   return true;
 }
 
@@ -285,7 +285,7 @@ static bool released_values_are_freed(void) {
   cleave_reference x, y;
   static float numbers[ROWS * 2];
   fill(numbers, ROWS * 2, 11);
-  cleave_module_options o = {.name = "wide", .at = at_a, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = "wide", .at = at_a, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 4096}]", &input, &wide, e));
   for (int i = 0; i < times; i++) {
@@ -297,10 +297,10 @@ static bool released_values_are_freed(void) {
     DO(close_context(c));
     cleave_tensor t = {0};
     if (i % 10 == 0) DO(fetched(k, &t));
-    cleave_tensor_done(&t);
+    cleave_tensor_free(&t);
     DO(release(k));
   }
-  cleave_module_release(wide);
+  cleave_module_release(rt, wide, NULL);
   return true;
 }
 
@@ -331,7 +331,7 @@ static cleave_status no_leaf_to_b(void *user, const cleave_sending *what, cleave
 }
 
 static bool what_may_not_leave_is_an_error_of_the_use(const char *path) {
-  cleave_options o = {.deadline_ms = 20000, .may_send = no_leaf_to_b};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = no_leaf_to_b};
   cleave_context c;
   cleave_reference x, y;
   cleave_kept k;
@@ -347,14 +347,14 @@ static bool what_may_not_leave_is_an_error_of_the_use(const char *path) {
   MUST(cleave_call(rt, c, on_b, &x, 1, &y, e));
   REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_DENIED, "no leaf goes to");
   DO(close_context(c));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return true;
 }
 
 static bool leaks_are_listed(void) {
   cleave_leaks leaks;
   cleave_context c;
-  cleave_context_options named = {.name = "spring"};
+  cleave_context_options named = {.size = sizeof named, .name = "spring"};
   cleave_reference x, y;
   cleave_kept k[2];
   MUST(cleave_context_open(rt, &named, &c, e));
@@ -372,7 +372,7 @@ static bool leaks_are_listed(void) {
 
 /* The owner dies: the reference says so at once, and contexts without it go on. */
 static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path, pid_t owner) {
-  cleave_options o = {.deadline_ms = 20000};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_context c;
   cleave_reference x, y, z;
   cleave_kept k;
@@ -398,13 +398,13 @@ static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path,
   MUST(cleave_to_here(rt, y, 0, &t, e));
   DO(close_context(c));
   DO(release(k));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   (void)!cleave_close(rt, 0, NULL, NULL);
   return true;
 }
 
 int main(int argc, char **argv) {
-  cleave_options o = {.deadline_ms = 20000};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_error e = {0};
   if (argc < 4) return 2;
   at_a = argv[2];

@@ -20,7 +20,7 @@ static struct slot {
 /* They are made ready for a row: what they need for more comes with the first call. */
 static bool load_row(const char *name, const char *at, const char *layers, int64_t in,
                      cleave_module **ret) {
-  cleave_module_options o = {.name = name, .at = at, .seed = 7};
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 1, in);
   MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
   MUST(cleave_module_place(rt, *ret, false, 0, e));
@@ -37,7 +37,7 @@ static bool load_modules(const char *at_c) {
 
 /* Its calls keep nothing for a backward. */
 static bool open_evaluation(cleave_context *ret) {
-  cleave_context_options o = {.name = "spring", .evaluation = true};
+  cleave_context_options o = {.size = sizeof o, .name = "spring", .evaluation = true};
   MUST(cleave_context_open(rt, &o, ret, e));
   return true;
 }
@@ -75,8 +75,8 @@ static bool let_go(struct slot *s) {
 static bool same(cleave_tensor *a, cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
-  cleave_tensor_done(a);
-  cleave_tensor_done(b);
+  cleave_tensor_free(a);
+  cleave_tensor_free(b);
   return true;
 }
 
@@ -111,7 +111,7 @@ static bool was_used(struct slot *s) {
   MUST(cleave_call(rt, c, narrow, &x, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
   DO(close_context(c));
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return same(&got, &wanted);
 }
 
@@ -141,7 +141,7 @@ static bool begin_at_owner(struct slot *s) {
 static bool end_at_owner(struct slot *s) {
   cleave_tensor t = {0};
   MUST(cleave_to_here(rt, s->value, 0, &t, e));
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   return close_context(s->made);
 }
 
@@ -154,7 +154,7 @@ static cleave_status call_wider(cleave_error *e) {
   bool ok = open_evaluation(&c) && leaf(c, numbers, ROWS, IN, false, &x);
   cleave_status status = ok ? cleave_call(rt, c, wider, &x, 1, &y, e) : CLEAVE_INTERNAL;
   if (status == CLEAVE_OK) status = cleave_to_here(rt, y, 0, &t, e);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   (void)!cleave_context_close(rt, c, 0, NULL);
   return status;
 }
@@ -222,7 +222,7 @@ int main(int argc, char **argv) {
   char line[64], name[32];
   unsigned slot;
   if (argc < 5) return 2;
-  cleave_options o = {.deadline_ms = 20000, .single_thread = argc > 5};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .single_thread = argc > 5};
   cleave_error e = {0};
   at_a = argv[2];
   at_b = argv[3];

@@ -52,7 +52,8 @@ typedef struct trained {
 /* y = w x with x = 1: 67 weights; the loss is mean((y - t)^2). */
 static bool make(const char *name, const cleave_group *group, trained *t) {
   char label[96];
-  cleave_module_options m = {.name = name, .at = at_a}, l = {.name = label, .at = at_b};
+  cleave_module_options m = {.size = sizeof m, .name = name, .at = at_a};
+  cleave_module_options l = {.size = sizeof l, .name = label, .at = at_b};
   cleave_input one = CLEAVE_INPUT(CLEAVE_F32, 1, 1), row = CLEAVE_INPUT(CLEAVE_F32, 1, N);
   snprintf(label, sizeof label, "%s loss", name);
   MUST(cleave_load_layers(rt, &m, "[{op: linear, out: 67, bias: false}]", &one, &t->m, e));
@@ -75,7 +76,7 @@ static bool get(trained *t, float *ret) {
   DO(read_weight(t->m, "0.weight", &w));
   note(&w);
   memcpy(ret, w.data, N * 4);
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return true;
 }
 
@@ -119,7 +120,7 @@ static bool moments_are_torchs(trained *t, const char *name) {
     CHECK(strncmp(what, "0.weight.", 9) == 0 && golden(name, what + 9, want, N));
     DO(all_near(name, state.items[i].tensor.data, want));
   }
-  cleave_state_done(&state);
+  cleave_state_free(&state);
   return true;
 }
 
@@ -162,7 +163,7 @@ static bool resumed_run(size_t i) {
       DO(put(&b, w));
       MUST(cleave_state_read(rt, a.m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
       MUST(cleave_state_write(rt, b.m, CLEAVE_STATE_OPTIMIZER, state.items, state.n, 0, e));
-      cleave_state_done(&state);
+      cleave_state_free(&state);
     }
     if (s > 1) DO(step(&b, g));
   }
@@ -182,7 +183,7 @@ static bool wrong_settings_are_refused(void) {
   cleave_optimizer *o;
   const cleave_group sgd = {.lr = 0.1};
   DO(make("wrong", &sgd, &t));
-  cleave_optimizer_release(t.o);
+  MUST(cleave_optimizer_release(rt, t.o, e));
   static const struct {
     cleave_group group;
     const char *says;
@@ -253,8 +254,8 @@ static bool wrong_schedules_are_refused(void) {
     cleave_group g = {.modules = &other.m, .n_modules = 1, .schedule = wrong[i].schedule};
     REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
   }
-  REFUSED(cleave_optimizer_set_steps(NULL, 1, e), CLEAVE_INVALID, "no optimiser");
-  REFUSED(cleave_optimizer_set_schedule(t.o, NULL, e), CLEAVE_INVALID, "no schedule");
+  REFUSED(cleave_optimizer_set_steps(NULL, 1, e), CLEAVE_INVALID, "optimizer");
+  REFUSED(cleave_optimizer_set_schedule(t.o, NULL, e), CLEAVE_INVALID, "schedule");
   return moves_by(&t, 0.25f);
 }
 

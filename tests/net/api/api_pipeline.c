@@ -38,7 +38,7 @@ static bool a_window_changes_no_bit_of_the_gradients(void) {
     cleave_context c;
     cleave_reference loss[MICRO];
     DO(windowed(&n, width, &c, loss));
-    MUST(cleave_backward_weighted(rt, c, loss, shares, MICRO, false, 0, e));
+    MUST(backward_weighted(c, loss, shares, MICRO, e));
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -63,7 +63,7 @@ static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
       weights[i] = 0.01f;
       DO(run_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
     }
-    MUST(cleave_backward_weighted(rt, c, loss, weights, LONG, false, 0, e));
+    MUST(backward_weighted(c, loss, weights, LONG, e));
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -86,7 +86,7 @@ static bool a_call_after_a_backward_comes_no_sooner(void) {
     if (i < 2) REFUSED(cleave_to_here(rt, h[i + 1], 60, &out, e), CLEAVE_DEADLINE, "in time");
     DO(backward(c, loss[i], false));
   }
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -101,12 +101,13 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
   fill(in, 12, 31);
   fill(target, 8, 32);
   DO(make_net("send", "master", &n));
-  cleave_module_options o = {.name = "send there", .at = at_b, .seed = 7, .local_only = true};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "send there", .at = at_b, .seed = 7, .local_only = true};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &there, e));
   for (int i = 0; i < 2; i++) {
-    const cleave_call_options to_b = {.send_to = i ? at_b : NULL};
-    const cleave_call_options home = {.send_to = i ? "master" : NULL};
+    const cleave_call_options to_b = {.size = sizeof to_b, .send_to = i ? at_b : NULL};
+    const cleave_call_options home = {.size = sizeof home, .send_to = i ? "master" : NULL};
     DO(open_context(&c));
     DO(leaf(c, in, 4, 3, false, &x));
     DO(leaf(c, target, 4, 2, false, &t));
@@ -127,7 +128,7 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
     DO(close_context(c));
   }
   CHECK(same(&asked, &sent));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return true;
 }
 
@@ -135,7 +136,7 @@ static bool what_a_call_cannot_wait_for_is_refused(void) {
   net n, m;
   cleave_context c, other, evaluating;
   cleave_reference x, y, h, far, spent, loss, refused, eval_x, eval_h;
-  cleave_context_options evaluates = {.evaluation = true};
+  cleave_context_options evaluates = {.size = sizeof evaluates, .evaluation = true};
   float in[12] = {1, 2, 3};
   DO(make_net("wait", "master", &n));
   DO(make_net("wait not", "master", &m));
@@ -144,7 +145,7 @@ static bool what_a_call_cannot_wait_for_is_refused(void) {
   DO(leaf(c, in, 4, 3, false, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
   DO(run_after(&n, other, 5, none, &far, &loss));
-#define AFTER(value) (&(cleave_call_options){.after = (value)})
+#define AFTER(value) (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
 #define NOT_AFTER(value, part) \
   REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(value), &refused, e), CLEAVE_PRECONDITION, part)
   NOT_AFTER(far, "no call of this context at its node");
@@ -156,11 +157,14 @@ static bool what_a_call_cannot_wait_for_is_refused(void) {
   DO(run_after(&n, c, 6, none, &spent, &loss));
   DO(backward(c, loss, false));
   NOT_AFTER(spent, "a call without a backward to come");
-  MUST(cleave_release(rt, spent, e));
+  MUST(cleave_reference_release(rt, spent, e));
   REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(spent), &refused, e), CLEAVE_NOT_FOUND,
           "released");
-  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, &(cleave_call_options){.send_to = "w9"}, &refused, e),
-          CLEAVE_NOT_FOUND, "'w9' is neither master nor a worker");
+  REFUSED(
+      cleave_call_with(rt, c, n.a, &x, 1,
+                       &(cleave_call_options){.size = sizeof(cleave_call_options), .send_to = "w9"},
+                       &refused, e),
+      CLEAVE_NOT_FOUND, "'w9' is neither master nor a worker");
   MUST(cleave_context_open(rt, &evaluates, &evaluating, e));
   DO(leaf(evaluating, in, 4, 3, false, &eval_x));
   MUST(cleave_call(rt, evaluating, n.a, &eval_x, 1, &eval_h, e));
@@ -212,7 +216,7 @@ static bool nothing_changes_while_calls_wait_for_a_backward(void) {
   MUST(cleave_step(rt, o, other, 0, NULL, e));
   DO(backward(c, loss[2], false));
   DO(close_context(other));
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return close_context(c);
 }
 
@@ -234,7 +238,7 @@ static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   }
   DO(open_context(&c));
   for (int i = 0; i < 3; i++) DO(run_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[i]));
-  MUST(cleave_backward_weighted(rt, c, loss, weights, 3, false, 0, e));
+  MUST(backward_weighted(c, loss, weights, 3, e));
   DO(gradients_of(c, &n, &all));
   for (int k = 0; k < 15; k++)
     CHECK(near(all.a[k], 0.5f * each[0].a[k] + 0.25f * each[1].a[k] + 0.25f * each[2].a[k]));
@@ -255,7 +259,7 @@ static bool a_weight_scales_and_none_is_one(void) {
     cleave_reference loss;
     DO(open_context(&c));
     DO(run_after(&n, c, 50, none, NULL, &loss));
-    MUST(cleave_backward_weighted(rt, c, &loss, weights[i], 1, false, 0, e));
+    MUST(backward_weighted(c, &loss, weights[i], 1, e));
     DO(gradients_of(c, &n, &found[i]));
     DO(close_context(c));
   }
@@ -273,11 +277,10 @@ static bool weights_that_are_none_are_refused(void) {
   DO(open_context(&c));
   for (int i = 0; i < 2; i++) DO(run_after(&n, c, 60 + (unsigned)i, none, NULL, &loss[i]));
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-    REFUSED(cleave_backward_weighted(rt, c, loss, bad[i], 2, false, 0, e), CLEAVE_INVALID,
+    REFUSED(backward_weighted(c, loss, bad[i], 2, e), CLEAVE_INVALID,
             "it must be finite and not 0");
   loss[1] = loss[0];
-  REFUSED(cleave_backward_weighted(rt, c, loss, NULL, 2, false, 0, e), CLEAVE_INVALID,
-          "is given twice");
+  REFUSED(backward_weighted(c, loss, NULL, 2, e), CLEAVE_INVALID, "is given twice");
   DO(backward(c, loss[0], false));
   return close_context(c);
 }
@@ -299,7 +302,7 @@ static bool final_steps_give_the_same_bits(void) {
     MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
     DO(train(&n, &o, 1, 70, 20, i == 2 ? END : CLOSE));
     DO(weights_of(&n, &found[i]));
-    cleave_optimizer_release(o);
+    cleave_optimizer_release(rt, o, NULL);
   }
   CHECK(same(&found[0], &found[1]) && same(&found[0], &found[2]));
   return true;
@@ -343,7 +346,8 @@ static bool one_of_two_learns(void) {
 
 /* In a runtime without any other optimiser. */
 static bool a_module_without_an_optimiser_may_take_part(void) {
-  IN_RUNTIME((&(cleave_options){.single_thread = single}), one_of_two_learns());
+  IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .single_thread = single}),
+             one_of_two_learns());
   return true;
 }
 
@@ -537,11 +541,11 @@ static bool each_call_has_a_mask_of_its_own(void) {
   cleave_tensor out[4] = {{0}};
   float ones[64];
   for (int i = 0; i < 64; i++) ones[i] = 1;
-  cleave_module_options o = {.name = "mask", .at = at_a, .seed = 3};
+  cleave_module_options o = {.size = sizeof o, .name = "mask", .at = at_a, .seed = 3};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 16);
   MUST(cleave_load_layers(rt, &o, "[{op: dropout, p: 0.5}]", &input, &m, e));
   for (int i = 0; i < 2; i++) {
-    cleave_context_options step = {.step = 5};
+    cleave_context_options step = {.size = sizeof step, .step = 5};
     MUST(cleave_context_open(rt, &step, &c[i], e));
     for (int k = 0; k < 2; k++) {
       cleave_reference x;
@@ -553,7 +557,7 @@ static bool each_call_has_a_mask_of_its_own(void) {
   }
   CHECK(memcmp(out[0].data, out[1].data, 256) != 0);
   CHECK(memcmp(out[0].data, out[2].data, 256) == 0 && memcmp(out[1].data, out[3].data, 256) == 0);
-  for (int i = 0; i < 4; i++) cleave_tensor_done(&out[i]);
+  for (int i = 0; i < 4; i++) cleave_tensor_free(&out[i]);
   return true;
 }
 
@@ -575,12 +579,12 @@ static bool steps_of_a_thread(waiter *w) {
     DO(run_after(w->n, c, w->seed, none, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &value, e));
     DO(backward(c, loss, false));
-    cleave_tensor_done(&value);
+    cleave_tensor_free(&value);
     cleave_tensor g = {0};
     DO(gradient(c, w->n->a, "0.weight", &g));
     if (i) CHECK(memcmp(w->found.a, g.data, sizeof w->found.a) == 0);
     memcpy(w->found.a, g.data, sizeof w->found.a);
-    cleave_tensor_done(&g);
+    cleave_tensor_free(&g);
     DO(close_context(c));
   }
   return true;
@@ -622,7 +626,7 @@ static bool a_deadline_ends_a_wait_and_nothing_else(void) {
   CHECK(now_ms() - begin >= 50 && now_ms() - begin < 5000);
   MUST(cleave_backward(rt, c, loss, 2, false, 0, e));
   MUST(cleave_to_here(rt, loss[1], 0, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -644,7 +648,7 @@ static bool steps_for_a_watcher(int width) {
     puts("called");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return false;
-    MUST(cleave_backward_weighted(rt, c, loss, shares, MICRO, false, 0, e));
+    MUST(backward_weighted(c, loss, shares, MICRO, e));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     puts("stepped");
     fflush(stdout);
@@ -687,7 +691,7 @@ static const test placed[] = {
 int main(int argc, char **argv) {
   const char *mode;
   if (!arguments(argc, argv, &mode)) return 2;
-  const cleave_options o = {.single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = single};
   if (!open_runtime(&o, &rt)) {
     said(false, "open");
     return 1;

@@ -20,7 +20,7 @@ static const cleave_reference none = {0};
 /* ---- runtimes -------------------------------------------------------------------------------- */
 
 static inline bool open_runtime(const cleave_options *with, cleave_runtime **ret) {
-  cleave_options o = with ? *with : (cleave_options){0};
+  cleave_options o = with ? *with : (cleave_options){.size = sizeof(cleave_options)};
   o.deadline_ms = 20000;
   MUST(cleave_open(session, &o, ret, e));
   return true;
@@ -58,7 +58,7 @@ static inline bool run_after(const net *n, cleave_context c, unsigned seed, clea
   fill(x, 12, seed);
   fill(t, 8, seed + 1);
   cleave_reference in, target, h, y;
-  const cleave_call_options how = {.after = after};
+  const cleave_call_options how = {.size = sizeof how, .after = after};
   DO(leaf(c, x, 4, 3, false, &in));
   DO(leaf(c, t, 4, 2, false, &target));
   MUST(cleave_call_with(rt, c, n->a, &in, 1, &how, &h, e));
@@ -75,7 +75,7 @@ static inline bool copy_gradient(cleave_context c, cleave_module *m, const char 
   CHECK(cleave_tensor_count(&g) == n);
   memcpy(to, g.data, n * sizeof *to);
   note(&g);
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return true;
 }
 
@@ -85,7 +85,7 @@ static inline bool copy_weight(cleave_module *m, const char *name, float *to, si
   CHECK(cleave_tensor_count(&w) == n);
   memcpy(to, w.data, n * sizeof *to);
   note(&w);
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return true;
 }
 

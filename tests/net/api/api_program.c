@@ -43,7 +43,7 @@ static bool gradients_are_those_of_the_formula(void) {
   note(&gx);
   DO(close_context(c));
   cleave_tensor *all[] = {&wa, &ba, &wb, &out, &g, &gx, &value};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) cleave_tensor_done(all[i]);
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) cleave_tensor_free(all[i]);
   return true;
 }
 
@@ -66,7 +66,7 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
   MUST(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], e));
   MUST(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], e));
   MUST(cleave_graph_op(g, "add", NULL, NULL, in, 2, &sum, e));
-  cleave_module_options o = {.name = "fan join", .at = at_a};
+  cleave_module_options o = {.size = sizeof o, .name = "fan join", .at = at_a};
   MUST(cleave_load_graph(rt, &o, g, &join, e));
   cleave_graph_free(g);
   DO(load_loss("fan loss", at_b, 5, &loss));
@@ -85,8 +85,8 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
     note(pass ? &twice : &both);
     DO(close_context(c));
   }
-  cleave_tensor_done(&both);
-  cleave_tensor_done(&twice);
+  cleave_tensor_free(&both);
+  cleave_tensor_free(&twice);
   return true;
 }
 
@@ -116,8 +116,8 @@ static bool a_retained_backward_twice_doubles_the_gradient(void) {
   DO(gradient(c, n.a, "0.weight", &two));
   for (int i = 0; i < 15; i++) CHECK(((float *)two.data)[i] == 2 * ((float *)once.data)[i]);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_PRECONDITION, "retain loss");
-  cleave_tensor_done(&once);
-  cleave_tensor_done(&two);
+  cleave_tensor_free(&once);
+  cleave_tensor_free(&two);
   return close_context(c);
 }
 
@@ -131,7 +131,8 @@ static bool a_frozen_parameter_has_no_gradient(void) {
   fill(target, 20, 2);
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   const char *frozen[] = {"*.bias"};
-  cleave_module_options o = {.name = "frozen", .at = at_b, .frozen = frozen, .n_frozen = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "frozen", .at = at_b, .frozen = frozen, .n_frozen = 1};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, e));
   DO(load_loss("frozen loss", "master", 5, &loss));
   DO(open_context(&c));
@@ -142,7 +143,7 @@ static bool a_frozen_parameter_has_no_gradient(void) {
   DO(backward(c, l, false));
   DO(gradient(c, m, "0.weight", &g));
   REFUSED(cleave_gradient(rt, c, m, "0.bias", 0, &g, e), CLEAVE_NOT_FOUND, "frozen");
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return close_context(c);
 }
 
@@ -176,8 +177,8 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
   int64_t classes[4] = {2, 0, 1, 1};
   double expected = 0;
   fill(numbers, 12, 8);
-  cleave_module_options o = {.name = "mlp", .at = at_a, .seed = 3};
-  cleave_module_options lo = {.name = "mlp loss", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "mlp", .at = at_a, .seed = 3};
+  cleave_module_options lo = {.size = sizeof lo, .name = "mlp loss", .at = at_b};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), prediction = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_architecture(rt, &o, "mlp", "{hidden: [8, 6], classes: 3}", &in, &m, e));
   MUST(cleave_load_loss(rt, &lo, "cross_entropy", &prediction, &loss, e));
@@ -198,8 +199,8 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
   CHECK(near(*(float *)value.data, (float)(expected / 4)));
   CHECK(strcmp(cleave_module_weight(m, 0), "1.weight") == 0 ||
         strcmp(cleave_module_weight(m, 0), "0.weight") == 0);
-  cleave_tensor_done(&out);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&out);
+  cleave_tensor_free(&value);
   return close_context(c);
 }
 
@@ -212,15 +213,17 @@ static bool parts_of_an_architecture_are_the_whole(void) {
   cleave_tensor one = {0}, two = {0};
   float numbers[12];
   fill(numbers, 12, 8);
-  cleave_module_options w = {.name = "whole", .at = at_b, .seed = 3};
-  cleave_module_options f = {.name = "front", .at = at_a, .seed = 3, .layers = "0..1"};
-  cleave_module_options b = {.name = "back", .at = at_b, .seed = 3, .layers = "2..4"};
-  cleave_module_options wrong = {.name = "cut", .layers = "conv1..layer2.0.conv1"};
+  cleave_module_options w = {.size = sizeof w, .name = "whole", .at = at_b, .seed = 3};
+  cleave_module_options f = {
+      .size = sizeof f, .name = "f", .at = at_a, .seed = 3, .layers = "0..1"};
+  cleave_module_options b = {
+      .size = sizeof b, .name = "b", .at = at_b, .seed = 3, .layers = "2..4"};
+  cleave_module_options bad = {.size = sizeof bad, .name = "c", .layers = "conv1..layer2.0.conv1"};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), image = CLEAVE_INPUT(CLEAVE_F32, 4, 3, 32, 32);
   MUST(cleave_load_architecture(rt, &w, "mlp", mlp, &in, &whole, e));
   MUST(cleave_load_architecture(rt, &f, "mlp", mlp, &in, &front, e));
   MUST(cleave_load_architecture(rt, &b, "mlp", mlp, &in, &back, e));
-  REFUSED(cleave_load_architecture(rt, &wrong, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
+  REFUSED(cleave_load_architecture(rt, &bad, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
           "inside block 'layer2.0'");
   CHECK(strcmp(cleave_module_weight(back, 0), "2.weight") == 0);
   DO(open_context(&c));
@@ -231,8 +234,8 @@ static bool parts_of_an_architecture_are_the_whole(void) {
   MUST(cleave_to_here(rt, y, 0, &one, e));
   MUST(cleave_to_here(rt, z, 0, &two, e));
   CHECK(memcmp(one.data, two.data, 12 * sizeof(float)) == 0);
-  cleave_tensor_done(&one);
-  cleave_tensor_done(&two);
+  cleave_tensor_free(&one);
+  cleave_tensor_free(&two);
   return close_context(c);
 }
 
@@ -242,7 +245,7 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   cleave_context c;
   cleave_reference x, y, l;
   cleave_tensor out = {0};
-  cleave_context_options o = {.evaluation = true};
+  cleave_context_options o = {.size = sizeof o, .evaluation = true};
   float numbers[21];
   fill(numbers, 21, 8);
   DO(make_net("evaluation", "master", &n));
@@ -252,8 +255,8 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   MUST(cleave_rpc_sync(rt, c, n.b, &l, 1, 0, &y, &out, e));
   CHECK(out.shape[0] == 7 && out.shape[1] == 2);
   REFUSED(cleave_backward(rt, c, &y, 1, false, 0, e), CLEAVE_PRECONDITION, "evaluates");
-  MUST(cleave_release(rt, l, e));
-  cleave_tensor_done(&out);
+  MUST(cleave_reference_release(rt, l, e));
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -284,7 +287,7 @@ static bool many_contexts_at_once_give_the_serial_gradients(void) {
     CHECK(memcmp(serial[i], g.data, sizeof serial[i]) == 0);
     DO(close_context(c[i]));
   }
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return true;
 }
 
@@ -308,7 +311,7 @@ static bool one_of_several(threaded *t) {
     memcpy(t->gradient, g.data, sizeof t->gradient);
     DO(close_context(c));
   }
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&g);
   return true;
 }
 
@@ -344,9 +347,9 @@ static bool a_released_reference_is_refused_by_name(void) {
   DO(make_net("released", "master", &n));
   DO(open_context(&c));
   DO(run_net(&n, c, 15, &x, &y, &loss));
-  MUST(cleave_release(rt, y, e));
+  MUST(cleave_reference_release(rt, y, e));
   REFUSED(cleave_to_here(rt, y, 0, &out, e), CLEAVE_NOT_FOUND, "was released");
-  REFUSED(cleave_release(rt, y, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_reference_release(rt, y, e), CLEAVE_NOT_FOUND, "was released");
   DO(backward(c, loss, false)); /* the value itself is still there for backward */
   DO(close_context(c));
   REFUSED(cleave_to_here(rt, x, 0, &out, e), CLEAVE_NOT_FOUND, "its context was closed");
@@ -380,9 +383,9 @@ static bool futures_and_rpc_sync_bring_the_value(void) {
     REFUSED(cleave_local_value(rt, y, 0, &here, e), CLEAVE_PRECONDITION, at_b);
   else
     MUST(cleave_local_value(rt, y, 0, &here, e));
-  cleave_tensor_done(&a);
-  cleave_tensor_done(&b);
-  cleave_tensor_done(&here);
+  cleave_tensor_free(&a);
+  cleave_tensor_free(&b);
+  cleave_tensor_free(&here);
   return close_context(c);
 }
 
@@ -394,7 +397,7 @@ static bool a_local_only_module_says_where_its_inputs_are(void) {
   fill(numbers, 12, 1);
   fill(target, 20, 2);
   DO(load("strict first", at_a, "[{op: linear, out: 5}]", 3, &m));
-  cleave_module_options o = {.name = "strict loss", .at = at_b, .local_only = true};
+  cleave_module_options o = {.size = sizeof o, .name = "strict", .at = at_b, .local_only = true};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
   MUST(cleave_load_loss(rt, &o, "mse", &input, &loss, e));
   DO(open_context(&c));
@@ -433,7 +436,7 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   for (int again = 0; again < 2; again++)
     REFUSED(cleave_call(rt, c, there, &x, 1, &y, e), CLEAVE_EXHAUSTED, "credit");
   MUST(cleave_rpc_sync(rt, c, here, &x, 1, 0, &y, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -458,7 +461,7 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   float numbers[20];
   fill(numbers, 20, 1);
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  cleave_module_options o = {.name = "bad"};
+  cleave_module_options o = {.size = sizeof o, .name = "bad"};
   REFUSED(cleave_load_layers(rt, &o, "[{op: linera, out: 5}]", &input, &none, e), CLEAVE_INVALID,
           "linear");
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, ouch: 5}]", &input, &none, e), CLEAVE_INVALID,
@@ -488,7 +491,8 @@ static bool weights_are_read_and_written_by_name(void) {
   float numbers[15], bias[5] = {1, 2, 3, 4, 5};
   fill(numbers, 15, 21);
   cleave_named given[] = {{"0.weight", CLEAVE_TENSOR_F32(numbers, 5, 3)}};
-  cleave_module_options o = {.name = "named", .at = at_b, .weights = given, .n_weights = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "named", .at = at_b, .weights = given, .n_weights = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, e));
   DO(read_weight(m, "0.weight", &w));
@@ -499,7 +503,7 @@ static bool weights_are_read_and_written_by_name(void) {
   CHECK(memcmp(w.data, bias, sizeof bias) == 0);
   REFUSED(cleave_weight_read(rt, m, "0.wieght", 0, &w, e), CLEAVE_NOT_FOUND, "0.weight");
   REFUSED(cleave_weight_write(rt, m, "0.weight", &b, 0, e), CLEAVE_INVALID, "[5, 3]");
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return true;
 }
 
@@ -522,7 +526,7 @@ static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
   float target[20];
   int64_t rows[4] = {2, 0, 77, 1};
   fill(target, 20, 8);
-  cleave_module_options o = {.name = "table", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "table", .at = at_b};
   cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 4);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 10, out: 3}]", &ids, &table, e));
   DO(load("after", at_a, "[{op: linear, out: 5}]", 3, &after));
@@ -551,7 +555,7 @@ static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
     }
     DO(close_context(c));
   }
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return true;
 }
 
@@ -568,7 +572,7 @@ static bool weights_changed_between_forward_and_backward_are_refused(void) {
   DO(run_net(&n, c, 3, NULL, NULL, &loss));
   MUST(cleave_to_here(rt, loss, 0, &out, e)); /* the forward has run */
   MUST(cleave_weight_write(rt, n.b, "0.weight", &w, 0, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_PRECONDITION, "changed");
   return close_context(c);
 }
@@ -610,7 +614,7 @@ static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   note(&after);
   DO(close_context(c));
   cleave_tensor *all[] = {&before, &after, &ga, &g};
-  for (size_t i = 0; i < 4; i++) cleave_tensor_done(all[i]);
+  for (size_t i = 0; i < 4; i++) cleave_tensor_free(all[i]);
   return true;
 }
 
@@ -641,9 +645,9 @@ static bool two_optimisers_step_in_one_context(void) {
   for (int i = 0; i < 2; i++)
     CHECK(near(((float *)after.data)[i], ((float *)before.data)[i] - 0.25f * ((float *)g.data)[i]));
   REFUSED(cleave_step(rt, second, c, 0, &done, e), CLEAVE_PRECONDITION, "has taken its step");
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
-  cleave_tensor_done(&g);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  cleave_tensor_free(&g);
   return close_context(c);
 }
 
@@ -699,8 +703,8 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
   CHECK(last < 0.5f * first);
   DO(read_weight(n.b, "0.weight", &w));
   note(&w);
-  cleave_tensor_done(&value);
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&value);
+  cleave_tensor_free(&w);
   return true;
 }
 
@@ -731,8 +735,8 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
   CHECK(!done.applied);
   DO(read_weight(n.a, "0.weight", &after));
   CHECK(memcmp(before.data, after.data, 60) == 0);
-  cleave_tensor_done(&before);
-  cleave_tensor_done(&after);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
   return close_context(c);
 }
 
@@ -774,7 +778,7 @@ static bool close_tells_what_was_left(void) {
   cleave_reference x;
   cleave_leaks leaks;
   float numbers[12] = {0};
-  cleave_context_options o = {.name = "forgotten"};
+  cleave_context_options o = {.size = sizeof o, .name = "forgotten"};
   MUST(cleave_context_open(rt, &o, &c, e));
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_close(rt, 0, &leaks, e));

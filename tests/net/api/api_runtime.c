@@ -72,7 +72,7 @@ static bool a_state_written_into_another_runtime_goes_on_the_same(void) {
   saved s = {0};
   DO(three_steps_and_three_more(&s));
   IN_RUNTIME(NULL, restored_and_three_more(&s));
-  for (int i = 0; i < 4; i++) cleave_state_done(&s.state[i / 2][i % 2]);
+  for (int i = 0; i < 4; i++) cleave_state_free(&s.state[i / 2][i % 2]);
   CHECK(s.state[0][0].n == 0 && s.state[0][0].items == NULL);
   return true;
 }
@@ -105,7 +105,7 @@ static bool state_that_does_not_belong_is_refused_by_name(void) {
   CHECK(cleave_state_count(n.a, CLEAVE_STATE_OPTIMIZER) == 5);
   MUST(cleave_state_read(rt, n.b, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
   CHECK(state.n == 0);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
 #define NO_STATE(module, kind, item, count, part)                                                \
   REFUSED(cleave_state_write(rt, module, kind, (cleave_named[]){item, item, item}, count, 0, e), \
           CLEAVE_INVALID, part)
@@ -138,7 +138,7 @@ static bool state_may_be_written_in_parts(void) {
   for (size_t i = 0; i < state.n; i++)
     if (strcmp(state.items[i].name, "step") == 0)
       CHECK(*(int64_t *)state.items[i].tensor.data == 3 && state.items[i].tensor.rank == 0);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
   return true;
 }
 
@@ -251,12 +251,13 @@ static bool a_step_under_the_gate(void) {
     DO(check_sendings());
     forget_sendings(0);
   }
-  cleave_tensor_done(&y);
+  cleave_tensor_free(&y);
   return true;
 }
 
 static bool every_tensor_is_announced_before_it_leaves(void) {
-  IN_RUNTIME((&(cleave_options){.may_send = may_send, .single_thread = single}),
+  IN_RUNTIME((&(cleave_options){
+                 .size = sizeof(cleave_options), .may_send = may_send, .single_thread = single}),
              a_step_under_the_gate());
   return true;
 }
@@ -272,8 +273,9 @@ static bool other_sendings(const char *w) {
   int at = 0;
   char line[200];
   cleave_named given = {"0.weight", CLEAVE_TENSOR_F32(given_w, 3, 3)};
-  cleave_module_options o = {.name = "far", .at = w, .weights = &given, .n_weights = 1};
-  cleave_module_options lo = {.name = "far loss", .at = w};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "far", .at = w, .weights = &given, .n_weights = 1};
+  cleave_module_options lo = {.size = sizeof lo, .name = "far loss", .at = w};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
   MUST(cleave_load_loss(rt, &lo, "cross_entropy", &input, &loss, e));
@@ -300,7 +302,7 @@ static bool other_sendings(const char *w) {
   SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   CHECK(n_sendings() == at);
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return true;
 }
 
@@ -311,7 +313,7 @@ static bool a_count_that_is_left_out_is_0(void) {
   cleave_named given[4];
   cleave_state state = {0};
   cleave_module *m;
-  cleave_module_options o = {.name = "norm", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "norm", .at = at_b};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   for (int i = 0; i < 4; i++) given[i] = (cleave_named){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
   MUST(cleave_load_layers(rt, &o, "[{op: batchnorm}]", &input, &m, e));
@@ -323,12 +325,13 @@ static bool a_count_that_is_left_out_is_0(void) {
     if (strcmp(state.items[i].name, "0.num_batches_tracked") == 0)
       count = *(const int64_t *)state.items[i].tensor.data;
   CHECK(state.n == 5 && count == 0);
-  cleave_state_done(&state);
+  cleave_state_free(&state);
   return true;
 }
 
 static bool labels_weights_and_what_goes_ahead_are_announced(void) {
-  IN_RUNTIME((&(cleave_options){.may_send = may_send}), other_sendings(at_b));
+  IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .may_send = may_send}),
+             other_sendings(at_b));
   return true;
 }
 
@@ -355,7 +358,7 @@ static bool a_leaf_stays(const char *w) {
           "of 'kept' stays here");
   forget_sendings(0);
   MUST(cleave_weight_write(rt, m, "0.bias", &bias, 0, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -417,7 +420,7 @@ static bool fails_at_home(const char *w) {
   int64_t row = 987654;
   cleave_tensor rows = CLEAVE_TENSOR_I64(&row, 1, 1), out = {0};
   cleave_input input = CLEAVE_INPUT(CLEAVE_I64, 1, 1);
-  cleave_module_options o = {.name = "table", .at = "master"};
+  cleave_module_options o = {.size = sizeof o, .name = "table", .at = "master"};
   char line[200];
   int at = 0;
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 3}, {op: flatten}]", &input,
@@ -438,14 +441,16 @@ static bool fails_at_home(const char *w) {
 }
 
 static bool a_failure_is_told_to_the_gate(void) {
-  IN_RUNTIME((&(cleave_options){.may_send = may_send}), fails_at_home(at_b));
+  IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .may_send = may_send}),
+             fails_at_home(at_b));
   return true;
 }
 
 static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
   const char *a = at_a, *b = at_b;
   for (int alone = 0; alone < 2; alone++) {
-    cleave_options o = {.may_send = may_send, .via_master = true, .single_thread = alone};
+    cleave_options o = {
+        .size = sizeof o, .may_send = may_send, .via_master = true, .single_thread = alone};
     at_a = a;
     at_b = b;
     IN_RUNTIME(&o, refusals());
@@ -466,7 +471,8 @@ static bool is_direct(const char *name, const char *const *to, size_t n_to, bool
   float in[12] = {1};
   char after[64];
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  cleave_module_options o = {.name = name, .at = "w1", .direct_to = to, .n_direct_to = n_to};
+  cleave_module_options o = {
+      .size = sizeof o, .name = name, .at = "w1", .direct_to = to, .n_direct_to = n_to};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
   snprintf(after, sizeof after, "after %s", name);
   o.name = after;
@@ -481,7 +487,7 @@ static bool is_direct(const char *name, const char *const *to, size_t n_to, bool
   MUST(cleave_call(rt, c, next, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
   *ret = n_sendings() == 1; /* the leaf alone */
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -492,7 +498,8 @@ static bool direct_by_module(const char *const *to, size_t n, bool wanted) {
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   const char *nobody[] = {"w9"};
-  cleave_module_options o = {.name = "nobody", .at = "w1", .direct_to = nobody, .n_direct_to = 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "nobody", .at = "w1", .direct_to = nobody, .n_direct_to = 1};
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e), CLEAVE_NOT_FOUND,
           "no worker 'w9' for a direct transfer");
   return true;
@@ -501,7 +508,7 @@ static bool direct_by_module(const char *const *to, size_t n, bool wanted) {
 static bool a_module_says_whom_its_node_may_dial(void) {
   static const char *const w2[] = {"w2"};
   bool direct = strcmp(transfer, "direct") == 0;
-  const cleave_options o = {.may_send = may_send};
+  const cleave_options o = {.size = sizeof o, .may_send = may_send};
   IN_RUNTIME(&o, direct_by_module(NULL, 0, direct));
   IN_RUNTIME(&o, direct_by_module(w2, 1, true));
   IN_RUNTIME(&o, direct_by_module(w2, 0, false));
@@ -514,7 +521,7 @@ static bool sent_ahead(void) {
   cleave_reference x, h, y, early;
   cleave_tensor out = {0};
   float in[12] = {1};
-  const cleave_call_options to_b = {.send_to = "w2"};
+  const cleave_call_options to_b = {.size = sizeof to_b, .send_to = "w2"};
   DO(load("first", "w1", "[{op: linear, out: 3}]", 3, &a));
   DO(load("second", "w2", "[{op: linear, out: 3}]", 3, &b));
   DO(open_context(&c));
@@ -527,7 +534,7 @@ static bool sent_ahead(void) {
   MUST(cleave_to_here(rt, y, 2000, &out, e));
   MUST(cleave_call(rt, c, b, &early, 1, &y, e));
   MUST(cleave_to_here(rt, y, 2000, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
@@ -545,7 +552,7 @@ static bool one_of_two(void) {
   cleave_tensor out = {0};
   float in[12] = {1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  cleave_module_options o = {.name = "down", .at = at_b};
+  cleave_module_options o = {.size = sizeof o, .name = "down", .at = at_b};
   CHECK(strcmp(cleave_node_name(rt, 1), at_a) == 0 && cleave_node_name(rt, 2) == NULL);
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &far, e), CLEAVE_NOT_FOUND,
           "module 'down' is at 'w2', which is neither master nor a worker");
@@ -555,14 +562,15 @@ static bool one_of_two(void) {
   REFUSED(cleave_send_to(rt, x, at_b, e), CLEAVE_NOT_FOUND, "'w2'");
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
-  cleave_tensor_done(&out);
+  cleave_tensor_free(&out);
   return close_context(c);
 }
 
 static bool only_the_named_worker_is_connected(void) {
   cleave_runtime *nothing;
-  cleave_options all = {.deadline_ms = 20000};
-  IN_RUNTIME((&(cleave_options){.workers = &at_a, .n_workers = 1}), one_of_two());
+  cleave_options all = {.size = sizeof all, .deadline_ms = 20000};
+  IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .workers = &at_a, .n_workers = 1}),
+             one_of_two());
   REFUSED(cleave_open(session, &all, &nothing, e), CLEAVE_UNAVAILABLE, "");
   return true;
 }
@@ -570,7 +578,7 @@ static bool only_the_named_worker_is_connected(void) {
 static bool a_worker_that_is_not_in_the_file_is_refused(void) {
   cleave_runtime *nothing;
   const char *names[] = {"w1", "w9"};
-  cleave_options o = {.workers = names, .n_workers = 2};
+  cleave_options o = {.size = sizeof o, .workers = names, .n_workers = 2};
   REFUSED(cleave_open(session, &o, &nothing, e), CLEAVE_NOT_FOUND, "'w9'");
   return true;
 }
@@ -590,7 +598,7 @@ static bool ended(void) {
 
 static bool what_has_been_ended_is_no_leak(void) {
   const char *a = at_a, *b = at_b;
-  cleave_options o = {.single_thread = true};
+  cleave_options o = {.size = sizeof o, .single_thread = true};
   IN_RUNTIME(&o, ended());
   at_a = a;
   at_b = b;
@@ -605,7 +613,8 @@ static bool refused_artifact(const char *name, const char *at, const char *artif
                              const char *sum, const char *part) {
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  cleave_module_options o = {.name = name, .at = at, .artifact = artifact, .artifact_sha256 = sum};
+  cleave_module_options o = {
+      .size = sizeof o, .name = name, .at = at, .artifact = artifact, .artifact_sha256 = sum};
   cleave_error error = {0};
   bool made = cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, &error) == CLEAVE_OK;
   if (made && cleave_module_place(rt, m, false, 0, &error) == CLEAVE_OK) error.text[0] = '\0';
@@ -618,14 +627,17 @@ static bool weights_are_those_of_the_artifact(void) {
   cleave_module *m;
   cleave_tensor w = {0};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  cleave_module_options o = {
-      .name = "disk", .at = at_a, .artifact = "numbers", .artifact_sha256 = sha256};
+  cleave_module_options o = {.size = sizeof o,
+                             .name = "disk",
+                             .at = at_a,
+                             .artifact = "numbers",
+                             .artifact_sha256 = sha256};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, e));
   DO(read_weight(m, "0.weight", &w));
   for (int i = 0; i < 15; i++) CHECK(((float *)w.data)[i] == (float)i);
   DO(read_weight(m, "0.bias", &w));
   for (int i = 0; i < 5; i++) CHECK(((float *)w.data)[i] == (float)-i);
-  cleave_tensor_done(&w);
+  cleave_tensor_free(&w);
   return true;
 }
 
@@ -701,7 +713,7 @@ static const test with_artifacts[] = {TEST(weights_are_those_of_the_artifact),
                                       TEST(artifacts_that_are_not_there_are_refused)};
 
 static void run_each_in_a_runtime(const test *list, size_t n) {
-  const cleave_options o = {.single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = single};
   for (size_t i = 0; i < n; i++)
     said(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
 }
@@ -709,7 +721,7 @@ static void run_each_in_a_runtime(const test *list, size_t n) {
 
 /* With its worker gone, what closing finds says nothing. */
 static void run_with_a_lost_worker(pid_t pid) {
-  const cleave_options o = {.single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = single};
   said(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
        "a_lost_worker_is_an_error_that_names_it");
   (void)cleave_close(rt, 0, NULL, NULL);

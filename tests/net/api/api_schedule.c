@@ -62,7 +62,7 @@ static bool same_state(const pipeline *p, const cleave_state *a, const cleave_st
 }
 
 static void done_states(const pipeline *p, cleave_state *list) {
-  for (uint32_t i = 0; i < p->n; i++) cleave_state_done(&list[i]);
+  for (uint32_t i = 0; i < p->n; i++) cleave_state_free(&list[i]);
 }
 
 /* Normalisation, dropout, and a stage whose backward reads its weights. */
@@ -104,7 +104,8 @@ static cleave_status call_micro(const pipeline *p, const schedule *s, cleave_con
   }
   for (uint32_t i = 0; i <= p->n; i++) {
     const positions *t = &s->of[i][k];
-    const cleave_call_options o = {.send_to = i < p->n ? p->at[i + 1] : NULL,
+    const cleave_call_options o = {.size = sizeof o,
+                                   .send_to = i < p->n ? p->at[i + 1] : NULL,
                                    .to_program = i == p->n,
                                    .position = t->forward,
                                    .backward_position = t->backward,
@@ -127,14 +128,15 @@ static cleave_status train_in(const pipeline *p, const schedule *s, cleave_conte
     if (status != CLEAVE_OK) return status;
     shares[k] = 0.5f + (float)k;
   }
-  cleave_status status =
-      cleave_backward_weighted(rt, c, losses, shares, p->micros, false, deadline_ms, e);
+  const cleave_backward_options o = {
+      .size = sizeof o, .weights = shares, .deadline_ms = deadline_ms};
+  cleave_status status = cleave_backward_with(rt, c, losses, p->micros, &o, e);
   return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
 }
 
 /* From the first weights; what went wrong is not an error of this function. */
 static bool step(const pipeline *p, const schedule *s, uint64_t deadline_ms, cleave_error *ret) {
-  const cleave_context_options o = {.step = 3};
+  const cleave_context_options o = {.size = sizeof o, .step = 3};
   cleave_context c;
   memset(ret, 0, sizeof *ret);
   DO(write_first(p));
@@ -300,7 +302,8 @@ static bool positions_that_cannot_be_are_refused(void) {
   DO(open_context(&c));
   for (uint32_t s = 0; s < p->n; s++)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-      const cleave_call_options o = {.position = bad[i].forward,
+      const cleave_call_options o = {.size = sizeof o,
+                                     .position = bad[i].forward,
                                      .backward_position = bad[i].backward,
                                      .weight_position = bad[i].weight};
       cleave_reference in, out;
@@ -346,7 +349,7 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
   DO(close_context(c));
   REFUSED(STEP(of_final, final, 1), CLEAVE_NOT_FOUND, "");
   cleave_optimizer *const all[] = {of_final, of_other, of_clipped};
-  for (int i = 0; i < 3; i++) cleave_optimizer_release(all[i]);
+  for (int i = 0; i < 3; i++) cleave_optimizer_release(rt, all[i], NULL);
   return true;
 }
 
@@ -373,7 +376,7 @@ static bool the_pipelines_still_train(void) {
     DO(trains_the_same(&pipelines[i]));
     done_states(&pipelines[i], pipelines[i].first);
     done_states(&pipelines[i], pipelines[i].trained);
-    cleave_optimizer_release(pipelines[i].optimizer);
+    cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
   return true;
 }
@@ -391,7 +394,7 @@ static const test tests[] = {
 int main(int argc, char **argv) {
   const char *number;
   if (!arguments(argc, argv, &number)) return 2;
-  const cleave_options o = {.single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = single};
   n_each = *number ? (uint32_t)atoi(number) : n_each;
   state = argc > 7 ? (uint64_t)atoll(argv[7]) : 1;
   if (!open_runtime(&o, &rt)) {

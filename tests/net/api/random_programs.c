@@ -61,7 +61,8 @@ static bool make_stages(int world, const char *const at[2]) {
     for (int i = 0; i < 2; i++) {
       char name[32];
       snprintf(name, sizeof name, "%d.%d.%d", world, k, i);
-      cleave_module_options o = {.name = name,
+      cleave_module_options o = {.size = sizeof o,
+                                 .name = name,
                                  .at = world ? at[i] : "master",
                                  .seed = 1 + (uint64_t)i,
                                  .first_layer = 10 * (uint32_t)k,
@@ -186,7 +187,7 @@ int main(int argc, char **argv) {
   seen home = {0}, apart = {0};
   size_t compared = 0;
   if (argc < 6) return 2;
-  cleave_options o = {.deadline_ms = 20000};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   const char *const at[] = {argv[2], argv[3]};
   if (!must(cleave_open(argv[1], &o, &rt, &e)) || !make_stages(0, at) || !make_stages(1, at))
     return 1;

@@ -63,6 +63,7 @@ def item_2_and_the_modules_in_the_middle_at_every_placement():
             done = passes(run(PROGRAM, c.session(name, body), *where),
                           "item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds",
                           "an_embedding_module_in_the_middle_has_the_gradients_of_its_rows",
+                          "parts_of_a_batch_are_joined_whatever_their_sizes",
                           "a_frozen_module_in_the_middle_passes_gradients_on")
             digests.add(done.stdout.splitlines()[-1])
     assert len(digests) == 1, digests

@@ -198,6 +198,7 @@ def frames(context, value, module):
                        for m in (0, module) for c, w in ((0, pb.STATE_WEIGHTS), (0, pb.STATE_OPTIMIZER),
                                                          (context, GRADIENTS))],
         pb.STATE_PUT: [frame(pb.STATE_PUT, X, [N, D], module=module, message=5, state=what)],
+        pb.UNLOAD: [pb.Frame(kind=pb.UNLOAD, module=module, message=5)],
         pb.CHUNK: [pb.Frame(kind=pb.CHUNK, payload=X, chunk=pb.Chunk(transfer=value, total=2 * len(X)))],
     }
 

@@ -102,6 +102,28 @@ def loaded_twice(e):
     fails(lambda: s.load(GRAPH(), (4, 6)), EXISTS)
 
 
+def unload(generation=0):
+    return pb.Frame(kind=pb.UNLOAD, message=9, generation=generation)
+
+
+def succeeded(e):
+    """A session whose module 0 is of generation 1."""
+    s = e.session()
+    s.lanes[0].send(unload())
+    gone = s.lanes[0].recv()
+    assert gone.kind == pb.UNLOADED and gone.reply_to == 9 and gone.module == 0, gone
+    s.load(GRAPH(), (4, 6), generation=1)
+    return s
+
+
+def loaded_of_an_earlier_generation(e):
+    s = succeeded(e)
+    s.lanes[0].send(unload(1))
+    assert s.lanes[0].recv().kind == pb.UNLOADED
+    for generation in (0, 1):
+        fails(lambda: s.load(GRAPH(), (4, 6), generation=generation), FAILED)
+
+
 def too_large(e):
     whole = opening().SerializeToString() + b"\xaa\x3e\x80\x80\x10" + bytes(256 << 10)
     assert e.caller.raw("OpenSession", whole)[0] == MORE
@@ -109,7 +131,7 @@ def too_large(e):
 
 def another_protocol(e):
     code, text = e.caller.raw("Hello", pb.HelloRequest(about=pb.About(protocol=7, software="x")).SerializeToString())
-    assert code == UNIMPLEMENTED and "6" in text and "7" in text, (code, text)
+    assert code == UNIMPLEMENTED and "7" in text and "8" in text, (code, text)
 
 
 def too_many_fields(e):
@@ -148,6 +170,7 @@ if pyclient.MISSING is None:
     rule("r2_6_closed_twice", closed_twice)
     rule("r2_7_somebody_elses", somebody_elses)
     rule("r2_8_loaded_twice", loaded_twice)
+    rule("r2_11_loaded_of_an_earlier_generation", loaded_of_an_earlier_generation)
     rules({
         "r2_9_attached_from_before_a_restart": (lambda e: dict(incarnation=bytes(16)), ABORTED),
         "r2_10_attached_as_no_peer": (lambda e: dict(role=pb.ROLE_PEER), NONE),
@@ -291,6 +314,7 @@ if pyclient.MISSING is None:
         "r5_33_another_ATTACH": (this(lambda: pb.Frame(kind=pb.ATTACH, attach=pb.Attach(
             session=bytes(16), epoch=1, role=pb.ROLE_MASTER, incarnation=bytes(16)))), FAILED),
         "r5_34_sixteen_more_rates": (commit(more_lrs=[1] * 16),),
+        "r5_38_a_gradient_of_no_context": (put(what=4),),
     }, stream_ends)
 
 
@@ -327,6 +351,11 @@ def brings(of=Y, phase=1, value=100, order=0):
 
 def says(kind, context=1, **fields):
     return pb.Frame(kind=kind, context=context, message=9, **fields)
+
+
+def writes(of, name="0.bias"):
+    """The gradient of a bias."""
+    return frame(pb.STATE_PUT, *of, context=1, message=9, module=0, state=pb.State(what=4, name=name, count=1))
 
 
 def done():
@@ -371,6 +400,9 @@ if pyclient.MISSING is None:
         "r6_16_a_call_named_twice": (lambda: [first(), passes(n=2), passes(n=2)], FAILED, EXISTS),
         "r6_17_a_gradient_of_another_shape": (lambda: [first(), passes(), brings(of=X)], INVALID),
         "r6_18_a_gradient_of_an_input": (lambda: [first(), brings(value=5)], NONE),
+        "r6_29_a_gradient_written_in_a_pass": (lambda: [first(), passes(), writes(X)], FAILED),
+        "r6_30_a_gradient_that_is_not_there": (lambda: [first(), writes(X)], NONE),
+        "r6_31_a_gradient_written_in_another_shape": (lambda: [*done(), writes(X)], INVALID),
     }, is_refused)
     rules({
         "r6_19_a_module_that_is_not_here": (lambda: [call(1, 101, 77, [(0, True, *X)])], NONE),
@@ -383,6 +415,52 @@ if pyclient.MISSING is None:
             lambda: [placed(call(1, 100, 0, [(0, True, *X)]), 1),
                      placed(call(1, 101, 0, [(0, True, *X)]), 1)], EXISTS, FAILED),
     }, is_poison)
+
+
+# ---- 6: frames of a module that has gone ---------------------------------------------------------
+
+def a_late_call(e):
+    lane = succeeded(e).lanes[0]
+    lane.send(a_call(101))
+    poisons(lane, 1, 101, NONE)
+    lane.send(changed(a_call(102), generation=1)[0])
+    lane.send(deliver(1, 102))
+    got = lane.recv()
+    assert got.kind == pb.VALUE and got.message == 102 and got.tensors, got
+
+
+def a_late_step(e):
+    lane = succeeded(e).lanes[0]
+    lane.send(says(pb.APPLY, commit=STEP))
+    refuses(lane, NONE)
+
+
+def late_state(e):
+    state = pb.State(what=pb.STATE_WEIGHTS, name="0.bias", count=1)
+    for f in (pb.Frame(kind=pb.STATE_GET, message=9, state=state), unload(), unload(7),
+              pb.Frame(kind=pb.UNLOAD, message=9, module=5),
+              frame(pb.STATE_PUT, f32([1] * 8), [8], message=9, state=state)):
+        lane = succeeded(e).lanes[0]
+        lane.send(f)
+        refuses(lane, NONE)
+
+
+def in_use(e):
+    lane = e.session().lanes[0]
+    lane.send(first())
+    lane.send(unload())
+    refuses(lane, FAILED)
+    lane.send(says(pb.END_CONTEXT))
+    assert lane.recv().kind == pb.ENDED
+    lane.send(unload())
+    assert lane.recv().kind == pb.UNLOADED
+
+
+if pyclient.MISSING is None:
+    rule("r6_25_a_CALL_of_the_module_before", a_late_call)
+    rule("r6_26_an_APPLY_of_the_module_before", a_late_step)
+    rule("r6_27_state_of_the_module_before", late_state)
+    rule("r6_28_a_module_that_is_in_use", in_use)
 
 
 # ---- 12: references ------------------------------------------------------------------------------

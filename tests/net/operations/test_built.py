@@ -77,4 +77,40 @@ def programs_find_the_library_where_it_was_installed():
         assert "libcleave.so.0 => " + tree in found, found
 
 
+@suite.test
+def programs_start_from_the_build_folder():
+    """With pkg-config's words for what is not installed, in C and in C++, without a warning."""
+    if SANITIZED:
+        return "a program without a sanitizer cannot load a library with one"
+    flags = run("pkg-config", "--cflags", "--libs", "cleave", env={"PKG_CONFIG_PATH": os.path.abspath(BIN)})
+    assert flags.returncode == 0, flags.stderr
+    strict = ("-Wall", "-Wextra", "-Werror", "-pedantic-errors")
+    with tempfile.TemporaryDirectory() as folder:
+        for compiler, name, standards in (("gcc", "shapes.c", ("c11", "c17")), ("g++", "shapes.cc", ("c++17", "c++20"))):
+            source, program = (os.path.join(folder, n) for n in (name, "shapes"))
+            with open(source, "w") as f:
+                f.write(SHAPES)
+            for standard in standards:
+                done = run(compiler, f"-std={standard}", *strict, "-o", program, source, *flags.stdout.split())
+                assert done.returncode == 0, (standard, done.stderr)
+                done = run(program)
+                assert done.returncode == 0 and done.stdout == "1 3 8 6\n", (standard, done)
+
+
+SHAPES = """#include <cleave.h>
+#include <stdio.h>
+#include <string.h>
+#if CLEAVE_VERSION_NUMBER < CLEAVE_VERSION_AT(0, 6, 0) || CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(1, 0, 0)
+#error "the header is of another version"
+#endif
+int main(void) {
+  float numbers[6] = {0};
+  cleave_tensor flat = CLEAVE_TENSOR_F32(numbers, 6);
+  cleave_input image = CLEAVE_INPUT(CLEAVE_F32, 1, 2, 3), most = CLEAVE_INPUT(CLEAVE_F32, 1, 1, 1, 1, 1, 1, 1, 2);
+  if (strcmp(CLEAVE_VERSION, cleave_version()) != 0) return 1;
+  printf("%d %d %d %d\\n", flat.rank, image.rank, most.rank, (int)cleave_tensor_count(&flat));
+  return 0;
+}
+"""
+
 suite.main()

@@ -248,7 +248,7 @@ def zb_h1_computes_the_gradients_of_parameters_after_the_next_of_inputs():
             assert order.index(f"W{k}") > order.index(f"I{k + stage}"), (step, stage, k, order)
 
 
-# ---- where rounds end ------------------------------------------------------------------------------
+# ---- where rounds end ----------------------------------------------------------------------------
 
 FLUSH, STEPS = 5, 30  # twelve batches in an epoch: its rounds end after 5, 10 and 12 of them
 

@@ -104,9 +104,14 @@ def the_tutorial_in_two_stages():
     made = run(sys.executable, os.path.join(DEPLOY, "random_data.py"), data, "--samples", "16",
                "--shape", "3", "32", "32", "--classes", "1000")
     assert made.returncode == 0, made.stderr
-    said = shipped("resnet50-two-stages", f"data.root={data}", "train.batch=8",
-                   "pipeline.micro_batches=2")
-    assert re.search(r"step 2/2 .* loss 0\.\d", said), said
+    losses = []
+    for name, places in (("away", ()), ("home", ("stages.0.at=master", "stages.1.at=master"))):
+        shipped("resnet50-two-stages", f"data.root={data}", "train.batch=8", "pipeline.micro_batches=2",
+                f"train.seed={SEED}", f"name={name}", *places)
+        with open(os.path.join(cluster.dir, "runs", name, "metrics.jsonl")) as f:
+            losses.append([json.loads(line)["loss"] for line in f])
+    assert len(losses[0]) == 2 and losses[0] == losses[1], losses
+    assert all(0 < loss < 1 for loss in losses[0]), losses
 
 
 @suite.test

@@ -52,7 +52,7 @@ typedef struct way {
 } way;
 
 static cleave_module *loss_of(const char *name) {
-  cleave_module_options o = {.name = name};
+  cleave_module_options o = {.size = sizeof o, .name = name};
   cleave_input y = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
   cleave_module *bce;
   MUST(cleave_load_loss(rt, &o, "bce", &y, &bce, &e));
@@ -61,7 +61,7 @@ static cleave_module *loss_of(const char *name) {
 
 static void load_whole(way *w, const char *name) {
   char text[sizeof layers] = "";
-  cleave_module_options o = {.name = name, .seed = 9};
+  cleave_module_options o = {.size = sizeof o, .name = name, .seed = 9};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   size_t n = 0;
   for (const char *from = layers; *from; text[n++] = *from++)
@@ -106,7 +106,7 @@ static cleave_reference leaf(cleave_context c, float *numbers, int64_t width, un
 /* A step's loss; *ret_norm: of its gradients. */
 static double train(const way *w, cleave_module *bce, unsigned step, double *ret_norm) {
   float x[ROWS * WIDTH], y[ROWS];
-  cleave_context_options o = {.step = step + 1};
+  cleave_context_options o = {.size = sizeof o, .step = step + 1};
   cleave_context c;
   cleave_reference in, both[2], loss;
   cleave_tensor value = {0};
@@ -122,7 +122,7 @@ static double train(const way *w, cleave_module *bce, unsigned step, double *ret
   MUST(cleave_context_close(rt, c, 0, &e));
   double result = *(float *)value.data;
   *ret_norm = stepped.norm;
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
   return result;
 }
 
@@ -153,8 +153,8 @@ static void assert_same(const way *one, const way *other, cleave_state_kind kind
       if (!(fabs(((float *)p->data)[k] - ((float *)q->data)[k]) <= limit))
         fail_msg("%s: %g, %g", a.items[i].name, ((float *)p->data)[k], ((float *)q->data)[k]);
   }
-  cleave_state_done(&a);
-  cleave_state_done(&b);
+  cleave_state_free(&a);
+  cleave_state_free(&b);
 }
 
 static void write_to(const way *from, const way *to) {
@@ -165,21 +165,21 @@ static void write_to(const way *from, const way *to) {
                                        &e));
     else
       MUST(cleave_state_write(rt, to->module, (cleave_state_kind)kind, s.items, s.n, 0, &e));
-    cleave_state_done(&s);
+    cleave_state_free(&s);
   }
 }
 
 /* What comes out of an evaluation: [ROWS]. */
 static void evaluate(const way *w, float *ret) {
   float x[ROWS * WIDTH];
-  const cleave_context_options o = {.evaluation = true};
+  const cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_context c;
   cleave_tensor value = {0};
   MUST(cleave_context_open(rt, &o, &c, &e));
   MUST(cleave_to_here(rt, call(w, c, leaf(c, x, WIDTH, 7)), 0, &value, &e));
   memcpy(ret, value.data, ROWS * sizeof *ret);
   MUST(cleave_context_close(rt, c, 0, &e));
-  cleave_tensor_done(&value);
+  cleave_tensor_free(&value);
 }
 
 /* First values, dropout, clipping and Adam are those of the undivided layers. */
@@ -249,7 +249,7 @@ static void each_part_has_its_slice(void **state) {
   MUST(cleave_weight_read(rt, part, "w1.weight", 0, &t, &e));
   assert_int_equal(t.shape[0], 4);
   assert_int_equal(t.shape[1], 12);
-  cleave_tensor_done(&t);
+  cleave_tensor_free(&t);
   while (cleave_parallel_module(w.parallel, n)) n++;
   assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1); /* dropout is whole, so w4 takes shares of it */
   MUST(cleave_parallel_release(rt, w.parallel, &e));
@@ -301,8 +301,8 @@ static void frozen_parameters_stay(void **state) {
     bool same = memcmp(before.items[i].tensor.data, after.items[i].tensor.data, bytes) == 0;
     assert_int_equal(same, strncmp(before.items[i].name, "w1.", 3) == 0);
   }
-  cleave_state_done(&before);
-  cleave_state_done(&after);
+  cleave_state_free(&before);
+  cleave_state_free(&after);
   o.name = "frozen 2";
   o.frozen = none;
   assert_int_equal(cleave_parallel_load(rt, &o, layers, &x, &w.parallel, &e), CLEAVE_NOT_FOUND);
@@ -336,7 +336,7 @@ static void refusals_point_at_the_text(void **state) {
 
 static void one_node_cannot_divide(void **state) {
   (void)state;
-  cleave_module_options o = {.name = "one"};
+  cleave_module_options o = {.size = sizeof o, .name = "one"};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_module *m;
   assert_int_equal(

@@ -78,6 +78,33 @@ static void batches(void **state) {
   clv_graph_free(g);
 }
 
+static int64_t extent(const clv_graph *g, int node) { return g->nodes[node].shape.dim[0]; }
+
+/* Two batches joined, and a third input added to them: what meets in the sum must be alike. */
+static void joined_batches(void **state) {
+  (void)state;
+  clv_attrs a = {.dim = 0}, none = {0};
+  clv_shape two = CLV_SHAPE(2, 3), five = CLV_SHAPE(5, 3), seven = CLV_SHAPE(7, 3);
+  static const int64_t kept[CLV_MAX_INPUTS] = {4, 6, 10}, uneven[CLV_MAX_INPUTS] = {4, 5, 10};
+  int in[3], both, sum;
+  clv_graph *g = new_graph(CLV_F32, two, &in[0]);
+  assert_ok(clv_graph_add_input(g, "b", CLV_F32, &five, &in[1], err));
+  assert_ok(clv_graph_add_input(g, "c", CLV_F32, &seven, &in[2], err));
+  assert_false(g->joins);
+  assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &both, err));
+  assert_true(g->joins);
+  assert_ok(clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){both, in[2]}, 2, &sum, err));
+  assert_int_equal(extent(g, sum), 7);
+  assert_ok(clv_graph_set_batches(g, kept, err));
+  assert_int_equal(extent(g, in[1]), 6);
+  assert_int_equal(extent(g, sum), 10);
+  assert_fails(clv_graph_set_batches(g, uneven, err), CLV_INVALID, "layer 1: add");
+  assert_fails(clv_graph_set_batch(g, 4, err), CLV_INVALID, "layer 1: add");
+  for (int i = 0; i < 3; i++) assert_int_equal(extent(g, in[i]), kept[i]);
+  assert_int_equal(extent(g, sum), 10);
+  clv_graph_free(g);
+}
+
 static void assert_same_node(const clv_node *a, const clv_node *b) {
   assert_string_equal(a->name, b->name);
   assert_int_equal(a->layer, b->layer);
@@ -284,6 +311,7 @@ int main(void) {
       cmocka_unit_test(names_and_links),
       cmocka_unit_test(limits),
       cmocka_unit_test(batches),
+      cmocka_unit_test(joined_batches),
       cmocka_unit_test(slices),
       cmocka_unit_test(slices_of_branches),
       cmocka_unit_test(parameter_layout),

@@ -176,11 +176,12 @@ typedef struct shape_case {
 static const shape_case shapes[] = {
     {CLV_OP_LINEAR, {.out = 5}, SHAPE(3, 7), SHAPE(3, 5), NULL},
     {CLV_OP_LINEAR, {.out = 5}, SHAPE(3, 9, 7), SHAPE(3, 9, 5), NULL},
+    {CLV_OP_LINEAR, {.out = 5}, SHAPE(64, 32, 7, 7), SHAPE(64, 32, 7, 5), NULL},
     {CLV_OP_LINEAR,
      {.out = 5},
-     SHAPE(64, 32, 7, 7),
+     SHAPE(7),
      REFUSE,
-     "linear needs rank 2 [N, F], got [64, 32, 7, 7]; put a flatten before it"},
+     "linear needs rank 2 or more ([N, ..., F]), got [7]"},
     {CLV_OP_LINEAR,
      {.out = INT32_MAX},
      SHAPE(2, INT32_MAX),
@@ -403,8 +404,7 @@ static void hostile_inputs(void **state) {
                                   SHAPE(INT32_MAX, INT32_MAX),
                                   {.rank = 9},
                                   {.rank = -3},
-                                  {.rank = INT32_MAX},
-                                  {.rank = 0}};
+                                  {.rank = INT32_MAX}};
   clv_graph *g;
   assert_ok(clv_graph_new(&g, err));
   for (size_t i = 0; i < CLV_COUNT(bad); i++)
@@ -467,6 +467,7 @@ static void concats(void **state) {
   (void)state;
   static const clv_shape in[] = {SHAPE(2, 3, 4), SHAPE(2, 1, 4), SHAPE(2, 5, 4)};
   static const clv_shape other[] = {SHAPE(2, 3), SHAPE(2, 3, 4)};
+  static const clv_shape rows[] = {SHAPE(2, 3), SHAPE(5, 3), SHAPE(1, 3)};
   static const clv_shape same[] = {SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1),
                                    SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1)};
   check_concat(1, in, 3, "[2, 9, 4]", NULL);
@@ -474,7 +475,10 @@ static void concats(void **state) {
   check_concat(2, in, 2, NULL,
                "concat along dim 2 needs inputs alike in all others, got [2, 3, 4] and [2, 1, 4]");
   check_concat(1, other, 2, NULL, "got [2, 3] and [2, 3, 4]");
-  check_concat(0, in, 2, NULL, "concat: dim 0 of [2, 3, 4] is the batch");
+  check_concat(0, rows, 3, "[8, 3]", NULL);
+  check_concat(-2, rows, 2, "[7, 3]", NULL);
+  check_concat(0, in, 2, NULL,
+               "concat along dim 0 needs inputs alike in all others, got [2, 3, 4] and [2, 1, 4]");
   check_concat(3, in, 2, NULL, "concat: dim 3 is no dimension of [2, 3, 4]");
   check_concat(1, in, 1, NULL, "concat takes 2 to 8 inputs, got 1");
   check_concat(1, same, 8, "[2, 8]", NULL);

@@ -91,7 +91,7 @@ static const bad_bytes malformed[] = {
     {BYTES(""), "unknown frame kind 0"},
     {BYTES("\x08"), "runs past the end"},
     {BYTES("\x08\x80"), "runs past the end"},
-    {BYTES("\x08\x28"), "unknown frame kind 40"},
+    {BYTES("\x08\x2a"), "unknown frame kind 42"},
     {BYTES("\x08\x03"), "unknown frame kind 3"},
     {BYTES("\x08\x07"), "unknown frame kind 7"},
     {BYTES("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 32 bits"},
@@ -241,7 +241,7 @@ SPOIL(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
 SPOIL(total_high, f->chunk.total = UINT64_MAX)
 SPOIL(what_zero, f->state.what = (clv_state_what)0)
 SPOIL(what_five, f->state.what = (clv_state_what)5)
-SPOIL(put_gradients, f->state.what = CLV_STATE_GRADIENTS)
+SPOIL(put_gradients, f->state.what = CLV_STATE_GRADIENTS; f->context = 0)
 SPOIL(index_high, f->state.index = 7)
 SPOIL(count_high, f->state.count = CLV_WIRE_PARAMS + 1)
 SPOIL(nameless, f->state.name[0] = 0)
@@ -332,7 +332,7 @@ static const bad_frame broken[] = {
     {CLV_CHUNK, nothing, 0, "a CHUNK without bytes"},
     {CLV_STATE_GET, what_zero, SAME, "unknown kind of state 0"},
     {CLV_STATE_DONE, what_five, SAME, "unknown kind of state 5"},
-    {CLV_STATE_PUT, put_gradients, SAME, "unknown kind of state 4"},
+    {CLV_STATE_PUT, put_gradients, 0, "a STATE_PUT of a gradient without its context"},
     {CLV_STATE_ITEM, index_high, SAME, "state item 7 of 7"},
     {CLV_STATE_GET, count_high, SAME, "at most 4096"},
     {CLV_STATE_PUT, nameless, SAME, "without a name"},

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gradients of parameters in a context, by name: read, and written by a program that has
+ * changed them. What is written counts from the next vote on.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/engine/context_int.h"
+
+bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, uint32_t index,
+                                clv_state_item *ret) {
+  const clv_context *ctx = clv_context_find(e, id);
+  const clv_module_gradient *g = ctx ? ctx->gradients : NULL;
+  while (g && g->module != module) g = g->next;
+  if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
+  for (int i = 0; g && i < g->mod->params->n; i++) {
+    const clv_param *p = &g->mod->params->list[i];
+    if (!p->trainable || p->frozen || index-- != 0) continue;
+    *ret = (clv_state_item){.dtype = p->dtype,
+                            .shape = p->shape,
+                            .bytes = p->bytes,
+                            .data = (char *)g->block->data + p->offset};
+    snprintf(ret->name, sizeof ret->name, "%s", p->name);
+    return true;
+  }
+  return false;
+}
+
+clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const clv_tensor *t,
+                                   clv_err *err) {
+  const clv_context *ctx = clv_context_find(e, f->context);
+  clv_state_item item;
+  if (ctx && ctx->pass != PASS_NONE)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "a gradient of module %u is written while backward pass %u is in progress",
+                    f->module, ctx->phase);
+  for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, &item); i++)
+    if (strcmp(item.name, f->state.name) == 0)
+      return clv_state_item_set(&item, t->dtype, &t->shape, t->data, err);
+  return clv_fail(err, CLV_NOT_FOUND, "module %u has no gradient '%s' in context %llx", f->module,
+                  f->state.name, (unsigned long long)f->context);
+}

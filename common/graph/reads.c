@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a backward reads, told from the graph alone: whoever keeps the tape has no plan.
+ */
+#include <stdlib.h>
+
+#include "common/graph/graph_int.h"
+
+typedef struct node_facts {
+  bool live, learns, has_params, needs_grad;
+} node_facts;
+
+static void find_params(const clv_params *params, node_facts *nodes) {
+  for (int i = 0; i < params->n; i++) {
+    const clv_param *p = &params->list[i];
+    nodes[p->node].has_params = true;
+    nodes[p->node].learns |= p->trainable && !p->frozen;
+  }
+}
+
+static void find_live(const clv_graph *g, node_facts *nodes) {
+  nodes[g->output].live = true;
+  for (int i = g->output; i >= 0; i--)
+    for (int k = 0; nodes[i].live && k < g->nodes[i].n_in; k++)
+      nodes[g->nodes[i].in[k]].live = true;
+}
+
+/* Of some backend: one may compute all gradients of an op together where another need not. */
+static bool may_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
+
+/* An op reads its parameters for the gradients of its inputs, and for its own where they are
+ * computed together. */
+static bool reads(const clv_graph *g, node_facts *nodes, int i) {
+  const clv_node *n = &g->nodes[i];
+  bool any = nodes[i].learns && may_be_fused(clv_op_def_of(n->op));
+  nodes[i].needs_grad = nodes[i].learns;
+  for (int k = 0; k < n->n_in; k++) {
+    any |= nodes[n->in[k]].needs_grad;
+    nodes[i].needs_grad |= nodes[n->in[k]].needs_grad;
+  }
+  return any && nodes[i].live && nodes[i].has_params;
+}
+
+bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
+                                     uint32_t input_grads) {
+  clv_err ignored;
+  node_facts *nodes;
+  bool any = false;
+  int input = 0;
+  if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &ignored) != CLV_OK) return false;
+  find_params(params, nodes);
+  find_live(g, nodes);
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT)
+      nodes[i].needs_grad = input_grads >> input++ & 1;
+    else
+      any |= reads(g, nodes, i);
+  free(nodes);
+  return any;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of state, of gradients among others.
+ */
+#ifndef CLEAVE_API_GRADIENTS_INT_H
+#define CLEAVE_API_GRADIENTS_INT_H
+
+#include "master/api/api_int.h"
+
+/* With the lock: a STATE_GET leaves, as a request that is filled in for it; until api_state_leave
+ * its answers come there. Whatever the result, that follows. */
+cleave_status api_state_ask(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            api_state_request *r, cleave_error *error) CLEAVE_RESULT;
+/* With the lock, waits: its answer is here. what: names it when it is not. */
+cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
+                              uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
+void api_state_leave(cleave_runtime *rt, api_state_request *r);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How modules begin and end (module.c). All of it with the lock.
+ */
+#ifndef CLEAVE_LIFE_INT_H
+#define CLEAVE_LIFE_INT_H
+
+#include "master/api/api_int.h"
+
+/* An index of the runtime, and the generation there, for a module that has neither. BLOCKS while
+ * all indexes are taken and some are about to be free. */
+cleave_status api_module_enter(cleave_module *m, cleave_error *error) CLEAVE_RESULT;
+/* Of one that has never entered, or has left. */
+void api_module_free(cleave_module *m);
+
+/* The context has sent something to the module: it stays until the context is forgotten, */
+void api_module_used(api_context *c, cleave_module *m);
+void api_modules_unused(cleave_runtime *rt, api_context *c); /* which is now */
+
+/* A kept value is of the module: its record stays, not the module itself. */
+void api_module_keep(cleave_module *m);
+void api_module_unkeep(cleave_module *m);
+
+/* It is released, or its optimiser is: it leaves, if nothing needs it. */
+void api_module_look(cleave_module *m);
+void api_optimizer_look(cleave_optimizer *o);
+
+/* The node has answered to UNLOAD. ERROR: true when it is such an answer. */
+bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p);
+bool api_unload_refused(cleave_runtime *rt, const api_peer *from, const clv_frame *f);
+/* The node is lost, and with it what was to leave. */
+void api_modules_node_fail(cleave_runtime *rt, uint32_t node);
+
+/* The frame means this module, and none that had its index before or will have it. */
+static inline void api_name_module(clv_packet *p, const cleave_module *m) {
+  p->frame.module = m->index;
+  p->frame.generation = m->generation;
+}
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An argument that is NULL is refused by its name. Each function of cleave.h is called with each of
+ * its pointers NULL in turn, in a process of its own; the others point to zeros, which nobody may
+ * have looked at by then. tests/nulls.py writes the rows from the header.
+ */
+#include "master/api/cleave.h"
+#include "tests/unit/must.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static max_align_t zeros[256];
+static void *const anything = zeros;
+static cleave_error error;
+
+static void anything_at_all(void *user, cleave_future future, const cleave_error *why) {
+  (void)user, (void)future, (void)why;
+}
+
+typedef struct null_call {
+  const char *function, *argument;
+  cleave_status (*call)(void);
+} null_call;
+
+#include "nulls.inc"
+
+enum { SAYS_SO, SAYS_OTHERWISE, DIES };
+
+static int ask(const null_call *c) {
+  char wanted[80];
+  snprintf(wanted, sizeof wanted, "the argument %s is NULL", c->argument);
+  bool refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
+  return refused && strcmp(error.text, wanted) == 0 ? SAYS_SO : SAYS_OTHERWISE;
+}
+
+static int outcome_of(const null_call *c) {
+  int status;
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL); /* cmocka's would end its test, in this copy of it */
+    alarm(5);
+    _exit(ask(c));
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status) ? DIES : WEXITSTATUS(status);
+}
+
+static void every_null_is_refused_by_name(void **state) {
+  (void)state;
+  uint32_t bad = 0;
+  for (size_t i = 0; i < CLV_COUNT(null_calls); i++) {
+    const null_call *c = &null_calls[i];
+    int what = outcome_of(c);
+    if (what)
+      print_error("%s with %s NULL %s\n", c->function, c->argument,
+                  what == DIES ? "dies" : "does not say so");
+    bad += what != SAYS_SO;
+  }
+  assert_int_equal(bad, 0);
+}
+
+/* What gives no status has an answer all the same. */
+static void questions_about_nothing_have_an_answer(void **state) {
+  (void)state;
+  cleave_counts counts = {.bytes_up = 1};
+  cleave_count(NULL, &counts);
+  assert_true(counts.bytes_up == 0);
+  cleave_count(NULL, NULL);
+  assert_null(cleave_node_name(NULL, 0));
+  assert_null(cleave_module_name(NULL));
+  assert_null(cleave_module_node(NULL));
+  assert_null(cleave_module_device(NULL));
+  assert_null(cleave_module_weight(NULL, 0));
+  assert_null(cleave_parallel_module(NULL, 0));
+  assert_int_equal(cleave_parallel_text(NULL, NULL, 0), 0);
+  assert_int_equal(cleave_state_count(NULL, CLEAVE_STATE_WEIGHTS), 0);
+  assert_int_equal(cleave_tensor_count(NULL), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_null_is_refused_by_name),
+      cmocka_unit_test(questions_about_nothing_have_an_answer),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

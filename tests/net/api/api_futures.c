@@ -1,0 +1,708 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Futures: api_futures SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a
+ * digest of what came out. api_futures SESSION.yaml A B lost PID kills the worker A of that
+ * process.
+ */
+#include <pthread.h>
+
+#include "api_int.h"
+
+enum { SLOW_MS = 300 }; /* in which nothing else is late */
+
+static cleave_module *slow, *picks;
+static net small;
+static cleave_optimizer *optimizer;
+static bool single;
+
+static bool load_modules(void) {
+  cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
+  cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
+  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
+  DO(load("slow", at_b, "[{op: wait, forward_ms: 300, input_ms: 1, weight_ms: 1}]", 2, &slow));
+  DO(make_net("net", at_b, &small));
+  cleave_module *all[] = {small.a, small.b};
+  cleave_group g = {.modules = all, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
+  MUST(cleave_module_place(rt, slow, true, 0, e));
+  return true;
+}
+
+static bool finished(cleave_future f) {
+  MUST(cleave_future_wait(rt, f, 0, e));
+  return true;
+}
+
+static bool release(cleave_future f) {
+  MUST(cleave_future_release(rt, f, e));
+  return true;
+}
+
+static bool backward_async(cleave_context c, cleave_reference root, bool retain,
+                           cleave_future *ret) {
+  const cleave_backward_options o = {.size = sizeof o, .retain = retain};
+  MUST(cleave_backward_async(rt, c, &root, 1, &o, ret, e));
+  return true;
+}
+
+/* x -> slow -> loss, and the value of slow. */
+static bool run_slow(cleave_context c, cleave_reference *ret_y, cleave_reference *ret_loss) {
+  static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, zeros[8];
+  cleave_reference in, target;
+  DO(leaf(c, x, 4, 2, true, &in));
+  DO(leaf(c, zeros, 4, 2, false, &target));
+  MUST(cleave_call(rt, c, slow, &in, 1, ret_y, e));
+  MUST(cleave_call(rt, c, small.loss, (cleave_reference[]){*ret_y, target}, 2, ret_loss, e));
+  return true;
+}
+
+static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+  size_t n = cleave_tensor_count(a);
+  CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
+  return true;
+}
+
+/* ---- the two forms --------------------------------------------------------------------------- */
+
+/* A whole step by futures, one behind the other and none waited for before the last: the bits are
+ * those of the blocking forms. */
+static bool step_by_futures(unsigned seed, cleave_stepped *ret, cleave_tensor *ret_value) {
+  cleave_context c;
+  cleave_reference loss;
+  cleave_future value, passed, stepped, closed;
+  DO(open_context(&c));
+  DO(run_net(&small, c, seed, NULL, NULL, &loss));
+  MUST(cleave_to_here_async(rt, loss, 0, &value, e));
+  DO(backward_async(c, loss, false, &passed));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
+  DO(finished(stepped));
+  MUST(cleave_future_stepped(rt, stepped, ret, e));
+  DO(finished(value)); /* computed before the backward, and on its way */
+  MUST(cleave_context_close_async(rt, c, 0, &closed, e));
+  DO(finished(closed));
+  MUST(cleave_future_tensor(rt, value, ret_value, e));
+  MUST(cleave_future_stepped(rt, stepped, ret, e)); /* results outlive the context */
+  DO(release(passed));
+  DO(release(stepped));
+  DO(release(closed));
+  return release(value);
+}
+
+static bool step_blocking(unsigned seed, cleave_stepped *ret, cleave_tensor *ret_value) {
+  cleave_context c;
+  cleave_reference loss;
+  DO(open_context(&c));
+  DO(run_net(&small, c, seed, NULL, NULL, &loss));
+  MUST(cleave_to_here(rt, loss, 0, ret_value, e));
+  DO(backward(c, loss, false));
+  MUST(cleave_step(rt, optimizer, c, 0, ret, e));
+  return close_context(c);
+}
+
+static bool write_state(const cleave_state *s) {
+  MUST(cleave_state_write(rt, small.a, CLEAVE_STATE_WEIGHTS, s->items, s->n, 0, e));
+  return true;
+}
+
+static bool state_async(cleave_module *m, cleave_state *ret) {
+  cleave_future f;
+  MUST(cleave_state_read_async(rt, m, CLEAVE_STATE_WEIGHTS, 0, &f, e));
+  DO(finished(f));
+  MUST(cleave_future_state(rt, f, ret, e));
+  return release(f);
+}
+
+static bool futures_give_what_the_blocking_forms_give(void) {
+  cleave_state before[2] = {{0}}, after[2] = {{0}};
+  cleave_stepped stepped[2];
+  cleave_tensor value[2] = {{0}}, weight = {0};
+  cleave_module *both[] = {small.a, small.b};
+  cleave_future f;
+  for (int i = 0; i < 2; i++) DO(state_async(both[i], &before[i]));
+  DO(step_by_futures(3, &stepped[0], &value[0]));
+  for (int i = 0; i < 2; i++) DO(state_async(both[i], &after[i]));
+  DO(write_state(&before[0]));
+  MUST(cleave_state_write(rt, small.b, CLEAVE_STATE_WEIGHTS, before[1].items, before[1].n, 0, e));
+  DO(step_blocking(3, &stepped[1], &value[1]));
+  CHECK(stepped[0].applied && stepped[0].norm == stepped[1].norm);
+  CHECK(stepped[0].number + 1 == stepped[1].number);
+  DO(same(&value[0], &value[1]));
+  for (int i = 0; i < 2; i++)
+    for (size_t k = 0; k < after[i].n; k++) {
+      MUST(cleave_weight_read_async(rt, both[i], after[i].items[k].name, 0, &f, e));
+      MUST(cleave_wait(rt, f, 0, &weight, e));
+      DO(same(&weight, &after[i].items[k].tensor));
+      note(&weight);
+    }
+  for (int i = 0; i < 2; i++) {
+    cleave_state_free(&before[i]);
+    cleave_state_free(&after[i]);
+    cleave_tensor_free(&value[i]);
+  }
+  cleave_tensor_free(&weight);
+  return true;
+}
+
+static bool a_kept_value_comes_by_a_future(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_kept k;
+  cleave_future f[2];
+  cleave_tensor t[3] = {{0}};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  MUST(cleave_keep(rt, y, &k, e));
+  for (int i = 0; i < 2; i++) MUST(cleave_kept_fetch_async(rt, k, 0, &f[i], e));
+  DO(close_context(c)); /* which decides nothing */
+  MUST(cleave_wait(rt, f[0], 0, &t[0], e));
+  DO(finished(f[1]));
+  MUST(cleave_future_tensor(rt, f[1], &t[1], e));
+  MUST(cleave_kept_fetch(rt, k, 0, &t[2], e));
+  DO(same(&t[0], &t[1]));
+  DO(same(&t[0], &t[2]));
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&t[i]);
+  MUST(cleave_kept_release(rt, k, e));
+  return release(f[1]);
+}
+
+/* ---- polling, one of many -------------------------------------------------------------------- */
+
+static bool polling_sees_the_end(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f;
+  bool ready = false, early = true;
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, false, &f));
+  if (!single) MUST(cleave_future_poll(rt, f, &early, e));
+  CHECK(single || !early);
+  while (!ready) {
+    MUST(cleave_future_poll(rt, f, &ready, e));
+    usleep(1000);
+  }
+  DO(finished(f));
+  DO(finished(f)); /* as often as wanted */
+  DO(release(f));
+  REFUSED(cleave_future_poll(rt, f, &ready, e), CLEAVE_NOT_FOUND, "released");
+  return close_context(c);
+}
+
+static bool one_of_many_is_enough(void) {
+  enum { MANY = 4 };
+  cleave_context c[MANY], late;
+  cleave_future f[MANY + 1] = {{0}};
+  cleave_reference y, loss;
+  bool seen[MANY + 1] = {false};
+  size_t index;
+  DO(open_context(&late));
+  DO(run_slow(late, &y, &loss));
+  DO(backward_async(late, loss, false, &f[MANY]));
+  if (!single || strcmp(at_b, "master") != 0) /* one thread computes, or looks at the clock */
+    REFUSED(cleave_wait_any(rt, f, MANY + 1, 1, &index, e), CLEAVE_DEADLINE, "none of 5 futures");
+  for (int i = 0; i < MANY; i++) {
+    DO(open_context(&c[i]));
+    DO(run_net(&small, c[i], (unsigned)i, NULL, NULL, &loss));
+    DO(backward_async(c[i], loss, false, &f[i]));
+  }
+  for (int i = 0; i < MANY + 1; i++) {
+    MUST(cleave_wait_any(rt, f, MANY + 1, 0, &index, e));
+    CHECK(index <= MANY && !seen[index]);
+    seen[index] = true;
+    DO(release(f[index]));
+    f[index].id = 0;
+  }
+  REFUSED(cleave_wait_any(rt, f, MANY + 1, 0, &index, e), CLEAVE_INVALID, "no future");
+  f[2].id = UINT64_C(1) << 40;
+  REFUSED(cleave_wait_any(rt, f, MANY + 1, 0, &index, e), CLEAVE_INVALID, "no future of this");
+  for (int i = 0; i < MANY; i++) DO(close_context(c[i]));
+  return close_context(late);
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------- */
+
+typedef struct heard {
+  int calls, order[8];
+  cleave_status status;
+  cleave_future future;
+} heard;
+
+typedef struct listener {
+  heard *at;
+  int number;
+} listener;
+
+static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
+
+static void listen_to(void *user, cleave_future future, const cleave_error *error) {
+  const listener *l = user;
+  pthread_mutex_lock(&hearing);
+  l->at->order[l->at->calls++ & 7] = l->number;
+  l->at->status = error->status;
+  l->at->future = future;
+  pthread_mutex_unlock(&hearing);
+}
+
+static int calls_of(const heard *h) {
+  pthread_mutex_lock(&hearing);
+  int n = h->calls;
+  pthread_mutex_unlock(&hearing);
+  return n;
+}
+
+/* Callbacks follow soon; with one thread they have been called by whoever waited. */
+static bool were_called(const heard *h, cleave_future f, int n) {
+  for (int i = 0; i < 20000 && calls_of(h) < n; i++) {
+    bool ready;
+    if (single && f.id) MUST(cleave_future_poll(rt, f, &ready, e));
+    usleep(1000);
+  }
+  usleep(2000);
+  CHECK(calls_of(h) == n);
+  return true;
+}
+
+static bool callbacks_are_called_once_and_in_order(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f;
+  heard h = {0};
+  listener l[4] = {{&h, 0}, {&h, 1}, {&h, 2}, {&h, 3}};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, false, &f));
+  for (int i = 0; i < 3; i++) MUST(cleave_future_then(rt, f, listen_to, &l[i], e));
+  CHECK(calls_of(&h) == 0);
+  DO(finished(f));
+  DO(were_called(&h, f, 3));
+  MUST(cleave_future_then(rt, f, listen_to, &l[3], e)); /* of one that is done */
+  DO(were_called(&h, f, 4));
+  for (int i = 0; i < 4; i++) CHECK(h.order[i] == i);
+  CHECK(h.status == CLEAVE_OK && h.future.id == f.id);
+  REFUSED(cleave_future_then(rt, f, NULL, NULL, e), CLEAVE_INVALID, "NULL");
+  DO(release(f));
+  return close_context(c);
+}
+
+/* Each callback begins the next call on what the last one gave. */
+typedef struct chain {
+  cleave_context context;
+  cleave_reference at;
+  cleave_future last;
+  int left;
+  bool failed, over;
+} chain;
+
+static void next_call(void *user, cleave_future future, const cleave_error *error) {
+  chain *s = user;
+  cleave_error why_not;
+  cleave_future f = {0};
+  (void)cleave_future_release(rt, future, NULL);
+  bool bad = error->status != CLEAVE_OK;
+  if (!bad && s->left)
+    bad = cleave_rpc_async(rt, s->context, small.b, &s->at, 1, NULL, &f, &why_not) != CLEAVE_OK ||
+          cleave_future_then(rt, f, next_call, s, &why_not) != CLEAVE_OK;
+  pthread_mutex_lock(&hearing);
+  s->failed |= bad;
+  s->over = bad || !s->left--;
+  if (f.id) s->last = f;
+  pthread_mutex_unlock(&hearing);
+}
+
+static bool a_callback_begins_the_next_call(void) {
+  chain s = {.left = 5};
+  float x[12] = {0};
+  cleave_reference in;
+  cleave_future f;
+  DO(open_context(&s.context));
+  DO(leaf(s.context, x, 4, 3, false, &in));
+  MUST(cleave_rpc_async(rt, s.context, small.a, &in, 1, &s.at, &f, e));
+  MUST(cleave_future_then(rt, f, next_call, &s, e));
+  for (bool over = false; !over;) {
+    bool ready;
+    pthread_mutex_lock(&hearing);
+    over = s.over;
+    f = s.last.id ? s.last : f;
+    pthread_mutex_unlock(&hearing);
+    if (single && !over) (void)!cleave_future_poll(rt, f, &ready, NULL);
+    usleep(500);
+  }
+  CHECK(!s.failed && s.left == -1);
+  return close_context(s.context);
+}
+
+static bool a_failure_is_heard_of(void) {
+  static const int64_t rows[] = {0, 1, 9, 2};
+  cleave_tensor numbers = CLEAVE_TENSOR_I64(rows, 4), t = {0};
+  cleave_context c;
+  cleave_reference x;
+  cleave_future f;
+  heard h = {0};
+  listener l = {&h, 0};
+  DO(open_context(&c));
+  MUST(cleave_leaf(rt, c, &numbers, false, &x, e));
+  MUST(cleave_rpc_async(rt, c, picks, &x, 1, NULL, &f, e));
+  MUST(cleave_future_then(rt, f, listen_to, &l, e));
+  cleave_error why_not;
+  cleave_status status = cleave_future_wait(rt, f, 0, &why_not);
+  CHECK(status != CLEAVE_OK && strstr(why_not.text, "row number of sample 2"));
+  CHECK(cleave_future_tensor(rt, f, &t, &why_not) == status);
+  CHECK(cleave_wait(rt, f, 0, &t, &why_not) == status);
+  DO(were_called(&h, f, 1));
+  CHECK(h.status == status);
+  DO(release(f));
+  return close_context(c);
+}
+
+/* ---- cancelling ------------------------------------------------------------------------------ */
+
+/* The step waits for the backward: withdrawn, it never happens, and another one may. */
+static bool what_has_not_been_sent_is_withdrawn(void) {
+  cleave_context c;
+  cleave_reference y, loss, other;
+  cleave_future passed, stepped, read;
+  cleave_tensor before = {0}, after = {0};
+  cleave_stepped done;
+  heard h = {0};
+  listener l = {&h, 0};
+  DO(read_weight(small.a, "0.weight", &before));
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(run_net(&small, c, 9, NULL, NULL, &other));
+  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other}, 2, NULL, &passed, e));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
+  MUST(cleave_future_then(rt, stepped, listen_to, &l, e));
+  MUST(cleave_future_cancel(rt, stepped, e));
+  REFUSED(cleave_future_wait(rt, stepped, 0, e), CLEAVE_CANCELLED, "was cancelled");
+  REFUSED(cleave_future_stepped(rt, stepped, &done, e), CLEAVE_CANCELLED, "was cancelled");
+  DO(were_called(&h, stepped, 1));
+  CHECK(h.status == CLEAVE_CANCELLED);
+  DO(finished(passed));
+  MUST(cleave_weight_read_async(rt, small.a, "0.weight", 0, &read, e));
+  MUST(cleave_wait(rt, read, 0, &after, e));
+  DO(same(&before, &after));
+  MUST(cleave_step(rt, optimizer, c, 0, &done, e)); /* the context lives */
+  CHECK(done.applied);
+  MUST(cleave_future_cancel(rt, passed, e)); /* of one that is done: nothing */
+  DO(finished(passed));
+  DO(release(passed));
+  DO(release(stepped));
+  DO(close_context(c));
+  DO(read_weight(small.a, "0.weight", &after));
+  CHECK(memcmp(before.data, after.data, 60) != 0);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  return true;
+}
+
+/* The gradients come all the same; the next backward is behind them and adds its own. */
+static bool what_has_been_sent_goes_on_unheard(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f[3];
+  cleave_tensor once = {0}, twice = {0};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, true, &f[0]));
+  MUST(cleave_future_cancel(rt, f[0], e));
+  REFUSED(cleave_future_wait(rt, f[0], 0, e), CLEAVE_CANCELLED, "a backward of context");
+  MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
+  MUST(cleave_future_cancel(rt, f[1], e));
+  REFUSED(cleave_wait(rt, f[1], 0, &once, e), CLEAVE_CANCELLED, "the value of slow");
+  DO(gradient(c, slow, "0.weight", &once)); /* of the backward that runs */
+  DO(backward_async(c, loss, true, &f[2]));
+  DO(finished(f[2]));
+  DO(gradient(c, slow, "0.weight", &twice));
+  CHECK(near(*(float *)twice.data, 2 * *(float *)once.data));
+  DO(close_context(c));
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward(c, loss, false));
+  DO(gradient(c, slow, "0.weight", &once));
+  CHECK(near(*(float *)twice.data, 2 * *(float *)once.data));
+  DO(close_context(c));
+  for (int i = 0; i < 3; i++) DO(release(f[i]));
+  cleave_tensor_free(&once);
+  cleave_tensor_free(&twice);
+  return true;
+}
+
+/* It waits for the owner of what is kept. */
+static bool a_closing_that_waits_is_withdrawn(void) {
+  cleave_context c;
+  cleave_reference y, loss, z;
+  cleave_kept k;
+  cleave_future f;
+  cleave_tensor t = {0};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  MUST(cleave_keep(rt, y, &k, e));
+  MUST(cleave_context_close_async(rt, c, 0, &f, e));
+  MUST(cleave_future_cancel(rt, f, e));
+  cleave_status status = cleave_call(rt, c, slow, &y, 1, &z, NULL);
+  if (status == CLEAVE_OK) MUST(cleave_context_close(rt, c, 0, e));
+  CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND); /* the owner has been quicker */
+  MUST(cleave_kept_fetch(rt, k, 0, &t, e));
+  MUST(cleave_kept_release(rt, k, e));
+  cleave_tensor_free(&t);
+  return release(f);
+}
+
+/* ---- deadlines, ends, threads ---------------------------------------------------------------- */
+
+static bool deadlines_of_futures_and_of_who_waits(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f[3];
+  cleave_tensor t = {0};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  MUST(cleave_to_here_async(rt, y, 20, &f[0], e));
+  MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
+  if (!single || strcmp(at_b, "master") != 0) {
+    REFUSED(cleave_future_wait(rt, f[0], 0, e), CLEAVE_DEADLINE, "module 'slow'");
+    REFUSED(cleave_future_wait(rt, f[1], 1, e), CLEAVE_DEADLINE, "was not done in time");
+  }
+  DO(finished(f[1]));
+  MUST(cleave_wait(rt, f[1], 0, &t, e));
+  DO(release(f[0]));
+  MUST(cleave_to_here(rt, y, 0, &t, e));
+  DO(close_context(c));
+  if (single) return cleave_tensor_free(&t), true;
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  const cleave_backward_options soon = {.size = sizeof soon, .deadline_ms = 20};
+  MUST(cleave_backward_async(rt, c, &loss, 1, &soon, &f[2], e));
+  REFUSED(cleave_future_wait(rt, f[2], 0, e), CLEAVE_DEADLINE, "took longer than 20 ms");
+  REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_DEADLINE, "took longer than 20 ms");
+  cleave_tensor_free(&t);
+  DO(release(f[2]));
+  return close_context(c);
+}
+
+static bool the_end_of_a_context_ends_its_futures(bool ends) {
+  cleave_context c;
+  cleave_reference y, loss, other;
+  cleave_future f[3];
+  cleave_tensor t = {0};
+  heard h = {0};
+  listener l = {&h, 0};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(run_net(&small, c, 2, NULL, NULL, &other));
+  DO(backward_async(c, loss, false, &f[0]));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &f[1], e));
+  MUST(cleave_to_here_async(rt, y, 0, &f[2], e));
+  for (int i = 0; i < 3; i++) MUST(cleave_future_then(rt, f[i], listen_to, &l, e));
+  if (ends)
+    MUST(cleave_context_end(rt, c, e));
+  else
+    DO(close_context(c));
+  for (int i = 0; i < 3; i++) {
+    bool ready = false;
+    MUST(cleave_future_poll(rt, f[i], &ready, e));
+    CHECK(ready);
+    REFUSED(cleave_future_wait(rt, f[i], 0, e), CLEAVE_CANCELLED, "was closed");
+  }
+  REFUSED(cleave_wait(rt, f[2], 0, &t, e), CLEAVE_CANCELLED, "was closed");
+  DO(were_called(&h, f[0], 3));
+  CHECK(h.status == CLEAVE_CANCELLED);
+  for (int i = 0; i < 3; i++) DO(release(f[i]));
+  return true;
+}
+
+static bool closing_a_context_ends_its_futures(void) {
+  return the_end_of_a_context_ends_its_futures(false) &&
+         the_end_of_a_context_ends_its_futures(true);
+}
+
+static bool a_released_future_has_its_callbacks(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f, next;
+  cleave_tensor t = {0};
+  heard h = {0};
+  listener l = {&h, 0};
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, true, &f));
+  MUST(cleave_future_then(rt, f, listen_to, &l, e));
+  DO(release(f));
+  REFUSED(cleave_future_wait(rt, f, 0, e), CLEAVE_NOT_FOUND, "released");
+  REFUSED(cleave_future_cancel(rt, f, e), CLEAVE_NOT_FOUND, "released");
+  DO(backward_async(c, loss, true, &next)); /* behind it */
+  DO(finished(next));
+  DO(were_called(&h, next, 1));
+  CHECK(h.status == CLEAVE_OK && h.future.id == f.id);
+  DO(gradient(c, slow, "0.weight", &t));
+  cleave_tensor_free(&t);
+  DO(release(next));
+  return close_context(c);
+}
+
+static void *waits_for(void *user) {
+  const cleave_future *f = user;
+  return (void *)(uintptr_t)(cleave_future_wait(rt, *f, 0, NULL) == CLEAVE_OK);
+}
+
+static bool threads_wait_for_one_future(void) {
+  enum { THREADS = 3 };
+  pthread_t threads[THREADS];
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f;
+  bool good = true;
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, false, &f));
+  for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, waits_for, &f) == 0);
+  for (int i = 0; i < THREADS; i++) {
+    void *result;
+    CHECK(pthread_join(threads[i], &result) == 0);
+    good &= result != NULL;
+  }
+  CHECK(good);
+  DO(release(f));
+  return close_context(c);
+}
+
+static bool results_are_asked_for_by_their_kind(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f;
+  cleave_tensor t = {0};
+  cleave_stepped s;
+  cleave_state state;
+  bool ready;
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  REFUSED(cleave_step_async(rt, optimizer, c, 0, &f, e), CLEAVE_PRECONDITION, "has no gradient");
+  REFUSED(cleave_backward_async(rt, c, &y, 1, NULL, &f, e), CLEAVE_INVALID, "from scalars");
+  REFUSED(cleave_backward_async(rt, c, &loss, 1, NULL, NULL, e), CLEAVE_INVALID, "NULL");
+  REFUSED(cleave_to_here_async(NULL, y, 0, &f, e), CLEAVE_INVALID, "runtime is NULL");
+  MUST(cleave_to_here_async(rt, y, 0, &f, e));
+  REFUSED(cleave_future_stepped(rt, f, &s, e), CLEAVE_INVALID, "brings no step");
+  REFUSED(cleave_future_state(rt, f, &state, e), CLEAVE_INVALID, "brings no state");
+  if (!single) REFUSED(cleave_future_tensor(rt, f, &t, e), CLEAVE_PRECONDITION, "is not done");
+  REFUSED(cleave_future_tensor(rt, f, NULL, e), CLEAVE_INVALID, "NULL");
+  REFUSED(cleave_future_poll(rt, f, NULL, e), CLEAVE_INVALID, "NULL");
+  REFUSED(cleave_future_poll(rt, (cleave_future){0}, &ready, e), CLEAVE_INVALID, "no future");
+  MUST(cleave_wait(rt, f, 0, &t, e));
+  DO(backward_async(c, loss, false, &f));
+  REFUSED(cleave_wait(rt, f, 0, &t, e), CLEAVE_INVALID, "brings no tensor");
+  DO(finished(f));
+  DO(release(f));
+  cleave_tensor_free(&t);
+  return close_context(c);
+}
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(futures_give_what_the_blocking_forms_give),
+    TEST(a_kept_value_comes_by_a_future),
+    TEST(polling_sees_the_end),
+    TEST(one_of_many_is_enough),
+    TEST(callbacks_are_called_once_and_in_order),
+    TEST(a_callback_begins_the_next_call),
+    TEST(a_failure_is_heard_of),
+    TEST(what_has_not_been_sent_is_withdrawn),
+    TEST(what_has_been_sent_goes_on_unheard),
+    TEST(a_closing_that_waits_is_withdrawn),
+    TEST(deadlines_of_futures_and_of_who_waits),
+    TEST(closing_a_context_ends_its_futures),
+    TEST(a_released_future_has_its_callbacks),
+    TEST(threads_wait_for_one_future),
+    TEST(results_are_asked_for_by_their_kind),
+};
+
+/* ---- the end of the runtime ------------------------------------------------------------------ */
+
+static void closes(void *user, cleave_future future, const cleave_error *error) {
+  cleave_error why_not;
+  (void)future;
+  heard *h = user;
+  cleave_status closed = cleave_close(rt, 0, NULL, &why_not);
+  pthread_mutex_lock(&hearing);
+  h->calls += closed == CLEAVE_PRECONDITION && strstr(why_not.text, "by a callback");
+  h->status = error->status;
+  pthread_mutex_unlock(&hearing);
+}
+
+static bool open_futures_are_listed_and_end(void) {
+  cleave_context_options o = {.size = sizeof o, .name = "autumn"};
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f[2];
+  cleave_leaks leaks;
+  heard h = {0}, of_close = {0};
+  listener l = {&h, 0};
+  MUST(cleave_context_open(rt, &o, &c, e));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, false, &f[0]));
+  MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
+  MUST(cleave_future_then(rt, f[0], listen_to, &l, e));
+  MUST(cleave_future_then(rt, f[1], closes, &of_close, e));
+  MUST(cleave_close(rt, 0, &leaks, e));
+  CHECK(leaks.futures == 2u + (unsigned)n_failed || n_failed);
+  CHECK(strstr(leaks.text, "backward of context 'autumn'") && strstr(leaks.text, "value of slow"));
+  CHECK(h.calls == 1 && h.status == CLEAVE_CANCELLED);
+  CHECK(of_close.calls == 1 && of_close.status == CLEAVE_CANCELLED);
+  return true;
+}
+
+/* ---- a worker that is lost ------------------------------------------------------------------- */
+
+static bool the_loss_of_a_worker_ends_its_futures(pid_t worker) {
+  cleave_context c;
+  cleave_reference x, y, loss;
+  cleave_future f[3];
+  heard h = {0};
+  listener l = {&h, 0};
+  DO(open_context(&c));
+  DO(run_net(&small, c, 1, &x, &y, &loss));
+  DO(backward(c, loss, false));
+  DO(close_context(c));
+  DO(stop_process(worker));
+  DO(open_context(&c));
+  DO(run_net(&small, c, 1, &x, &y, &loss));
+  DO(backward_async(c, loss, false, &f[0]));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &f[1], e));
+  MUST(cleave_weight_read_async(rt, small.a, "0.weight", 0, &f[2], e));
+  for (int i = 0; i < 3; i++) MUST(cleave_future_then(rt, f[i], listen_to, &l, e));
+  CHECK(kill(worker, SIGKILL) == 0);
+  for (int i = 0; i < 3; i++)
+    REFUSED(cleave_future_wait(rt, f[i], 0, e), CLEAVE_UNAVAILABLE, "was lost");
+  DO(were_called(&h, f[0], 3));
+  CHECK(h.status == CLEAVE_UNAVAILABLE);
+  for (int i = 0; i < 3; i++) DO(release(f[i]));
+  REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_UNAVAILABLE, "was lost");
+  return true;
+}
+
+int main(int argc, char **argv) {
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
+  cleave_error e = {0};
+  if (argc < 4) return 2;
+  at_a = argv[2];
+  at_b = argv[3];
+  o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
+  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
+  if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
+  said(ready, "open");
+  if (!ready) return 1;
+  if (argc > 5 && strcmp(argv[4], "lost") == 0) {
+    said(the_loss_of_a_worker_ends_its_futures((pid_t)atoi(argv[5])),
+         "the_loss_of_a_worker_ends_its_futures");
+    (void)!cleave_close(rt, 0, NULL, NULL);
+    return n_failed != 0;
+  }
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  said(open_futures_are_listed_and_end(), "open_futures_are_listed_and_end");
+  return n_failed != 0;
+}

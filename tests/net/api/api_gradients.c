@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward from gradients that the program gives, and the gradients of a context as a list, read
+ * and written: api_gradients SESSION.yaml A B runs modules at the nodes A and B, and ends with a
+ * digest of what they computed.
+ */
+#include "api_int.h"
+
+enum { A_WEIGHTS = 15, B_WEIGHTS = 10, OUT = 8, HIDDEN = 20, PARAMETERS = 4 };
+
+/* ---- tools ----------------------------------------------------------------------------------- */
+
+typedef struct pass {
+  cleave_context c;
+  cleave_reference x, h, y, loss;
+} pass;
+
+static bool forward(const net *n, unsigned seed, pass *p) {
+  float x[12], t[8];
+  cleave_reference target;
+  fill(x, 12, seed);
+  fill(t, 8, seed + 1);
+  DO(open_context(&p->c));
+  DO(leaf(p->c, x, 4, 3, true, &p->x));
+  DO(leaf(p->c, t, 4, 2, false, &target));
+  MUST(cleave_call(rt, p->c, n->a, &p->x, 1, &p->h, e));
+  MUST(cleave_call(rt, p->c, n->b, &p->h, 1, &p->y, e));
+  MUST(cleave_call(rt, p->c, n->loss, (cleave_reference[]){p->y, target}, 2, &p->loss, e));
+  return true;
+}
+
+static cleave_status backward_from(cleave_context c, const cleave_reference *roots, size_t n,
+                                   const float *weights, const cleave_tensor *gradients,
+                                   bool retain, cleave_error *e) {
+  const cleave_backward_options o = {
+      .size = sizeof o, .weights = weights, .gradients = gradients, .retain = retain};
+  return cleave_backward_with(rt, c, roots, n, &o, e);
+}
+
+static bool optimizer_of(const net *n, double clip_norm, cleave_optimizer **ret) {
+  cleave_module *both[] = {n->a, n->b};
+  const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &g, 1, clip_norm, ret, e));
+  return true;
+}
+
+/* The list of a net's gradients: four parameters and the leaf. */
+static bool read_list(cleave_context c, cleave_gradients *ret) {
+  MUST(cleave_gradients_read(rt, c, 0, ret, e));
+  for (size_t i = 0; i < ret->n; i++) note(&ret->items[i].tensor);
+  return true;
+}
+
+static float *numbers_of(const cleave_gradient_item *i) { return i->tensor.data; }
+
+static bool agree(const cleave_gradients *a, const cleave_gradients *b, float factor) {
+  CHECK(a->n == b->n);
+  for (size_t i = 0; i < a->n; i++)
+    for (size_t k = 0; k < cleave_tensor_count(&a->items[i].tensor); k++)
+      CHECK(near(numbers_of(&a->items[i])[k], factor * numbers_of(&b->items[i])[k]));
+  return true;
+}
+
+static double squares(const cleave_gradients *g) {
+  double sum = 0;
+  for (size_t i = 0; i < g->n; i++)
+    for (size_t k = 0; g->items[i].module && k < cleave_tensor_count(&g->items[i].tensor); k++)
+      sum += (double)numbers_of(&g->items[i])[k] * (double)numbers_of(&g->items[i])[k];
+  return sum;
+}
+
+/* ---- roots that are no scalars --------------------------------------------------------------- */
+
+/* d mse / d y, given at y, is what the loss would have given. */
+static bool a_given_gradient_is_the_losss_own(void) {
+  net n;
+  pass by_loss, given;
+  cleave_tensor y = {0};
+  cleave_gradients want, got;
+  float t[OUT], numbers[OUT];
+  DO(make_net("given", "master", &n));
+  DO(forward(&n, 20, &by_loss));
+  DO(backward(by_loss.c, by_loss.loss, false));
+  DO(read_list(by_loss.c, &want));
+  DO(forward(&n, 20, &given));
+  MUST(cleave_to_here(rt, given.y, 0, &y, e));
+  fill(t, OUT, 21);
+  for (int i = 0; i < OUT; i++) numbers[i] = 2 * (((float *)y.data)[i] - t[i]) / OUT;
+  cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
+  MUST(backward_from(given.c, &given.y, 1, NULL, &g, false, e));
+  DO(read_list(given.c, &got));
+  DO(agree(&got, &want, 1));
+  cleave_tensor_free(&y);
+  cleave_gradients_free(&want);
+  cleave_gradients_free(&got);
+  return close_context(by_loss.c) && close_context(given.c);
+}
+
+/* Each given gradient is added to what flows into its value: h is a root, and y is made of it. */
+static bool roots_add_up_however_they_start(void) {
+  net n;
+  pass p[4];
+  cleave_gradients got[4];
+  float at_h[HIDDEN], at_y[OUT];
+  const float weights[] = {0, 0.5f, 0};
+  DO(make_net("several", "master", &n));
+  fill(at_h, HIDDEN, 30);
+  fill(at_y, OUT, 31);
+  cleave_tensor h = CLEAVE_TENSOR_F32(at_h, 4, 5), y = CLEAVE_TENSOR_F32(at_y, 4, 2), none = {0};
+  for (int i = 0; i < 4; i++) DO(forward(&n, 22, &p[i]));
+  MUST(backward_from(p[0].c, (cleave_reference[]){p[0].h, p[0].loss, p[0].y}, 3, weights,
+                     (cleave_tensor[]){h, none, y}, false, e));
+  MUST(backward_from(p[1].c, &p[1].h, 1, NULL, &h, true, e));
+  MUST(backward_from(p[1].c, &p[1].loss, 1, &weights[1], NULL, true, e));
+  MUST(backward_from(p[1].c, &p[1].y, 1, NULL, &y, false, e));
+  MUST(backward_from(p[2].c, &p[2].y, 1, NULL, &y, true, e));
+  MUST(backward_from(p[2].c, &p[2].y, 1, NULL, &y, false, e));
+  MUST(backward_from(p[3].c, &p[3].y, 1, NULL, &y, false, e));
+  for (int i = 0; i < 4; i++) DO(read_list(p[i].c, &got[i]));
+  DO(agree(&got[0], &got[1], 1));
+  DO(agree(&got[2], &got[3], 2));
+  for (int i = 0; i < 4; i++) {
+    cleave_gradients_free(&got[i]);
+    DO(close_context(p[i].c));
+  }
+  return true;
+}
+
+/* y = W x + b: the gradient of x is W^T g, and a module that is frozen has none. */
+static bool gradients_of_leaves_alone(void) {
+  static const char *const all[] = {"*"};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "frozen", .at = at_a, .seed = 3, .frozen = all, .n_frozen = 1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module *m;
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor w = {0}, dx = {0};
+  cleave_gradients list;
+  float in[12], out[OUT];
+  fill(in, 12, 1);
+  fill(out, OUT, 2);
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &m, e));
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, true, &x));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  cleave_tensor g = CLEAVE_TENSOR_F32(out, 4, 2);
+  MUST(backward_from(c, &y, 1, NULL, &g, false, e));
+  MUST(cleave_leaf_gradient(rt, x, &dx, e));
+  DO(read_weight(m, "0.weight", &w));
+  for (int i = 0; i < 12; i++) {
+    const float *at = out + 2 * (i / 3), *weight = (float *)w.data + i % 3;
+    CHECK(near(((float *)dx.data)[i], at[0] * weight[0] + at[1] * weight[3]));
+  }
+  DO(read_list(c, &list));
+  CHECK(list.n == 1 && !list.items[0].module && !list.items[0].name);
+  CHECK(list.items[0].leaf.id == x.id && memcmp(list.items[0].tensor.data, dx.data, 48) == 0);
+  cleave_gradients_free(&list);
+  cleave_tensor_free(&w);
+  cleave_tensor_free(&dx);
+  return close_context(c);
+}
+
+static bool wrong_starts_are_refused(void) {
+  net n;
+  pass p;
+  float numbers[OUT] = {1};
+  int64_t whole[OUT] = {1};
+  const float one = 1;
+  DO(make_net("starts", "master", &n));
+  DO(forward(&n, 24, &p));
+  cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 4, 2), shape = CLEAVE_TENSOR_F32(numbers, 2, 4);
+  cleave_tensor dtype = CLEAVE_TENSOR_I64(whole, 4, 2), none = {0};
+  cleave_backward_options o = {.size = 3};
+  REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID,
+          "cleave_backward_options.size is 3");
+  REFUSED(cleave_backward_with(rt, p.c, NULL, 1, NULL, e), CLEAVE_INVALID,
+          "argument roots is NULL");
+  REFUSED(cleave_backward_with(rt, p.c, &p.y, 0, NULL, e), CLEAVE_INVALID, "without roots");
+  REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID,
+          "argument runtime is NULL");
+  REFUSED(backward_from(p.c, &p.y, 1, NULL, NULL, false, e), CLEAVE_INVALID, "starts from scalars");
+  REFUSED(backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,
+          "starts from scalars");
+  REFUSED(backward_from(p.c, &p.y, 1, NULL, &shape, false, e), CLEAVE_INVALID,
+          "f32 [4, 2], the gradient given for it f32 [2, 4]");
+  REFUSED(backward_from(p.c, &p.y, 1, NULL, &dtype, false, e), CLEAVE_INVALID, "for it i64 [4, 2]");
+  REFUSED(backward_from(p.c, &p.y, 1, &one, &good, false, e), CLEAVE_INVALID,
+          "both a weight and a gradient");
+  REFUSED(backward_from(p.c, (cleave_reference[]){p.y, p.y}, 2, NULL, (cleave_tensor[]){good, good},
+                        false, e),
+          CLEAVE_INVALID, "is given twice");
+  REFUSED(
+      backward_from(p.c, &p.x, 1, NULL, &(cleave_tensor)CLEAVE_TENSOR_F32(numbers, 4, 3), false, e),
+      CLEAVE_PRECONDITION, "depends on no parameter");
+  MUST(backward_from(p.c, &p.y, 1, NULL, &good, false, e));
+  return close_context(p.c);
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static bool the_list_has_every_gradient_by_name(void) {
+  net n;
+  pass p;
+  cleave_gradients list;
+  cleave_tensor one = {0};
+  DO(make_net("list", "master", &n));
+  DO(forward(&n, 40, &p));
+  MUST(cleave_gradients_read(rt, p.c, 0, &list, e));
+  CHECK(list.n == 0);
+  cleave_gradients_free(&list);
+  DO(backward(p.c, p.loss, false));
+  DO(read_list(p.c, &list));
+  const struct {
+    cleave_module *m;
+    const char *name;
+  } want[] = {{n.a, "0.weight"}, {n.a, "0.bias"}, {n.b, "0.weight"}, {n.b, "0.bias"}};
+  CHECK(list.n == PARAMETERS + 1);
+  for (int i = 0; i < PARAMETERS; i++) {
+    const cleave_gradient_item *at = &list.items[i];
+    CHECK(at->module == want[i].m && strcmp(at->name, want[i].name) == 0 && at->leaf.id == 0);
+    DO(gradient(p.c, want[i].m, want[i].name, &one));
+    CHECK(one.rank == at->tensor.rank &&
+          memcmp(one.data, at->tensor.data, 4 * cleave_tensor_count(&one)) == 0);
+  }
+  MUST(cleave_leaf_gradient(rt, p.x, &one, e));
+  CHECK(list.items[PARAMETERS].leaf.id == p.x.id &&
+        memcmp(one.data, list.items[PARAMETERS].tensor.data, 48) == 0);
+  cleave_gradients_free(&list);
+  cleave_gradients_free(NULL);
+  cleave_tensor_free(&one);
+  DO(close_context(p.c));
+  REFUSED(cleave_gradients_read(rt, p.c, 0, &list, e), CLEAVE_NOT_FOUND, "was closed");
+  REFUSED(cleave_gradients_read(rt, p.c, 0, NULL, e), CLEAVE_INVALID, "ret_gradients is NULL");
+  return true;
+}
+
+/* ---- written --------------------------------------------------------------------------------- */
+
+static bool write_scaled(cleave_context c, const cleave_gradients *list, float factor) {
+  for (int i = 0; i < PARAMETERS; i++) {
+    const cleave_gradient_item *at = &list->items[i];
+    for (size_t k = 0; k < cleave_tensor_count(&at->tensor); k++) numbers_of(at)[k] *= factor;
+    MUST(cleave_gradient_write(rt, c, at->module, at->name, &at->tensor, 0, e));
+  }
+  return true;
+}
+
+/* The norm, the clipping by it and the step are those of what was written. */
+static bool a_step_takes_what_was_written(void) {
+  net n;
+  pass p;
+  cleave_optimizer *o;
+  cleave_gradients list, again;
+  cleave_tensor before = {0}, after = {0};
+  cleave_stepped done;
+  DO(make_net("written", "master", &n));
+  DO(optimizer_of(&n, 0.01, &o));
+  DO(forward(&n, 50, &p));
+  DO(backward(p.c, p.loss, false));
+  DO(read_list(p.c, &list));
+  DO(write_scaled(p.c, &list, 4));
+  DO(read_list(p.c, &again));
+  for (int i = 0; i < PARAMETERS; i++)
+    CHECK(memcmp(list.items[i].tensor.data, again.items[i].tensor.data,
+                 4 * cleave_tensor_count(&list.items[i].tensor)) == 0);
+  DO(read_weight(n.b, "0.weight", &before));
+  MUST(cleave_step(rt, o, p.c, 0, &done, e));
+  double norm = sqrt(squares(&list));
+  CHECK(done.applied && near((float)done.norm, (float)norm) && norm > 0.01);
+  REFUSED(cleave_gradient_write(rt, p.c, n.b, "0.weight", &before, 0, e), CLEAVE_PRECONDITION,
+          "has taken its step");
+  DO(close_context(p.c));
+  DO(read_weight(n.b, "0.weight", &after));
+  note(&after);
+  const float *g = numbers_of(&list.items[2]);
+  for (int i = 0; i < B_WEIGHTS; i++)
+    CHECK(near(((float *)after.data)[i],
+               (float)(((float *)before.data)[i] - 0.5 * 0.01 / (norm + 1e-6) * g[i])));
+  cleave_gradients_free(&list);
+  cleave_gradients_free(&again);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  return true;
+}
+
+/* A number that is not finite holds the step back everywhere, until it is written over. */
+static bool what_is_written_decides_whether_there_is_a_step(void) {
+  net n;
+  pass p;
+  cleave_optimizer *o;
+  cleave_tensor g = {0}, before = {0}, after = {0};
+  cleave_stepped done;
+  DO(make_net("decides", "master", &n));
+  DO(optimizer_of(&n, 0, &o));
+  for (int mended = 0; mended < 2; mended++) {
+    DO(forward(&n, 60, &p));
+    DO(backward(p.c, p.loss, false));
+    DO(gradient(p.c, n.a, "0.bias", &g));
+    float first = ((float *)g.data)[0];
+    ((float *)g.data)[0] = NAN;
+    MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
+    ((float *)g.data)[0] = first;
+    if (mended) MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
+    DO(read_weight(n.b, "0.bias", &before));
+    MUST(cleave_step(rt, o, p.c, 0, &done, e));
+    CHECK(done.applied == (mended == 1));
+    DO(close_context(p.c));
+    DO(read_weight(n.b, "0.bias", &after));
+    CHECK((memcmp(before.data, after.data, 8) == 0) == !mended);
+    note(&after);
+  }
+  /* A start that is not finite is a gradient that is not. */
+  float numbers[OUT] = {INFINITY};
+  cleave_tensor start = CLEAVE_TENSOR_F32(numbers, 4, 2);
+  DO(forward(&n, 61, &p));
+  MUST(backward_from(p.c, &p.y, 1, NULL, &start, false, e));
+  MUST(cleave_step(rt, o, p.c, 0, &done, e));
+  CHECK(!done.applied);
+  cleave_tensor_free(&g);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  return close_context(p.c);
+}
+
+/* What a later backward brings is added to what was written. */
+static bool a_backward_adds_to_what_was_written(void) {
+  net n;
+  pass p;
+  cleave_optimizer *o;
+  cleave_gradients once, got;
+  cleave_stepped done;
+  DO(make_net("adds", "master", &n));
+  DO(optimizer_of(&n, 0, &o));
+  DO(forward(&n, 62, &p));
+  DO(backward(p.c, p.loss, true));
+  DO(read_list(p.c, &once));
+  DO(write_scaled(p.c, &once, 2));
+  DO(backward(p.c, p.loss, false));
+  DO(read_list(p.c, &got));
+  for (int i = 0; i < PARAMETERS; i++)
+    for (size_t k = 0; k < cleave_tensor_count(&got.items[i].tensor); k++)
+      CHECK(near(numbers_of(&got.items[i])[k], 1.5f * numbers_of(&once.items[i])[k]));
+  MUST(cleave_step(rt, o, p.c, 0, &done, e));
+  CHECK(done.applied && near((float)done.norm, (float)sqrt(squares(&got))));
+  cleave_gradients_free(&once);
+  cleave_gradients_free(&got);
+  return close_context(p.c);
+}
+
+static bool wrong_writes_are_refused(void) {
+  net n;
+  pass p;
+  float numbers[A_WEIGHTS] = {1};
+  DO(make_net("writes", "master", &n));
+  DO(forward(&n, 64, &p));
+  cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 5, 3), shape = CLEAVE_TENSOR_F32(numbers, 3, 5);
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e), CLEAVE_NOT_FOUND,
+          "no gradient of '0.weight' of module 'writes a': no backward got there");
+  DO(backward(p.c, p.loss, false));
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, "7.weight", &good, 0, e), CLEAVE_NOT_FOUND,
+          "'writes a' has no parameter '7.weight'");
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &shape, 0, e), CLEAVE_INVALID,
+          "is f32 [5, 3], the gradient given f32 [3, 5]");
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good, 0, e), CLEAVE_INVALID,
+          "argument name is NULL");
+  REFUSED(cleave_gradient_write(rt, p.c, NULL, "0.weight", &good, 0, e), CLEAVE_INVALID,
+          "argument module is NULL");
+  MUST(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e));
+  return close_context(p.c);
+}
+
+/* ---- what leaves ----------------------------------------------------------------------------- */
+
+static unsigned n_given, n_written;
+
+/* Of the module "leaves b" alone. */
+static cleave_status watch(void *user, const cleave_sending *s, cleave_error *error) {
+  (void)user, (void)error;
+  if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
+  bool written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
+  bool given = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
+  if (written || given) __atomic_add_fetch(written ? &n_written : &n_given, 1, __ATOMIC_RELAXED);
+  return CLEAVE_OK;
+}
+
+/* The gate is asked about both, once each; at home nothing leaves. */
+static bool gradients_that_leave_are_told(void) {
+  net n;
+  pass p;
+  float numbers[OUT] = {1, 2};
+  cleave_tensor at_y = CLEAVE_TENSOR_F32(numbers, 4, 2), bias = CLEAVE_TENSOR_F32(numbers, 2);
+  unsigned leave = strcmp(at_b, "master") != 0;
+  DO(make_net("leaves", "master", &n));
+  DO(forward(&n, 66, &p));
+  MUST(backward_from(p.c, &p.y, 1, NULL, &at_y, false, e));
+  MUST(cleave_gradient_write(rt, p.c, n.b, "0.bias", &bias, 0, e));
+  CHECK(__atomic_load_n(&n_given, __ATOMIC_RELAXED) == leave);
+  CHECK(__atomic_load_n(&n_written, __ATOMIC_RELAXED) == leave);
+  return close_context(p.c);
+}
+
+/* ---- contexts that overlap ------------------------------------------------------------------- */
+
+/* The gradient of b's input reads b's weights; a's input is data, and its backward reads none. */
+static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
+  net n;
+  pass first, second;
+  cleave_optimizer *o;
+  cleave_gradients list;
+  char text[64];
+  DO(make_net("overlap", "master", &n));
+  DO(optimizer_of(&n, 0, &o));
+  DO(forward(&n, 70, &first));
+  DO(forward(&n, 71, &second));
+  DO(backward(second.c, second.loss, false));
+  MUST(cleave_step(rt, o, second.c, 0, NULL, e));
+  snprintf(text, sizeof text, "module 'overlap b' have changed");
+  REFUSED(cleave_backward(rt, first.c, &first.loss, 1, false, 0, e), CLEAVE_PRECONDITION, text);
+  snprintf(text, sizeof text, "since its call %llu,", (unsigned long long)first.y.id);
+  REFUSED(cleave_backward(rt, first.c, &first.loss, 1, false, 0, e), CLEAVE_PRECONDITION, text);
+  /* Nothing has moved: the same context goes on with another call. */
+  MUST(cleave_gradients_read(rt, first.c, 0, &list, e));
+  CHECK(list.n == 0);
+  float numbers[OUT];
+  fill(numbers, OUT, 72);
+  cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
+  cleave_reference h, y;
+  MUST(cleave_call(rt, first.c, n.a, &first.x, 1, &h, e));
+  MUST(cleave_call(rt, first.c, n.b, &h, 1, &y, e));
+  MUST(backward_from(first.c, &y, 1, NULL, &g, false, e));
+  DO(read_list(first.c, &list));
+  CHECK(list.n == PARAMETERS + 1);
+  cleave_gradients_free(&list);
+  return close_context(first.c) && close_context(second.c);
+}
+
+/* A linear layer whose input is data: its backward reads no parameter, whatever was stepped. */
+static bool a_backward_that_reads_no_parameter_is_possible(void) {
+  cleave_module *m;
+  cleave_optimizer *o;
+  cleave_context c[3];
+  cleave_reference x[3], y[3];
+  cleave_tensor got[3] = {{0}}, w = {0};
+  float in[12], out[OUT];
+  DO(load("over data", at_b, "[{op: linear, out: 2}]", 3, &m));
+  const cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
+  fill(in, 12, 80);
+  fill(out, OUT, 81);
+  cleave_tensor g = CLEAVE_TENSOR_F32(out, 4, 2);
+  for (int i = 0; i < 3; i++) {
+    DO(open_context(&c[i]));
+    DO(leaf(c[i], in, 4, 3, false, &x[i]));
+    MUST(cleave_call(rt, c[i], m, &x[i], 1, &y[i], e));
+  }
+  MUST(backward_from(c[0], &y[0], 1, NULL, &g, true, e));
+  MUST(cleave_step(rt, o, c[0], 0, NULL, e));
+  MUST(backward_from(c[1], &y[1], 1, NULL, &g, false, e));
+  DO(read_weight(m, "0.weight", &w));
+  MUST(cleave_weight_write(rt, m, "0.weight", &w, 0, e));
+  MUST(backward_from(c[2], &y[2], 1, NULL, &g, false, e));
+  for (int i = 0; i < 3; i++) {
+    DO(gradient(c[i], m, "0.weight", &got[i]));
+    note(&got[i]);
+    CHECK(memcmp(got[0].data, got[i].data, 24) == 0);
+  }
+  /* What was retained runs its forward again. */
+  REFUSED(backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
+          "module 'over data' have changed");
+  for (int i = 0; i < 3; i++) {
+    cleave_tensor_free(&got[i]);
+    DO(close_context(c[i]));
+  }
+  cleave_tensor_free(&w);
+  return true;
+}
+
+static bool a_write_is_a_change_too(void) {
+  net n;
+  pass p;
+  cleave_tensor w = {0};
+  DO(make_net("rewritten", "master", &n));
+  DO(forward(&n, 74, &p));
+  DO(read_weight(n.b, "0.weight", &w));
+  MUST(cleave_weight_write(rt, n.b, "0.weight", &w, 0, e));
+  REFUSED(cleave_backward(rt, p.c, &p.loss, 1, false, 0, e), CLEAVE_PRECONDITION,
+          "module 'rewritten b' have changed, by a step or a write");
+  cleave_tensor_free(&w);
+  return close_context(p.c);
+}
+
+/* A step that was not taken changes nothing. */
+static bool a_skipped_step_leaves_other_contexts_alone(void) {
+  net n;
+  pass first, second;
+  cleave_optimizer *o;
+  cleave_stepped done;
+  float numbers[OUT] = {NAN};
+  cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
+  DO(make_net("skipped", "master", &n));
+  DO(optimizer_of(&n, 0, &o));
+  DO(forward(&n, 76, &first));
+  DO(forward(&n, 77, &second));
+  MUST(backward_from(second.c, &second.y, 1, NULL, &g, false, e));
+  MUST(cleave_step(rt, o, second.c, 0, &done, e));
+  CHECK(!done.applied);
+  DO(backward(first.c, first.loss, false));
+  return close_context(first.c) && close_context(second.c);
+}
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(a_given_gradient_is_the_losss_own),
+    TEST(roots_add_up_however_they_start),
+    TEST(gradients_of_leaves_alone),
+    TEST(wrong_starts_are_refused),
+    TEST(the_list_has_every_gradient_by_name),
+    TEST(a_step_takes_what_was_written),
+    TEST(what_is_written_decides_whether_there_is_a_step),
+    TEST(a_backward_adds_to_what_was_written),
+    TEST(wrong_writes_are_refused),
+    TEST(gradients_that_leave_are_told),
+    TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
+    TEST(a_backward_that_reads_no_parameter_is_possible),
+    TEST(a_write_is_a_change_too),
+    TEST(a_skipped_step_leaves_other_contexts_alone),
+};
+
+static bool open_watched(char **argv) {
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = watch};
+  at_a = argv[2];
+  at_b = argv[3];
+  MUST(cleave_open(argv[1], &o, &rt, e));
+  return true;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 4) return 2;
+  if (!open_watched(argv)) {
+    said(false, "open");
+    return 1;
+  }
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
+  return n_failed != 0;
+}

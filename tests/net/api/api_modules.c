@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
+ * modules in a loop, and others in every state a program can have them in; asks for parameters; and
+ * brings state to files of that folder and back. "at NAME" on standard output asks who
+ * started it to look at the memory; a line on standard input lets it go on.
+ */
+#include "api_int.h"
+
+enum { MOST_MODULES = 255 };
+
+static int n_loops;
+static const char *folder;
+
+static bool module_on(const char *name, const char *at, uint64_t seed, cleave_module **ret) {
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = seed};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}, {op: tanh}]", &input, ret, e));
+  return true;
+}
+
+static bool is_asked(const char *place) {
+  char line[16];
+  printf("at %s\n", place);
+  fflush(stdout);
+  return fgets(line, sizeof line, stdin) != NULL;
+}
+
+/* ---- one after the other --------------------------------------------------------------------- */
+
+static bool one_call(cleave_module *m, cleave_tensor *ret) {
+  cleave_context c;
+  cleave_reference x, y;
+  float numbers[12];
+  fill(numbers, 12, 3);
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_rpc_sync(rt, c, m, &x, 1, 0, &y, ret, e));
+  return close_context(c);
+}
+
+static bool load_call_release(const char *at, uint64_t seed, cleave_tensor *ret) {
+  cleave_module *m;
+  DO(module_on("again", at, seed, &m));
+  DO(one_call(m, ret));
+  cleave_module_release(rt, m, NULL);
+  return true;
+}
+
+/* The same name each time, and after the 255th the indexes of those before. */
+static bool many_are_loaded_and_released(void) {
+  cleave_tensor t = {0};
+  for (int i = 0; i < n_loops; i++) {
+    if (i == n_loops / 4) CHECK(is_asked("begin"));
+    DO(load_call_release(i % 8 ? at_a : at_b, 1 + (uint64_t)i % 16, &t));
+    if (i < 16 || i >= n_loops - 16) note(&t);
+  }
+  CHECK(is_asked("end"));
+  cleave_tensor_free(&t);
+  return true;
+}
+
+/* With an optimiser, whose steps are final or not, and moments. */
+static bool trained_once(int i) {
+  cleave_context c;
+  cleave_optimizer *o;
+  cleave_reference x, loss;
+  cleave_tensor dx = {0};
+  cleave_stepped done;
+  net n;
+  DO(make_net("trained", i % 2 ? at_b : "master", &n));
+  cleave_module *all[] = {n.a, n.b};
+  cleave_group g = {
+      .modules = all, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.1, .final = i % 3 == 0};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
+  DO(open_context(&c));
+  DO(run_net(&n, c, 5, &x, NULL, &loss));
+  DO(backward(c, loss, false));
+  MUST(cleave_leaf_gradient(rt, x, &dx, e));
+  MUST(cleave_step(rt, o, c, 0, &done, e));
+  CHECK(done.applied);
+  digest = (digest ^ (uint64_t)(done.norm * 1e12)) * UINT64_C(1099511628211);
+  if (i % 5 == 0) cleave_optimizer_release(rt, o, NULL);
+  for (int k = 0; k < 2; k++) cleave_module_release(rt, all[k], NULL);
+  cleave_module_release(rt, n.loss, NULL);
+  DO(close_context(c));
+  if (i % 5) cleave_optimizer_release(rt, o, NULL);
+  note(&dx);
+  cleave_tensor_free(&dx);
+  return true;
+}
+
+static bool trained_ones_go_with_their_optimisers(void) {
+  for (int i = 0; i < 300; i++) DO(trained_once(i));
+  return true;
+}
+
+/* ---- while they are used --------------------------------------------------------------------- */
+
+/* Gradient and value of a context, with its modules released between its calls and its backward or
+ * not at all. */
+static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
+  net n;
+  cleave_context c;
+  cleave_reference x, out, loss;
+  DO(make_net("used", at_b, &n));
+  DO(open_context(&c));
+  DO(run_net(&n, c, 11, &x, &out, &loss));
+  cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
+  for (int i = 0; i < 3 && released; i++) cleave_module_release(rt, all[i], NULL);
+  for (int i = 0; i < 3 && released; i++) /* of the same name, beside them */
+    DO(module_on(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
+  DO(backward(c, loss, true));
+  DO(backward(c, loss, false));
+  MUST(cleave_leaf_gradient(rt, x, dx, e));
+  MUST(cleave_to_here(rt, out, 0, y, e));
+  DO(close_context(c));
+  for (int i = 0; i < 3; i++) cleave_module_release(rt, released ? other[i] : all[i], NULL);
+  return true;
+}
+
+static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+  size_t n = cleave_tensor_count(a);
+  return n == cleave_tensor_count(b) && memcmp(a->data, b->data, n * sizeof(float)) == 0;
+}
+
+static bool a_context_goes_on_with_released_modules(void) {
+  cleave_tensor dx[2] = {{0}, {0}}, y[2] = {{0}, {0}};
+  for (int i = 0; i < 2; i++) DO(pass(i, &dx[i], &y[i]));
+  CHECK(same(&dx[0], &dx[1]) && same(&y[0], &y[1]));
+  for (int i = 0; i < 2; i++) {
+    note(&dx[i]);
+    cleave_tensor_free(&dx[i]);
+    cleave_tensor_free(&y[i]);
+  }
+  return true;
+}
+
+/* Two contexts, one of which is ended without anybody waiting, with a call on its way. */
+static bool calls_in_flight_come_home(void) {
+  cleave_module *m;
+  cleave_context c[2];
+  cleave_reference x, y[2];
+  cleave_tensor t = {0};
+  float numbers[12];
+  fill(numbers, 12, 4);
+  for (int round = 0; round < 20; round++) {
+    DO(module_on("in flight", at_a, 3, &m));
+    for (int i = 0; i < 2; i++) {
+      DO(open_context(&c[i]));
+      DO(leaf(c[i], numbers, 4, 3, false, &x));
+      MUST(cleave_call(rt, c[i], m, &x, 1, &y[i], e));
+    }
+    MUST(cleave_context_end(rt, c[0], e));
+    cleave_module_release(rt, m, NULL);
+    MUST(cleave_to_here(rt, y[1], 0, &t, e));
+    DO(close_context(c[1]));
+    if (!round) note(&t);
+  }
+  cleave_tensor_free(&t);
+  return true;
+}
+
+static bool a_kept_value_outlives_its_module(void) {
+  cleave_module *m;
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_kept k[2];
+  cleave_place place;
+  cleave_tensor first = {0}, later = {0}, t = {0};
+  float numbers[12];
+  fill(numbers, 12, 6);
+  DO(module_on("keeper", at_a, 2, &m));
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  for (int i = 0; i < 2; i++) MUST(cleave_keep(rt, y, &k[i], e));
+  MUST(cleave_to_here(rt, y, 0, &first, e));
+  cleave_module_release(rt, m, NULL);
+  DO(close_context(c));
+  for (int i = 0; i < 3; i++) DO(load_call_release(at_a, 5, &t)); /* with its index */
+  MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
+  MUST(cleave_kept_owner(rt, k[0], &place, e));
+  CHECK(same(&first, &later) && strcmp(place.node, at_a) == 0 && strcmp(place.device, "cpu") == 0);
+  MUST(cleave_kept_release(rt, k[0], e));
+  MUST(cleave_kept_fetch(rt, k[1], 0, &later, e));
+  MUST(cleave_kept_release(rt, k[1], e));
+  cleave_tensor_free(&first);
+  cleave_tensor_free(&later);
+  cleave_tensor_free(&t);
+  return true;
+}
+
+/* ---- names and indexes ----------------------------------------------------------------------- */
+
+static bool a_name_is_free_when_its_module_is_released(void) {
+  cleave_module *m, *other;
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor t = {0};
+  float numbers[12];
+  fill(numbers, 12, 8);
+  cleave_module_options o = {.size = sizeof o, .name = "twice", .at = at_b};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  DO(module_on("twice", at_a, 1, &m));
+  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e), CLEAVE_EXISTS, "'twice'");
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  cleave_module_release(rt, m, NULL);
+  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released"); /* c needs it still */
+  MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e));
+  MUST(cleave_rpc_sync(rt, c, other, &x, 1, 0, &y, &t, e));
+  CHECK(cleave_tensor_count(&t) == 12 && ((float *)t.data)[0] == fmaxf(numbers[0], 0));
+  cleave_module_release(rt, other, NULL);
+  cleave_tensor_free(&t);
+  return close_context(c);
+}
+
+/* Those that were never used go at once, the others when they have been unloaded. */
+static bool as_many_as_ever_after_a_release(void) {
+  cleave_module *m[MOST_MODULES] = {0}, *more;
+  cleave_tensor t = {0};
+  char name[32];
+  int n = 0;
+  cleave_module_options o = {.size = sizeof o, .name = "one more", .at = at_a};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  for (; n < MOST_MODULES; n++) {
+    snprintf(name, sizeof name, "of many %d", n);
+    DO(module_on(name, n % 2 ? at_a : at_b, 1, &m[n]));
+  }
+  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e), CLEAVE_EXHAUSTED, "255");
+  for (int i = 0; i < n; i += 17) DO(one_call(m[i], &t));
+  for (int i = 0; i < n; i++) cleave_module_release(rt, m[i], NULL);
+  MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e));
+  cleave_module_release(rt, more, NULL);
+  cleave_module_release(rt, NULL, NULL);
+  cleave_tensor_free(&t);
+  return true;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static bool is_param(const cleave_module *m, size_t i, const char *name, cleave_dtype dtype,
+                     int rank, bool learns, bool buffer, const cleave_optimizer *o, size_t group) {
+  cleave_parameter p = {.size = sizeof p};
+  MUST(cleave_parameter_info(m, i, &p, e));
+  CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight(m, i), name) == 0);
+  CHECK(p.dtype == dtype && p.rank == rank && p.learns == learns && p.buffer == buffer);
+  CHECK(!rank || p.shape[0] == 5);
+  CHECK(rank < 2 || p.shape[1] == 3);
+  CHECK(p.optimizer == o && p.group == group);
+  return true;
+}
+
+static bool parameters_can_be_asked(void) {
+  cleave_module *m;
+  cleave_optimizer *o;
+  cleave_parameter p = {.size = sizeof p};
+  const char *frozen[] = {"1.bias"}, *biases[] = {"*.bias"}, *first[] = {"0.weight"};
+  cleave_module_options of = {
+      .size = sizeof of, .name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
+  CHECK(cleave_parameter_count(m) == 7 && cleave_parameter_count(NULL) == 0);
+  for (int i = 0; i < 2; i++) {
+    DO(is_param(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
+    DO(is_param(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
+    DO(is_param(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0)); /* in no group */
+    DO(is_param(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
+    DO(is_param(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));
+    DO(is_param(m, 5, "1.running_var", CLEAVE_F32, 1, false, true, NULL, 0));
+    DO(is_param(m, 6, "1.num_batches_tracked", CLEAVE_I64, 0, false, true, NULL, 0));
+    if (i) break;
+    cleave_group g[] = {{.modules = &m, .n_modules = 1, .parameters = biases, .n_parameters = 1},
+                        {.modules = &m, .n_modules = 1, .parameters = first, .n_parameters = 1}};
+    g[0].lr = g[1].lr = 0.1;
+    MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
+  }
+  REFUSED(cleave_parameter_info(m, 7, &p, e), CLEAVE_RANGE, "'asked' has 7");
+  REFUSED(cleave_parameter_info(NULL, 0, &p, e), CLEAVE_INVALID, "the argument module is NULL");
+  REFUSED(cleave_parameter_info(m, 0, NULL, e), CLEAVE_INVALID,
+          "the argument ret_parameter is NULL");
+  p.size = 8;
+  REFUSED(cleave_parameter_info(m, 0, &p, e), CLEAVE_INVALID, "8 bytes");
+  cleave_module_release(rt, m, NULL);
+  cleave_optimizer_release(rt, o, NULL);
+  return true;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static const char *file(const char *name) {
+  static char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return path;
+}
+
+/* A learner with running statistics, of its own or as the file of another one says. */
+static bool learner(const char *name, const char *at, cleave_module **m, cleave_optimizer **o) {
+  cleave_module_options of = {.size = sizeof of, .name = name, .at = at};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, m, e));
+  cleave_group g = {.modules = m, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, o, e));
+  return true;
+}
+
+static bool learn(cleave_module *m, cleave_optimizer *o, cleave_module *loss, unsigned seed) {
+  cleave_context c;
+  cleave_reference x, y, target, l;
+  float in[12], want[20];
+  fill(in, 12, seed);
+  fill(want, 20, seed + 1);
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  DO(leaf(c, want, 4, 5, false, &target));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
+  DO(backward(c, l, false));
+  MUST(cleave_step(rt, o, c, 0, NULL, e));
+  return close_context(c);
+}
+
+static bool saved(cleave_module *m, bool load, const char *weights, const char *moments) {
+  cleave_status (*go)(cleave_runtime *, cleave_module *, cleave_state_kind, const char *, uint64_t,
+                      cleave_error *) = load ? cleave_state_load : cleave_state_save;
+  MUST(go(rt, m, CLEAVE_STATE_WEIGHTS, file(weights), 0, e));
+  MUST(go(rt, m, CLEAVE_STATE_OPTIMIZER, file(moments), 0, e));
+  return true;
+}
+
+static bool same_state(cleave_module *a, cleave_module *b, cleave_state_kind kind, bool *ret) {
+  cleave_state s = {0}, t = {0};
+  MUST(cleave_state_read(rt, a, kind, 0, &s, e));
+  MUST(cleave_state_read(rt, b, kind, 0, &t, e));
+  CHECK(s.n == t.n && s.n > 0);
+  *ret = true;
+  for (size_t i = 0; i < s.n; i++) {
+    size_t bytes =
+        cleave_tensor_count(&s.items[i].tensor) * (s.items[i].tensor.dtype == CLEAVE_I64 ? 8 : 4);
+    *ret &= strcmp(s.items[i].name, t.items[i].name) == 0 &&
+            memcmp(s.items[i].tensor.data, t.items[i].tensor.data, bytes) == 0;
+  }
+  cleave_state_free(&s);
+  cleave_state_free(&t);
+  return true;
+}
+
+static bool are_alike(cleave_module *a, cleave_module *b, bool wanted) {
+  bool weights, moments;
+  DO(same_state(a, b, CLEAVE_STATE_WEIGHTS, &weights));
+  DO(same_state(a, b, CLEAVE_STATE_OPTIMIZER, &moments));
+  CHECK(weights == wanted && moments == wanted);
+  return true;
+}
+
+/* Two steps, saved; a third by who made them, and by another one that goes on from the files. */
+static bool state_goes_to_files_and_back(void) {
+  cleave_module *m[2], *loss;
+  cleave_optimizer *o[2];
+  cleave_tensor t = {0};
+  DO(learner("first", at_a, &m[0], &o[0]));
+  DO(learner("second", at_b, &m[1], &o[1]));
+  DO(load_loss("learned", "master", 5, &loss));
+  for (unsigned i = 0; i < 2; i++) DO(learn(m[0], o[0], loss, i));
+  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors"));
+  DO(are_alike(m[0], m[1], false));
+  DO(saved(m[1], true, "weights.safetensors", "moments.safetensors"));
+  DO(are_alike(m[0], m[1], true));
+  for (int i = 0; i < 2; i++) DO(learn(m[i], o[i], loss, 9));
+  DO(are_alike(m[0], m[1], true));
+  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors")); /* over those */
+  DO(read_weight(m[0], "0.weight", &t));
+  note(&t);
+  cleave_tensor_free(&t);
+  DO(saved(m[1], true, "others.safetensors", "moments.safetensors")); /* written by somebody else */
+  DO(read_weight(m[1], "0.bias", &t));
+  CHECK(((float *)t.data)[0] == 0.5f && ((float *)t.data)[4] == 4.5f);
+  DO(read_weight(m[1], "1.num_batches_tracked", &t));
+  CHECK(*(int64_t *)t.data == 0);
+  cleave_tensor_free(&t);
+  for (int i = 0; i < 2; i++) cleave_module_release(rt, m[i], NULL);
+  for (int i = 0; i < 2; i++) cleave_optimizer_release(rt, o[i], NULL);
+  cleave_module_release(rt, loss, NULL);
+  return true;
+}
+
+static bool what_does_not_fit_is_told(void) {
+  cleave_module *m, *plain;
+  cleave_optimizer *o;
+  static const struct {
+    const char *name;
+    cleave_status status;
+    const char *says;
+  } wrong[] = {{"none.safetensors", CLEAVE_NOT_FOUND, "none.safetensors"},
+               {"cut.safetensors", CLEAVE_DATA_LOSS, "cut.safetensors"},
+               {"junk.safetensors", CLEAVE_DATA_LOSS, "junk.safetensors"},
+               {"lacks.safetensors", CLEAVE_INVALID, "'0.bias'"},
+               {"more.safetensors", CLEAVE_INVALID, "'2.bias'"},
+               {"shape.safetensors", CLEAVE_INVALID, "'0.weight'"},
+               {"dtype.safetensors", CLEAVE_INVALID, "'1.running_var'"},
+               {"moments.safetensors", CLEAVE_INVALID, "'0.weight'"}};
+  DO(learner("fitted", at_a, &m, &o));
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    const char *path = file(wrong[i].name);
+    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
+            wrong[i].says);
+    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
+            "'fitted'");
+  }
+  const char *nowhere = file("no/folder/x.safetensors");
+  REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, nowhere, 0, e), CLEAVE_UNAVAILABLE,
+          nowhere);
+  REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_OPTIMIZER, file("weights.safetensors"), 0, e),
+          CLEAVE_INVALID, "exp_avg");
+  REFUSED(cleave_state_save(rt, NULL, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "module");
+  REFUSED(cleave_state_save(NULL, m, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "runtime");
+  REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, NULL, 0, e), CLEAVE_INVALID, "path");
+  REFUSED(cleave_state_load(rt, m, (cleave_state_kind)7, "x", 0, e), CLEAVE_INVALID, "7");
+  DO(module_on("plain", at_b, 1, &plain)); /* without an optimiser: a file without tensors */
+  MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
+  MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
+  REFUSED(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("moments.safetensors"), 0, e),
+          CLEAVE_INVALID, "unexpected");
+  cleave_module_release(rt, plain, NULL);
+  cleave_module_release(rt, m, NULL);
+  cleave_optimizer_release(rt, o, NULL);
+  return true;
+}
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(many_are_loaded_and_released),
+    TEST(trained_ones_go_with_their_optimisers),
+    TEST(a_context_goes_on_with_released_modules),
+    TEST(calls_in_flight_come_home),
+    TEST(a_kept_value_outlives_its_module),
+    TEST(a_name_is_free_when_its_module_is_released),
+    TEST(as_many_as_ever_after_a_release),
+    TEST(parameters_can_be_asked),
+    TEST(state_goes_to_files_and_back),
+    TEST(what_does_not_fit_is_told),
+};
+
+/* The workers have nothing left, and nothing of the program leaks. */
+static bool end(void) {
+  cleave_leaks leaks;
+  CHECK(is_asked("close"));
+  MUST(cleave_close(rt, 0, &leaks, e));
+  snprintf(why, sizeof why, "%.900s", leaks.text);
+  return leaks.text[0] == '\0';
+}
+
+int main(int argc, char **argv) {
+  if (argc < 6 || !open_session(argv)) {
+    said(false, "open");
+    return 1;
+  }
+  n_loops = atoi(argv[4]);
+  folder = argv[5];
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  said(end(), "close");
+  return n_failed != 0;
+}

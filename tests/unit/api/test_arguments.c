@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Options that begin with their size: those of an older header, of a newer one, and of a program
+ * that forgot it. What may not be NULL is tried in tests/e2e/test_nulls.c.
+ */
+#include "master/api/cleave.h"
+#include "tests/unit/must.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static cleave_runtime *rt;
+static cleave_error e;
+
+/* As a header of a later version may have it. */
+typedef struct newer_options {
+  cleave_context_options known;
+  uint64_t later;
+} newer_options;
+
+static void opens(const void *options, bool *ret_opened) {
+  cleave_context c;
+  *ret_opened = cleave_context_open(rt, options, &c, &e) == CLEAVE_OK;
+  if (*ret_opened) assert_int_equal(cleave_context_close(rt, c, 0, &e), CLEAVE_OK);
+}
+
+static void a_newer_header_says_nothing_new(void **state) {
+  (void)state;
+  bool opened;
+  newer_options o = {.known = {.size = sizeof o, .name = "spring"}};
+  opens(&o, &opened);
+  assert_true(opened);
+  o.later = 1;
+  opens(&o, &opened);
+  assert_false(opened);
+  assert_int_equal(e.status, CLEAVE_UNIMPLEMENTED);
+  assert_non_null(strstr(e.text, "cleave_context_options has "));
+}
+
+/* The name of the context is the first field behind the size; what follows was unknown then. */
+static void an_older_header_leaves_the_rest_alone(void **state) {
+  (void)state;
+  cleave_context c;
+  cleave_leaks left;
+  cleave_runtime *own;
+  cleave_context_options o = {.size = offsetof(cleave_context_options, name), .name = "spring"};
+  assert_int_equal(cleave_open_text("here.yaml", "version: 1\nname: alone\n", NULL, &own, &e),
+                   CLEAVE_OK);
+  assert_int_equal(cleave_context_open(own, &o, &c, &e), CLEAVE_OK);
+  o.size = offsetof(cleave_context_options, evaluation);
+  assert_int_equal(cleave_context_open(own, &o, &c, &e), CLEAVE_OK);
+  assert_int_equal(cleave_close(own, 0, &left, &e), CLEAVE_OK);
+  assert_int_equal(left.contexts, 2);
+  assert_non_null(strstr(left.text, "'spring'"));
+  assert_null(strstr(strstr(left.text, "'spring'") + 1, "'spring'"));
+}
+
+static void a_forgotten_size_is_refused_by_name(void **state) {
+  (void)state;
+  cleave_context c;
+  cleave_runtime *other;
+  cleave_module *m;
+  cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 2, 3);
+  cleave_context_options oc = {.name = "spring"};
+  cleave_module_options om = {.name = "front"};
+  cleave_options o = {.single_thread = true};
+  assert_int_equal(cleave_context_open(rt, &oc, &c, &e), CLEAVE_INVALID);
+  assert_string_equal(e.text,
+                      "cleave_context_options.size is 0: set it to sizeof(cleave_context_options)");
+  assert_int_equal(cleave_load_layers(rt, &om, "[{op: relu}]", &in, &m, &e), CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "cleave_module_options.size is 0"));
+  assert_int_equal(cleave_open_text("here.yaml", "version: 1\nname: alone\n", &o, &other, &e),
+                   CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "cleave_options.size is 0"));
+}
+
+static int open_runtime(void **state) {
+  (void)state;
+  return cleave_open_text("here.yaml", "version: 1\nname: alone\n", NULL, &rt, &e) != CLEAVE_OK;
+}
+
+static int close_runtime(void **state) {
+  (void)state;
+  return cleave_close(rt, 0, NULL, &e) != CLEAVE_OK;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_newer_header_says_nothing_new),
+      cmocka_unit_test(an_older_header_leaves_the_rest_alone),
+      cmocka_unit_test(a_forgotten_size_is_refused_by_name),
+  };
+  return cmocka_run_group_tests(tests, open_runtime, close_runtime);
+}

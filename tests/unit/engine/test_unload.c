@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Modules that leave a node: what waits for what, what is refused, and that nothing of them stays.
+ */
+#include "common/engine/node_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { BATCH = 2, WIDTH = 3, SEEN = 64 };
+
+typedef struct fixture {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_packet *seen[SEEN];
+  uint32_t n_seen, wanted;
+} fixture;
+
+static void on_program(void *user, clv_packet *p) {
+  fixture *f = user;
+  assert_true(f->n_seen < SEEN);
+  f->seen[f->n_seen++] = p;
+  if (f->n_seen >= f->wanted) clv_node_kick(f->node);
+}
+
+static clv_code add_module(fixture *f, clv_op op, uint32_t index, uint32_t generation) {
+  clv_err err = {0};
+  clv_module *module;
+  clv_module_options o = stage_of(graph_of(op, BATCH, WIDTH), index);
+  o.generation = generation;
+  o.optimizer.momentum = 0.9;
+  o.learns = op == CLV_OP_LINEAR;
+  assert_ok(clv_module_new(&o, &module, &err));
+  return clv_node_add_module(f->node, module, &err);
+}
+
+static int set_up(void **state) {
+  clv_err err = {0};
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
+  assert_ok(clv_node_new(&o, &f->node, &err));
+  *state = f;
+  return 0;
+}
+
+static void forget(fixture *f) {
+  while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
+}
+
+static int tear_down(void **state) {
+  fixture *f = *state;
+  forget(f);
+  clv_node_free(f->node);
+  assert_int_equal(clv_account_used(clv_pool_account(f->pool), CLV_QUOTA_CALLS), 0);
+  clv_pool_unref(f->pool);
+  free(f);
+  return 0;
+}
+
+/* Until so many packets more have reached the program; the last one. */
+static const clv_frame *pump(fixture *f, uint32_t more) {
+  f->wanted = f->n_seen + more;
+  clv_node_unkick(f->node);
+  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  return &f->seen[f->n_seen - 1]->frame;
+}
+
+static void post(fixture *f, clv_packet *p, uint32_t generation) {
+  clv_err err = {0};
+  p->frame.generation = generation;
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+static void unload(fixture *f, uint32_t index, uint32_t generation) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_new(f->pool, CLV_UNLOAD, &p, &err));
+  p->frame.module = index;
+  p->frame.message = 77;
+  post(f, p, generation);
+}
+
+static void call(fixture *f, uint64_t context, uint64_t id, uint32_t generation, bool deliver) {
+  clv_err err = {0};
+  clv_packet *p;
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)i;
+  assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, id + 1000, true, t, &err));
+  clv_tensor_unref(t);
+  if (deliver) assert_ok(clv_packet_call_deliver(p, "", &err));
+  post(f, p, generation);
+}
+
+/* The backward of one call, with a vote, whose gradient comes along. */
+static void backward(fixture *f, uint64_t context, uint64_t id) {
+  clv_err err = {0};
+  clv_packet *p;
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
+  assert_ok(clv_packet_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
+  assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  post(f, p, 0);
+  assert_ok(clv_packet_gradient(f->pool, context, 1, id, 0, "", t, &p, &err));
+  clv_tensor_unref(t);
+  post(f, p, 0);
+}
+
+static void end(fixture *f, uint64_t context, bool steps) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(f->pool, context, 9, &p, &err));
+  if (steps) clv_packet_end_commit(p, 1, 0.5f, true);
+  post(f, p, 0);
+}
+
+static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
+  assert_int_equal(f->kind, kind);
+  assert_int_equal(clv_frame_fails(f) ? f->failure.code : CLV_OK, code);
+}
+
+/* ---- the tests ------------------------------------------------------------------------------- */
+
+/* Calls, a backward and a step that can be taken back; then the same again at the same index. */
+static void nothing_of_it_stays(void **state) {
+  fixture *f = *state;
+  clv_module_counts sum;
+  size_t bytes = 0;
+  uint64_t context = 0;
+  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than are remembered */
+    assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, g), CLV_OK);
+    call(f, ++context, 5, g, false);
+    backward(f, context, 5);
+    is(pump(f, 1), CLV_FINISHED, CLV_OK);
+    end(f, context, true);
+    unload(f, 0, g);
+    is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+    assert_int_equal(f->seen[1]->frame.kind, CLV_ENDED);
+    assert_int_equal(f->seen[2]->frame.reply_to, 77);
+    assert_int_equal(f->seen[2]->frame.generation, g);
+    assert_null(clv_node_module(f->node, 0));
+    forget(f);
+    if (g == 2500) bytes = clv_pool_bytes(f->pool);
+  }
+  assert_int_equal(clv_pool_bytes(f->pool), bytes);
+  clv_node_count_work(f->node, &sum);
+  assert_int_equal(sum.forwards, 2600);
+  assert_int_equal(sum.stepped, 2600);
+}
+
+static void a_context_that_has_used_it_keeps_it(void **state) {
+  fixture *f = *state;
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
+  call(f, 3, 5, 0, true);
+  is(pump(f, 1), CLV_VALUE, CLV_OK);
+  unload(f, 0, 0);
+  is(pump(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  backward(f, 3, 5);
+  is(pump(f, 1), CLV_FINISHED, CLV_OK);
+  unload(f, 0, 0);
+  is(pump(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  end(f, 3, false);
+  unload(f, 0, 0);
+  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+}
+
+/* Running statistics are kept for a context that may give its step up. */
+static void running_statistics_keep_it(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  assert_int_equal(add_module(f, CLV_OP_BATCHNORM, 0, 0), CLV_OK);
+  call(f, 3, 5, 0, true);
+  is(pump(f, 1), CLV_VALUE, CLV_OK);
+  assert_ok(clv_packet_new(f->pool, CLV_DROP, &p, &err));
+  p->frame.context = 3;
+  p->frame.upstream[p->frame.n_upstream++] = 5;
+  post(f, p, 0);
+  unload(f, 0, 0);
+  is(pump(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  end(f, 3, false);
+  unload(f, 0, 0);
+  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+}
+
+static void a_late_frame_does_not_meet_the_successor(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_OK);
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 5), CLV_EXISTS);
+  unload(f, 0, 4);
+  is(pump(f, 1), CLV_UNLOADED, CLV_OK);
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_PRECONDITION);
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 3), CLV_PRECONDITION);
+  unload(f, 0, 4);
+  is(pump(f, 1), CLV_ERROR, CLV_NOT_FOUND);
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_OK);
+  call(f, 3, 5, 4, true);
+  is(pump(f, 1), CLV_VALUE, CLV_NOT_FOUND);
+  call(f, 3, 6, UINT32_MAX, true);
+  is(pump(f, 1), CLV_VALUE, CLV_OK);
+  assert_ok(clv_packet_state_get(f->pool, 0, 8, 0, CLV_STATE_WEIGHTS, &p, &err));
+  post(f, p, 4);
+  is(pump(f, 1), CLV_ERROR, CLV_NOT_FOUND);
+  assert_ok(clv_packet_apply(f->pool, 3, 8, 0, 1, 0.1f, true, &p, &err));
+  post(f, p, 4);
+  is(pump(f, 1), CLV_ABORT, CLV_NOT_FOUND);
+  end(f, 3, false);
+  unload(f, 0, UINT32_MAX);
+  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_PRECONDITION);
+}
+
+/* A call that waits for its input stands before it, and one behind it keeps the module. */
+static void it_waits_for_what_came_before(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
+  assert_ok(clv_packet_call(f->pool, 3, 5, 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, 1000, true, NULL, &err));
+  post(f, p, 0);
+  unload(f, 0, 0);
+  end(f, 3, false); /* takes it out of the queue */
+  assert_int_equal(pump(f, 2)->kind, CLV_UNLOADED);
+  assert_int_equal(f->seen[0]->frame.kind, CLV_ENDED);
+  assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
+  assert_ok(clv_packet_call(f->pool, 4, 5, 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, 1000, true, NULL, &err));
+  post(f, p, 1);
+  unload(f, 0, 1);
+  call(f, 5, 6, 1, true); /* waits for the change */
+  end(f, 4, false);
+  is(pump(f, 3), CLV_VALUE, CLV_OK);
+  is(&f->seen[3]->frame, CLV_ERROR, CLV_PRECONDITION);
+  end(f, 5, false);
+  unload(f, 0, 1);
+  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(nothing_of_it_stays, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_context_that_has_used_it_keeps_it, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(running_statistics_keep_it, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_late_frame_does_not_meet_the_successor, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(it_waits_for_what_came_before, set_up, tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

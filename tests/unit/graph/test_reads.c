@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a backward reads, told from the graph alone, is what plans find.
+ */
+#include "tests/unit/graph/plan_test.h"
+
+static const char *const backends[] = {"cpu", "ref"};
+
+/* Never less than a plan of either backend, and what the first says. */
+static void agrees(clv_graph *(*make)(void), rig_options o, bool want, const char *what) {
+  for (int i = 0; i < 2; i++) {
+    o.backend = i ? clv_backend_ref() : clv_backend_cpu();
+    rig r = rig_new(make(), &o);
+    uint32_t grads = 0;
+    for (int k = 0; k < CLV_MAX_INPUTS; k++) grads |= (uint32_t)!o.no_input_grad[k] << k;
+    bool told = clv_graph_backward_reads_params(r.g, r.params, grads);
+    bool found = clv_plan_get_info(r.plan)->backward_reads_params;
+    if (told != want || (found && !told) || (i == 0 && found != told))
+      fail_msg("%s, %s: told %d, found %d, expected %d", what, backends[i], told, found, want);
+    rig_done(&r);
+  }
+}
+
+static clv_graph *linear(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3), &x);
+  clv_attr_value out = int_attr(CLV_ATTR_OUT, 2);
+  g->output = add_node(g, CLV_OP_LINEAR, 0, x, -1, &out, 1);
+  return g;
+}
+
+static clv_graph *two_linears(void) {
+  clv_graph *g = linear();
+  clv_attr_value out = int_attr(CLV_ATTR_OUT, 5);
+  int relu = add_plain(g, CLV_OP_RELU, 1, g->output);
+  g->output = add_node(g, CLV_OP_LINEAR, 2, relu, -1, &out, 1);
+  return g;
+}
+
+static clv_graph *one_relu(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3), &x);
+  g->output = add_plain(g, CLV_OP_RELU, 0, x);
+  return g;
+}
+
+static clv_graph *norm(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 16, 2, 2), &x);
+  g->output = add_plain(g, CLV_OP_BATCHNORM, 0, x);
+  return g;
+}
+
+/* The second layer of parameters stands beside what the output is made of. */
+static clv_graph *dead_branch(void) {
+  clv_graph *g = two_linears();
+  g->output = 1;
+  return g;
+}
+
+static clv_graph *residual(void) { return residual_graph(3); }
+
+static const rig_options data = {.no_input_grad = {true}};
+
+static void a_linear_layer_reads_its_weights_for_its_input_alone(void **state) {
+  (void)state;
+  agrees(linear, data, false, "over data");
+  agrees(linear, (rig_options){0}, true, "over a value");
+  agrees(one_relu, (rig_options){0}, false, "without parameters");
+  agrees(dead_branch, data, false, "beside the output");
+}
+
+static void layers_behind_what_learns_read_theirs(void **state) {
+  (void)state;
+  agrees(two_linears, data, true, "two layers");
+  agrees(two_linears, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
+         false, "behind frozen ones");
+  agrees(two_linears,
+         (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "2.weight", "2.bias"}}, true,
+         "of which a bias learns");
+  agrees(residual, data, true, "a residual block");
+}
+
+/* As PyTorch keeps the weight of a batchnorm for backward, whatever is wanted. */
+static void a_batchnorm_that_learns_reads_its_own(void **state) {
+  (void)state;
+  agrees(norm, data, true, "batchnorm over data");
+  agrees(norm, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}}, false,
+         "a frozen batchnorm");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_linear_layer_reads_its_weights_for_its_input_alone),
+      cmocka_unit_test(layers_behind_what_learns_read_theirs),
+      cmocka_unit_test(a_batchnorm_that_learns_reads_its_own),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
