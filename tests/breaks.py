@@ -275,7 +275,7 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) clv_pool_discharge(pool, m->charged);", ""),
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) discharge(m, pool, m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
@@ -325,3 +325,21 @@ rules("common/engine/node_modules.c",
    r6_28_a_module_that_is_in_use=("clv_code clv_node_remove_module(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
 rules("common/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
+
+# ---- gradients that the program gives ------------------------------------------------------------
+of("common/graph/reads.c", "tests/unit/graph/test_reads",
+   an_input_that_wants_a_gradient_reads_nothing=("static bool reads", "any |= nodes[n->in[k]].needs_grad;", ";"),
+   what_no_output_needs_is_read=("static bool reads", "return any && nodes[i].live && nodes[i].has_params;", "return any && nodes[i].has_params;"),
+   a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
+rules("common/wire/frame_check.c",
+   r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
+rules("common/engine/context_gradients.c",
+   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
+GRADIENTS = "tests/unit/api/test_gradients"
+of("master/api/backward.c", GRADIENTS,
+   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
+   a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->changes == m->changes || c->planned[m->index]) return false;", "return false;"))
+of("master/api/gradients.c", GRADIENTS,
+   nobody_votes_on_what_was_written=("static cleave_status put(", "c->written |= NODE_BIT(m->node);", ";"))
+of("master/api/events.c", GRADIENTS,
+   what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))

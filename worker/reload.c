@@ -47,6 +47,8 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
       {"listen", same_text(was->listen, is->listen)},
       {"name", same_text(was->name, is->name)},
       {"device", same_text(was->device, is->device)},
+      {"cpu_devices", was->cpu_devices == is->cpu_devices},
+      {"device_memory", was->device_memory == is->device_memory},
       {"state_dir", same_text(was->state_dir, is->state_dir)},
       {"cores", same_cores(&was->cores, &is->cores)},
       {"metrics.listen", same_text(was->metrics.listen, is->metrics.listen)},

@@ -378,6 +378,7 @@ typedef struct clv_worker_config {
         calls;
   } limits;
   char *device;
+  uint64_t cpu_devices, device_memory; /* bytes of each; 0: no limit */
   uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */
   bool memory_found;     /* serve has settled it */
   clv_config_pos cores_pos;

@@ -185,11 +185,17 @@ static bool is_sha256(const char *text) {
 }
 
 /* What this release can compute on; "auto" is the first. */
-static bool is_device(const char *text) {
+static bool is_processor(const char *text) {
 #ifdef CLV_MUTATE_DEVICE
   return strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "auto") == 0;
 #endif
   return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
+}
+
+/* One of those that a node may offer its processor as. */
+static bool is_device(const char *text) {
+  bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
+  return numbered || is_processor(text);
 }
 
 static const struct {
@@ -223,8 +229,12 @@ static const struct {
                            .noun = "a SHA-256 of 64 hexadecimal digits",
                            .pattern = "^[0-9A-Fa-f]{64}$"},
     [CLV_FORMAT_DEVICE] = {.ok = is_device,
-                           .noun = "cpu, or auto, which is cpu (there is no other device)",
-                           .pattern = "^(cpu|auto)$"},
+                           .noun = "cpu, cpu:0 to cpu:7, or auto, which is cpu (there is no other "
+                                   "kind of device)",
+                           .pattern = "^(cpu(:[0-7])?|auto)$"},
+    [CLV_FORMAT_PROCESSOR] = {.ok = is_processor,
+                              .noun = "cpu, or auto, which is cpu (there is no other device)",
+                              .pattern = "^(cpu|auto)$"},
     [CLV_FORMAT_FOLDER] = {.ok = is_any, .noun = "a folder, true or false"},
 };
 

@@ -121,8 +121,14 @@ static const clv_row rows[] = {
      .offset = AT(limits.handshake_timeout_ms), .min = 100, .max = 10 * MINUTE_MS, .initial = "3s",
      .doc = "Time for a new connection to finish TLS."},
 
-    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_DEVICE,
+    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_PROCESSOR,
      .initial = "cpu", .doc = "Device that stages compute on."},
+    {.path = "cpu_devices", .kind = CLV_ROW_INT, .offset = AT(cpu_devices), .min = 1, .max = 8,
+     .initial = "1",
+     .doc = "Devices that the processor is offered as: with 2 there are cpu:0 and cpu:1 beside cpu. Each "
+            "has a memory account of its own; they share the cores."},
+    {.path = "device_memory", .kind = CLV_ROW_SIZE, .offset = AT(device_memory), .max = 1ull << 50,
+     .initial = "0", .doc = "Memory of all modules of one device; 0 is no limit."},
     {.path = "cores", .kind = CLV_ROW_NUMBERS, .offset = AT(cores),
      .pos = AT(cores_pos), .min = 1, .high = 1023,
      .sample = "[0, 1]", .commented = true,

@@ -6,12 +6,19 @@
 
 #include <string.h>
 
+/* Of the first input that is no scalar. */
+static int64_t batch_of(const clv_context_call *c) {
+  for (uint32_t i = 0; i < c->n_in; i++)
+    if (c->in[i]->shape.rank) return c->in[i]->shape.dim[0];
+  return 1;
+}
+
 static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_node *node,
                             clv_err *err) {
   const clv_tensor *t = c->in[slot];
   clv_shape want = node->shape;
   bool batched = want.rank && t->shape.rank;
-  if (batched && t->shape.dim[0] > 0) want.dim[0] = t->shape.dim[0];
+  if (batched) want.dim[0] = t->shape.dim[0];
   if (t->dtype != node->dtype || !clv_shape_equal(&want, &t->shape)) {
     char w[160], g[160];
     return clv_fail(err, CLV_INVALID, "module %u expects input %u as %s %s, got %s %s", c->module,
@@ -19,9 +26,9 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
                     clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
   }
   if (c->mod->graph->joins) return CLV_OK; /* its ops say what must be alike */
-  if (batched && c->in[0]->shape.rank && t->shape.dim[0] != c->in[0]->shape.dim[0])
-    return clv_fail(err, CLV_INVALID, "module %u: input 0 is a batch of %lld, input %u one of %lld",
-                    c->module, (long long)c->in[0]->shape.dim[0], slot, (long long)t->shape.dim[0]);
+  if (batched && t->shape.dim[0] != batch_of(c))
+    return clv_fail(err, CLV_INVALID, "module %u: input %u is a batch of %lld, others are of %lld",
+                    c->module, slot, (long long)t->shape.dim[0], (long long)batch_of(c));
   return CLV_OK;
 }
 
@@ -35,7 +42,7 @@ clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *e
   clv_module *m = c->mod;
   int64_t batch[CLV_MAX_INPUTS] = {0};
   for (uint32_t i = 0; i < c->n_in; i++)
-    batch[i] = c->in[i]->shape.rank ? c->in[i]->shape.dim[0] : 1;
+    batch[i] = m->graph->joins && c->in[i]->shape.rank ? c->in[i]->shape.dim[0] : batch_of(c);
   CLV_TRY(
       clv_module_plan_for(m, batch, c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan, err));
   CLV_TRY(take_output(e, c, err));

@@ -84,6 +84,9 @@ typedef struct clv_module_options {
   const char *name;           /* of the module, for people; NULL or up to CLV_WIRE_NAME bytes */
   clv_graph *graph;           /* taken over */
   const clv_backend *backend;
+  const char *device;   /* for people and programs; NULL: the backend's name */
+  clv_account *account; /* of the device: charged with the module's memory beside the pool's;
+                           outlives the module. NULL: none */
   int threads;
   bool bf16;                  /* as in clv_plan_options */
   bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
@@ -124,6 +127,7 @@ typedef struct clv_module_counts {
 } clv_module_counts;
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */
+const char *clv_module_device(const clv_module *m);                 /* that computes it, "cpu" */
 const clv_graph *clv_module_graph(const clv_module *m);
 const clv_params *clv_module_params(const clv_module *m);
 size_t clv_module_bytes(const clv_module *m); /* parameters, moments, plans so far */

@@ -20,7 +20,7 @@ typedef struct clv_module_plan {
 
 struct clv_module {
   clv_module_options o; /* graph and backend are used, the lists are not kept */
-  char name[CLV_WIRE_NAME + 1];
+  char name[CLV_WIRE_NAME + 1], device[CLV_WIRE_NAME + 1];
   clv_graph *graph;
   clv_params *params;
   int n_inputs;
@@ -72,7 +72,6 @@ size_t clv_module_buffer_bytes(const clv_module *m);
 void clv_module_bind(clv_module *m, clv_pool *pool);
 
 uint32_t clv_module_index(const clv_module *m);
-const char *clv_module_device(const clv_module *m); /* that computes it, "cpu" */
 
 /* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
  * micro-batch on either side of the module. */

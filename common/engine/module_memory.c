@@ -9,9 +9,24 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->trainable_bytes;
 }
 
+/* The session's quotas, and that of the device. */
+static clv_code charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_err *err) {
+  clv_account *device = m->o.account;
+  if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "device %s", m->device);
+  clv_code code = clv_pool_charge(pool, bytes, err);
+  if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
+  return code;
+}
+
+static void discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
+  clv_pool_discharge(pool, bytes);
+  if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
+}
+
 /* Memory that is about to be taken, or with what a library sizes has just been. */
 static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
-  if (m->o.pool && clv_pool_charge(m->o.pool, bytes, err) != CLV_OK)
+  if (m->o.pool && charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
   if (m->o.pool) m->charged += bytes;
   m->bytes += bytes;
@@ -147,7 +162,9 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.name = NULL;
+  m->o.device = NULL;
   snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
+  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : o->backend->name);
   m->graph = o->graph;
   code = module_fill(m, o, err);
   if (code != CLV_OK) {
@@ -168,7 +185,7 @@ void clv_module_free(clv_module *m) {
   clv_params_free(m->params);
   clv_graph_free(m->graph);
   clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
-  if (pool) clv_pool_discharge(pool, m->charged);
+  if (pool) discharge(m, pool, m->charged);
   free(m);
 }
 
@@ -191,7 +208,7 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
 }
 
 uint32_t clv_module_index(const clv_module *m) { return m->o.index; }
-const char *clv_module_device(const clv_module *m) { return m->o.backend->name; }
+const char *clv_module_device(const clv_module *m) { return m->device; }
 const clv_graph *clv_module_graph(const clv_module *m) { return m->graph; }
 const clv_params *clv_module_params(const clv_module *m) { return m->params; }
 size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
@@ -290,10 +307,10 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
   size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   bool more = p->calls_out == p->calls;
   if (more) bytes += info->call_bytes;
-  if (bytes) CLV_TRY(clv_pool_charge(m->pool, bytes, err));
+  if (bytes) CLV_TRY(charge(m, m->pool, bytes, err));
   clv_code code = clv_plan_call_get(p->plan, ret, err);
   if (code != CLV_OK) {
-    clv_pool_discharge(m->pool, bytes);
+    discharge(m, m->pool, bytes);
     return code;
   }
   m->charged += bytes;

@@ -142,7 +142,6 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                     clv_dtype_name(dtype));
   if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
     return clv_err_prefix(err, "input '%s'", name);
-  if (shape->rank < 1) return clv_fail(err, CLV_INVALID, "input '%s' has no batch dimension", name);
   memcpy(node.name, name, strlen(name) + 1);
   return push(g, &node, ret_node, err);
 }
@@ -198,7 +197,8 @@ static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv
     clv_node *node = &g->nodes[i];
     clv_code code;
     if (node->op == CLV_OP_INPUT) {
-      node->shape.dim[0] = n[input++];
+      int64_t own = n[input++];
+      if (node->shape.rank) node->shape.dim[0] = own;
       code = clv_check_value("its shape", &node->shape, node->dtype, err);
     } else {
       code = infer(g, node, err);

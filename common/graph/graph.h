@@ -77,7 +77,7 @@ clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 clv_graph *clv_graph_free(clv_graph *g); /* takes NULL, returns NULL */
 void clv_graph_freep(clv_graph **g);
 
-/* An external input; `shape` includes N in dim 0. */
+/* An external input; `shape` includes N in dim 0, and is a scalar's of rank 0. */
 clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                              const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
 
@@ -198,7 +198,7 @@ typedef struct clv_call clv_call; /* saved state of one forward until its backwa
 typedef struct clv_plan_options {
   const clv_backend *backend;
   clv_dtype dtype;                 /* f32, or f64 with ref */
-  int64_t batch;                   /* N */
+  int64_t batch;                   /* N; 0: the plan computes nothing, see clv_plan_forward */
   int64_t batches[CLV_MAX_INPUTS]; /* of each input, of a graph that joins some; else unused */
   bool training;
   bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
@@ -275,7 +275,9 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
  * in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
  * For training the inputs that backward reads are copied or kept in the call: the caller may reuse
  * `in` after this returns only if it passed keep_inputs = false (then the plan copies what it
- * needs); with true the memory must stay until the call is put back. */
+ * needs); with true the memory must stay until the call is put back.
+ * Of a batch of 0 nothing is read: `out` is not written, or NaN where it is a scalar, a mean over
+ * samples; backward gives parameters zeros. */
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) CLV_USE_RESULT;

@@ -241,14 +241,33 @@ static void count(clv_plan *p) {
   info->n_steps_backward = p->n_steps - info->n_steps_forward;
 }
 
+/* Of no samples: there is nothing to compute, parameters get gradients of zeros, and a scalar,
+ * which is a mean over samples, is not a number. Running statistics have nothing to move by. */
+static clv_code build_empty(clv_plan *p, clv_err *err) {
+  for (int i = 0; i < p->params->n && p->options.training; i++) {
+    const clv_param *q = &p->params->list[i];
+    if (q->trainable) continue;
+    const clv_node *n = &p->graph->nodes[q->node];
+    return clv_fail(err, CLV_INVALID, "layer %s (%s): no batch of 0 samples in training", n->name,
+                    clv_op_name(n->op));
+  }
+  clv_shape *out = &p->graph->nodes[p->graph->output].shape;
+  p->scalar_is_nan = !out->rank;
+  if (out->rank) out->dim[0] = 0;
+  return find_unwritten(p, err);
+}
+
+static bool is_empty(const clv_plan *p) { return !p->graph->joins && !p->options.batch; }
+
 static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params, clv_err *err) {
   CLV_TRY(clv_graph_clone(g, &p->graph, err));
   if (g->joins)
     CLV_TRY(clv_graph_set_batches(p->graph, p->options.batches, err));
-  else
+  else if (!is_empty(p))
     CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
   CLV_TRY(bind_params(p, params, err));
+  if (is_empty(p)) return build_empty(p, err);
   CLV_TRY(analyse(p, err));
   clv_plan_fuse(p);
   CLV_TRY(clv_plan_write_forward(p, err));

@@ -105,6 +105,7 @@ struct clv_plan {
   clv_plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
   int n_unwritten;
   clv_plan_info info;
+  bool scalar_is_nan; /* the output, of a batch of 0 */
   /* running */
   char *scratch, *cache;
   bool fresh; /* the cache holds weights of version `version` of block `block` */

@@ -6,6 +6,7 @@
 #include "common/graph/plan_int.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,6 +244,13 @@ static clv_code take_inputs(clv_plan *p, clv_call *c, const void *const *in, boo
   return CLV_OK;
 }
 
+static void put_nan(const clv_plan *p, void *out) {
+  if (p->options.dtype == CLV_F64)
+    *(double *)out = NAN;
+  else
+    *(float *)out = NAN;
+}
+
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) {
@@ -254,6 +262,7 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh(p, &f, param_version, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
+  if (p->scalar_is_nan) put_nan(p, out);
   c->state = PLAN_CALL_FORWARD;
   return CLV_OK;
 }

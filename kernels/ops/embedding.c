@@ -7,6 +7,7 @@
 static clv_code embedding_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = &s->in[0];
   char text[160];
+  if (!in->rank) return clv_fail(err, CLV_INVALID, "embedding needs a batch, got a scalar");
   if (in->rank >= CLV_MAX_RANK)
     return clv_fail(err, CLV_INVALID, "embedding adds a dimension to %s, which has the most, %d",
                     clv_shape_format(in, text, sizeof text), CLV_MAX_RANK);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [rows, F], W [out, F], y [rows, out]; rows: N, or N T of a sequence.
+ * x [rows, F], W [out, F], y [rows, out]; rows: N and whatever is between N and F.
  */
 #include "kernels/ops/bias_int.h"
 
 static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = &s->in[0];
-  if (in->rank != 3) /* a sequence is meant so; an image means that a flatten was forgotten */
-    CLV_TRY(clv_need_rank("linear", in, 2, "[N, F]",
-                          "; put a flatten before it, or give it a sequence [N, T, F]", err));
+  char text[160];
+  if (in->rank < 2) /* the first extent is the batch, which features cannot be */
+    return clv_fail(err, CLV_INVALID, "linear needs rank 2 or more ([N, ..., F]), got %s",
+                    clv_shape_format(in, text, sizeof text));
   *ret = *in;
   ret->dim[in->rank - 1] = s->attrs->out;
   return CLV_OK;
@@ -78,7 +79,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 CLV_OP_ROW(linear) = {
     .name = "linear",
-    .doc = "y = x W^T + b, x: [N, F] or [N, T, F], W: [out, F] (torch.nn.functional.linear)",
+    .doc = "y = x W^T + b, x: [N, ..., F], W: [out, F] (torch.nn.functional.linear)",
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixes = CLV_MIXES_LAST,

@@ -182,8 +182,8 @@ int clv_op_most_params(clv_op op);
 
 /* ---- what rows share ------------------------------------------------------------------------- */
 
-/* Refuses another rank: "linear needs rank 2 [N, F], got [64, 32, 7, 7]; put a flatten before it"
- * with "[N, F]" as `layout` and the last part as `hint` (may be ""). */
+/* Refuses another rank: "lstm needs rank 3 [N, T, F], got [4, 7]; give it a sequence"
+ * with "[N, T, F]" as `layout` and the last part as `hint` (may be ""). */
 clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                        const char *hint, clv_err *err) CLV_USE_RESULT;
 clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;

@@ -136,7 +136,7 @@ struct cleave_module {
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
   uint32_t n_inputs;
   uint32_t threads, in_flight;
-  bool local_only, released, called, input_grads;
+  bool local_only, any_device, released, called, input_grads;
   bool tried; /* its node may have it, though the last attempt to take it there failed */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;

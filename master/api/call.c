@@ -73,6 +73,34 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
   return CLEAVE_PRECONDITION;
 }
 
+/* The device of a value that a module of this node has made; NULL: it comes from elsewhere. */
+static const char *device_at(const api_value *v, uint32_t node) {
+  const cleave_module *m = v->module ? v->module : v->kept ? v->kept->module : NULL;
+  return m && m->node == node ? m->device : NULL;
+}
+
+static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  for (uint32_t i = 0; i < m->n_inputs && !m->any_device; i++) {
+    const char *device = device_at(in[i], m->node), *here = rt->peers[m->node].name;
+    if (!device || strcmp(device, m->device) == 0) continue;
+    api_fail(
+        error, CLV_PRECONDITION,
+        "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
+        "the module with device \"%s\", or with any_device, which takes it there",
+        m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
+    api_place_error(error, here, m->name);
+    return CLEAVE_PRECONDITION;
+  }
+  return CLEAVE_OK;
+}
+/* Of the first that is no scalar. */
+static int64_t batch_of(api_value *const *in, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (in[i]->shape.rank) return in[i]->shape.dim[0];
+  return 1;
+}
+
 /* Of a graph that joins batches: its shapes are from now on those of these inputs. */
 static cleave_status check_batches(const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
@@ -98,9 +126,10 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
     if (in[i]->context != c)
       return api_fail(error, CLV_INVALID, "input %u of '%s' belongs to context %s, not to %s", i,
                       m->name, in[i]->context->name, c->name);
-    int64_t batch = in[0]->shape.rank ? in[0]->shape.dim[0] : 1;
-    PASS(check_input(m, i, in[i], batch, error));
   }
+  PASS(check_devices(rt, m, in, error));
+  for (uint32_t i = 0; i < m->n_inputs; i++)
+    PASS(check_input(m, i, in[i], batch_of(in, m->n_inputs), error));
   PASS(check_batches(m, in, error));
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
@@ -246,8 +275,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
-  if (v->shape.rank && v->args[0]->shape.rank && !m->graph->joins)
-    v->shape.dim[0] = v->args[0]->shape.dim[0];
+  if (v->shape.rank && !m->graph->joins) v->shape.dim[0] = batch_of(v->args, v->n_args);
 }
 
 /* Does a backward get to a call on these inputs? */

@@ -123,7 +123,8 @@ enum { CLEAVE_MAX_RANK = 8 };
 
 /* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
  * result: memory of the tensor's own, released by cleave_tensor_free; a result written into a
- * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}. */
+ * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}.
+ * Extents may be 0, and data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* 0: a scalar */
@@ -152,7 +153,8 @@ typedef struct cleave_runtime cleave_runtime;
 typedef enum cleave_sending_kind {
   CLEAVE_SENDING_LEAF = 1,     /* a value of the program */
   CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
-  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
+  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here, given or passed on; or of a
+                                  parameter, as the program writes it */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
   CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
 } cleave_sending_kind;
@@ -166,8 +168,8 @@ typedef struct cleave_sending {
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
                          whose output, output's gradient or state it is, FAILURE: or "" */
   uint32_t input;     /* LEAF: of that module */
-  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state, until the call
-                         returns; else "" */
+  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state; GRADIENT: of the
+                         parameter; until the call returns; else "" */
   bool optimizer;     /* WEIGHTS: it is state of an optimiser */
   bool relayed;       /* it came from another worker and only passes through */
   cleave_dtype dtype;
@@ -308,7 +310,8 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow. All inputs of a call have the same one, but
+ * is the first size to be prepared, others may follow, 0 too; of
+ * rank 0 it is a scalar. All other inputs of a call have the same one, but
  * in a graph with a concat along dim 0: there each has its own, and what its ops take together must
  * fit. *ret_node names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
@@ -333,10 +336,14 @@ typedef struct cleave_named {
 } cleave_named;
 
 typedef struct cleave_module_options {
-  size_t size;        /* sizeof(cleave_module_options) */
-  const char *name;   /* for messages, reports and its worker's status; unique in the runtime */
-  const char *at;     /* "master" (also NULL) or a worker's name */
-  const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
+  size_t size;      /* sizeof(cleave_module_options) */
+  const char *name; /* for messages, reports and its worker's status; unique in the runtime */
+  const char *at;   /* "master" (also NULL) or a worker's name */
+  /* NULL = "cpu"; "auto": the node's first that is more than a processor. The master has "cpu:0"
+   * and
+   * "cpu:1" as well, a worker those of its worker.yaml (cpu_devices): with accounts of their
+   * own. */
+  const char *device;
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
   /* Initial numbers and dropout follow from a key for each layer, made of the session's train.seed,
@@ -365,6 +372,10 @@ typedef struct cleave_module_options {
   /* Convolutions compute in bf16, on a processor with AVX512-BF16: elsewhere the module is refused.
    * Its weights, gradients and values are f32 all the same. */
   bool bf16;
+  /* Inputs on another device of its node are taken along; else a call with one is refused with both
+   * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,
+   * and from this program (leaves), values come to the module's device in either case. */
+  bool any_device;
 } cleave_module_options;
 
 typedef struct cleave_input {

@@ -91,9 +91,9 @@ cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave
                     CLEAVE_MAX_RANK);
   *ret = (clv_shape){.rank = rank};
   for (int i = 0; i < rank; i++) {
-    if (dims[i] <= 0)
-      return api_fail(error, CLV_INVALID, "extent %d of a tensor is %lld; it must be above 0", i,
-                      (long long)dims[i]);
+    if (dims[i] < 0)
+      return api_fail(error, CLV_INVALID, "extent %d of a tensor is %lld; it must not be below 0",
+                      i, (long long)dims[i]);
     ret->dim[i] = dims[i];
   }
   return CLEAVE_OK;
@@ -102,13 +102,15 @@ cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave
 cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
                             cleave_error *error) {
   clv_shape shape;
-  if (!from || !from->data) return api_fail(error, CLV_INVALID, "a tensor without numbers");
+  if (!from) return api_fail(error, CLV_INVALID, "a tensor that is NULL");
   if (from->dtype != CLEAVE_F32 && from->dtype != CLEAVE_I64)
     return api_fail(error, CLV_INVALID, "dtype %d; CLEAVE_F32 and CLEAVE_I64 are possible",
                     (int)from->dtype);
   PASS(api_shape_in(from->rank, from->shape, &shape, error));
+  if (!from->data && cleave_tensor_count(from))
+    return api_fail(error, CLV_INVALID, "a tensor without numbers");
   TRY(clv_pool_tensor(pool, (clv_dtype)from->dtype, &shape, ret, &err));
-  memcpy((*ret)->data, from->data, (*ret)->bytes);
+  if ((*ret)->bytes) memcpy((*ret)->data, from->data, (*ret)->bytes);
   return CLEAVE_OK;
 }
 

@@ -124,14 +124,27 @@ static void parts_done(cleave_runtime *rt, parts *p) {
   free(p->list);
 }
 
+static int by_number(const void *a, const void *b) {
+  uint64_t x = ((const part *)a)->module->number, y = ((const part *)b)->module->number;
+  return (x > y) - (x < y);
+}
+
+static cleave_status find_parts(cleave_runtime *rt, const api_context *c, parts *p,
+                                cleave_error *error) {
+  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *p->list, &p->list, &err));
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (c->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
+      p->list[p->n++].module = rt->modules[i];
+  qsort(p->list, p->n, sizeof *p->list, by_number);
+  return CLEAVE_OK;
+}
+
 /* Every node is asked before any is waited for. */
 static cleave_status ask(cleave_runtime *rt, const api_context *c, parts *p, cleave_error *error) {
-  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *p->list, &p->list, &err));
-  for (uint32_t i = 0; i < rt->n_modules; i++) {
-    cleave_module *m = rt->modules[i];
-    if (!c->has_gradient[i]) continue;
-    part *q = &p->list[p->n++];
-    q->module = m;
+  PASS(find_parts(rt, c, p, error));
+  for (uint32_t i = 0; i < p->n; i++) {
+    part *q = &p->list[i];
+    cleave_module *m = q->module;
     TRY(clv_alloc(m->n_learning, sizeof *q->items, &q->items, &err));
     q->request = (api_state_request){.items = q->items, .count = m->n_learning, .fewer = true};
     PASS(api_state_ask(m, CLV_STATE_GRADIENTS, c->id, &q->request, error));
@@ -220,8 +233,6 @@ cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context cont
   GIVEN(runtime, ret_gradients);
   cleave_gradients list = {0};
   clv_tensor **tensors = NULL;
-  if (!runtime || !ret_gradients)
-    return api_fail(error, CLV_INVALID, "%s is NULL", runtime ? "ret_gradients" : "runtime");
   cleave_status status = collect(runtime, context, deadline_ms, &list, &tensors, error);
   for (size_t i = 0; i < list.n && status == CLEAVE_OK; i++)
     status = api_tensor_out(tensors[i], &list.items[i].tensor, error);
@@ -291,12 +302,6 @@ cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context cont
                                     cleave_error *error) {
   GIVEN(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  const char *missing = !runtime  ? "runtime"
-                        : !module ? "module"
-                        : !name   ? "name"
-                        : !tensor ? "tensor"
-                                  : NULL;
-  if (missing) return api_fail(error, CLV_INVALID, "%s is NULL", missing);
   if (module->runtime != runtime)
     return api_fail(error, CLV_INVALID, "a module of another runtime");
   PASS(api_tensor_in(runtime->pool, tensor, &t, error));

@@ -123,6 +123,10 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
   return CLEAVE_OK;
 }
 
+static bool is_own_device(const char *name) {
+  return strcmp(name, "cpu") == 0 || strcmp(name, "cpu:0") == 0 || strcmp(name, "cpu:1") == 0;
+}
+
 static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
                           cleave_error *error) {
   cleave_runtime *rt = m->runtime;
@@ -142,9 +146,11 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->node = (uint32_t)node;
   if (strcmp(m->device, "auto") == 0)
     snprintf(m->device, sizeof m->device, "%s", m->node ? rt->peers[m->node].device : "cpu");
-  if (m->node == 0 && strcmp(m->device, "cpu") != 0)
-    return api_fail(error, CLV_INVALID, "module '%s': no device '%s' at master, only cpu", m->name,
+  if (m->node == 0 && !is_own_device(m->device))
+    return api_fail(error, CLV_INVALID,
+                    "module '%s': no device '%s' at master, only cpu, cpu:0 and cpu:1", m->name,
                     m->device);
+  m->any_device = o->any_device;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/future_int.h"
+#include "master/api/gradients_int.h"
 #include "master/api/life_int.h"
+#include "master/api/future_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 

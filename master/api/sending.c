@@ -62,6 +62,7 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
   if (f->kind == CLV_STATE_PUT) {
     ret->name = f->state.name;
     ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
+    if (f->state.what == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
   }
   ret->module = module_name(rt, f->module);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);

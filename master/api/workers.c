@@ -26,7 +26,8 @@ static clv_code call(api_peer *p, const char *method, const clv_bytes *request, 
 static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
   const char *best = "cpu";
   size_t at = 0;
-  for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
+  for (uint32_t i = 0; i < h->n_devices && strncmp(best, "cpu", 3) == 0; i++)
+    if (i == 0 || strncmp(h->devices[i], "cpu", 3) != 0) best = h->devices[i];
   snprintf(p->device, sizeof p->device, "%s", best);
   for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
     at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
@@ -428,6 +429,15 @@ static void stage_groups(const cleave_module *m, const char **names, clv_module_
   }
 }
 
+/* Of the first input that is no scalar. */
+static int64_t batch_of(const cleave_module *m) {
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    const clv_shape *shape = &m->graph->nodes[m->inputs[i]].shape;
+    if (shape->rank) return shape->dim[0];
+  }
+  return 1;
+}
+
 static clv_code load_local(const cleave_module *m, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   clv_module *module;
@@ -437,6 +447,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .generation = m->generation,
                           .name = m->name,
                           .backend = rt->world.backend ? rt->world.backend : clv_backend_cpu(),
+                          .device = m->device,
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .input_needs_grad = m->input_grads,
@@ -446,9 +457,8 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   stage_groups(m, names, groups, &o);
   CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
-  const clv_shape *first = &m->graph->nodes[m->inputs[0]].shape;
   CLV_TRY(clv_module_new(&o, &module, err));
-  clv_code code = clv_module_warm(module, first->rank ? first->dim[0] : 1, err);
+  clv_code code = clv_module_warm(module, batch_of(m), err);
   if (code != CLV_OK) {
     clv_module_free(module);
     return code;

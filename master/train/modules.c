@@ -98,6 +98,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .name = spec->name,
                              .at = place_of(t, s->worker),
                              .device = spec->device,
+                             .any_device = true, /* the file says where values go */
                              .threads = (uint32_t)spec->threads,
                              .in_flight = live_of(t, i),
                              .seed = 1, /* one network */
@@ -121,6 +122,7 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = place_of(t, worker),
+                             .any_device = true,
                              .in_flight = live_of(t, t->b->n_stages)};
   return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }

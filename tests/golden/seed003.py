@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seed 003 in PyTorch, for make_seeds.py: the tutorial "Distributed Pipeline Parallelism Using RPC"
-without its processes. ResNet50 is cut where the tutorial cuts it; a batch goes through both shards
+without its processes. ResNet50 is cut where the tutorial cuts it; a batch goes through both parts
 in micro-batches, whose outputs torch.cat puts together for one loss.
 
 `xs.split(num_split)` is read in two ways: `count` is the number of chunks, as the tutorial's prose
@@ -34,7 +34,7 @@ def network(classes):
     return net.train()
 
 
-def shards(net):
+def parts(net):
     return (nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool, net.layer1, net.layer2),
             nn.Sequential(net.layer3, net.layer4, net.avgpool, nn.Flatten(), net.fc))
 
@@ -54,7 +54,7 @@ def labels_of(images, classes, **_):
 
 
 def step(net, opt, xs, labels, chunk):
-    first, second = shards(net)
+    first, second = parts(net)
     opt.zero_grad()
     loss = F.mse_loss(torch.cat([second(first(x)) for x in xs.split(chunk)]), labels)
     loss.backward()

@@ -494,7 +494,7 @@ def seed_programs():
     figures = make_seeds.collect(full=True, more=())
     make_seeds.write(folder, figures)
     names = [r.__name__ for r in make_seeds.OTHERS] + list(make_seeds.SEED002)
-    with Cluster(3) as three:
+    with Cluster(3, limits="cpu_devices: 2\n") as three:
         session = three.session("seeds", "")
         rows = [seed_row(name, session, folder) for name in sorted(names)]
         for name in make_seeds.SEED002:
@@ -525,7 +525,7 @@ def seed_places_are_not_fooled():
         found.update({f"{name}.{k}": make_seeds.from_place(name, first, state, rate) for k, (first, rate)
                       in enumerate(((0, 1), (0, 1.001), (4463, 1.001)))})
     make_seeds.write(folder, {"seed002": {"x": book.x, "target": book.target}, **found})
-    with Cluster(3) as three:
+    with Cluster(3, limits="cpu_devices: 2\n") as three:
         session = three.session("fooled", "")
         for name in make_seeds.SEED002:
             same, *others = [seed_figures(name, session, folder, str(k)) for k in range(3)]

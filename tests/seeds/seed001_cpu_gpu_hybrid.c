@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 001, example 3: a preprocessor without parameters here, on the processor; the model on the
- * second device, which is a GPU of worker w1 where it has one, else its processor.
+ * Seed 001, example 3: a preprocessor without parameters on one device, the model and its loss on
+ * the other, both of worker w1, which offers its processor as two as long as there is no GPU.
+ * What one device has made is not taken by a module on the other unless that says so: the text's
+ * `.to(gpu_device)` is any_device.
  */
 #include "seed.h"
 
@@ -13,11 +15,12 @@ static cleave_optimizer *adam;
 
 static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
-  cleave_module_options cpu = {.size = sizeof cpu, .name = "preprocessor"};
+  cleave_module_options cpu = {
+      .size = sizeof cpu, .name = "preprocessor", .at = "w1", .device = "cpu:0"};
   cleave_module_options gpu = {
-      .size = sizeof gpu, .name = "gpu_model", .at = "w1", .device = "auto"};
+      .size = sizeof gpu, .name = "gpu_model", .at = "w1", .device = "cpu:1", .any_device = true};
   cleave_module_options beside = {
-      .size = sizeof beside, .name = "criterion", .at = "w1", .device = "auto"};
+      .size = sizeof beside, .name = "criterion", .at = "w1", .device = "cpu:1"};
   MUST(cleave_load_layers(seed.rt, &cpu, "[{op: scale, factor: 0.5}]", &rows, &preprocessor,
                           &seed.e));
   MUST(cleave_load_layers(seed.rt, &gpu, "[{op: linear, name: fc1, out: 10}]", &rows, &model,
@@ -27,6 +30,19 @@ static void load(void) {
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam, &seed.e));
   seed_draw(model, "fc1.weight", WIDTH);
   seed_draw(model, "fc1.bias", WIDTH);
+}
+
+/* As their owner says. A loss over both devices is refused, with what to do. */
+static void compare_places(cleave_context c, cleave_reference processed, cleave_reference outputs) {
+  cleave_reference both[] = {outputs, processed}, none;
+  cleave_place place;
+  MUST(cleave_gradient_place(seed.rt, c, model, "fc1.weight", 0, &place, &seed.e));
+  if (strcmp(place.device, "cpu:1") != 0) seed_fail("the gradient is on %s", place.device);
+  MUST(cleave_owner(seed.rt, processed, &place, &seed.e));
+  if (strcmp(place.device, "cpu:0") != 0) seed_fail("the processed data is on %s", place.device);
+  if (cleave_call(seed.rt, c, criterion, both, 2, &none, &seed.e) != CLEAVE_PRECONDITION ||
+      !strstr(seed.e.text, "cpu:0") || !strstr(seed.e.text, "any_device"))
+    seed_fail("a loss over two devices: %s", seed.e.text);
 }
 
 /* One step; the loss goes to *value. */
@@ -42,6 +58,7 @@ static void train(size_t step, cleave_tensor *value) {
   MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   if (step == 0) seed_compare_gradients(c);
+  if (step == 0) compare_places(c, processed, outputs);
   MUST(cleave_step(seed.rt, adam, c, 0, NULL, &seed.e));
   MUST(cleave_to_here(seed.rt, loss, 0, value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));

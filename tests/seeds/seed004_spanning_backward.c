@@ -49,9 +49,10 @@ static void load(void) {
   cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
   cleave_module_options first = {.size = sizeof first, .name = "layerseq1", .at = "w1"};
-  cleave_module_options second = {.size = sizeof second, .name = "layerseq2", .at = "w2"};
+  cleave_module_options second = {
+      .size = sizeof second, .name = "layerseq2", .at = "w2", .device = "cpu:1"};
   cleave_module_options strict = {
-      .size = sizeof strict, .name = "nll_loss", .at = "w2", .local_only = true};
+      .size = sizeof strict, .name = "nll_loss", .at = "w2", .device = "cpu:1", .local_only = true};
   MUST(cleave_load_layers(seed.rt, &first, "[{op: linear, name: a, out: 32}, {op: relu}]", &rows,
                           &part[0], &seed.e));
   MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",

@@ -151,7 +151,8 @@ static clv_code ready_node(sim_worker *k, clv_err *err) {
 static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_load_reply *out,
                      clv_err *err) {
   CLV_AUTO(clv_module_freep) clv_module *m = NULL;
-  CLV_TRY(clv_load_make(r, clv_backend_ref(), k->pool, NULL, &m, err));
+  CLV_TRY(
+      clv_load_make(r, clv_backend_ref(), &(clv_device){.name = "cpu"}, k->pool, NULL, &m, err));
   for (uint32_t i = 0; i < r->n_peers; i++) {
     if (dial_peer(k, r->peers[i], err) != CLV_OK)
       return clv_err_prefix(err, "peer %s at its address", r->peers[i]);

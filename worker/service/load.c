@@ -117,9 +117,11 @@ static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r
 static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
                      clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   clv_module *module;
+  const clv_device *device;
   CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
   CLV_TRY(check_place(s, r, err));
-  CLV_TRY(clv_load_make(r, clv_backend_cpu(), s->pool, waiter, &module, err));
+  CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
+  CLV_TRY(clv_load_make(r, clv_backend_cpu(), device, s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);

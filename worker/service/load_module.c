@@ -76,9 +76,6 @@ static clv_code check_place(const clv_wire_load_request *r, const clv_backend *b
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
   if (r->bf16) CLV_TRY(backend->check_bf16(err));
-  const char *device = clv_backend_cpu()->name; /* what Hello has said, whatever the kernels are */
-  if (r->device[0] && strcmp(r->device, device) != 0 && strcmp(r->device, "auto") != 0)
-    return clv_fail(err, CLV_INVALID, "no device '%s' here, only %s", r->device, device);
   return CLV_OK;
 }
 
@@ -95,8 +92,16 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backend, clv_pool *pool,
-                       const clv_waiter *waiter, clv_module **ret, clv_err *err) {
+/* Of the first input that is no scalar. */
+static int64_t batch_of(const clv_wire_load_request *r) {
+  for (uint32_t i = 0; i < r->n_inputs; i++)
+    if (r->inputs[i].shape.rank) return r->inputs[i].shape.dim[0];
+  return 1;
+}
+
+clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backend,
+                       const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
+                       clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_place(r, backend, err));
@@ -110,6 +115,8 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
                           .name = r->name,
                           .graph = clv_steal(&graph),
                           .backend = backend,
+                          .device = device->name,
+                          .account = device->account,
                           .threads = (int)CLV_MAX(r->threads, 1u),
                           .bf16 = r->bf16,
                           .input_needs_grad = r->input_needs_grad,
@@ -123,7 +130,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
                           .pool = pool,
-                          .batch = r->inputs[0].shape.dim[0],
+                          .batch = batch_of(r),
                           .waiter = waiter};
   return clv_module_new(&o, ret, err);
 }
@@ -149,7 +156,7 @@ clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wir
   if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return too_many_params(err);
   const clv_graph *g = clv_module_graph(module);
   reply->memory_bytes = clv_module_bytes(module);
-  reply->device = clv_backend_cpu()->name;
+  reply->device = clv_module_device(module);
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
   return describe_params(module, waiter, reply, err);

@@ -47,17 +47,18 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
-  const char *capabilities[4], *devices[1] = {clv_backend_cpu()->name};
+  const char *capabilities[4], *devices[1 + MAX_CPU_DEVICES];
   clv_wire_library libraries[2];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(now->config, artifacts, err));
+  for (uint32_t i = 0; i < v->n_devices; i++) devices[i] = v->devices[i].name;
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   clv_wire_hello_reply out = {
       .incarnation = v->incarnation,
       .worker = v->config->name ? v->config->name : "worker",
       .cores = (uint32_t)CLV_MAX(cores, 1L),
       .threads = (uint32_t)CLV_MAX(cores, 1L),
-      .n_devices = 1,
+      .n_devices = v->n_devices,
       .devices = devices,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};

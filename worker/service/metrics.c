@@ -21,6 +21,7 @@ typedef struct load {
 } load;
 
 typedef struct worker_numbers {
+  const clv_service *service;
   clv_worker_settings *settings;
   const clv_worker_config *config; /* its */
   clv_service_snapshot now;
@@ -46,6 +47,7 @@ static void numbers_done(worker_numbers *n) {
 }
 
 static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
+  n->service = v;
   n->settings = clv_service_settings(v);
   const clv_worker_config *c = n->config = n->settings->config;
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->held, &n->held, err));
@@ -245,6 +247,15 @@ static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
   clv_metric_sample(out, n->failed_reloads, &(clv_metric_label){"result", "failed"}, 1);
 }
 
+static void put_devices(clv_metrics_out *out, const void *numbers_of) {
+  const worker_numbers *n = numbers_of;
+  for (uint32_t i = 0; i < n->service->n_devices; i++) {
+    const clv_device *d = &n->service->devices[i];
+    clv_metric_sample(out, (double)clv_account_used(d->account, CLV_QUOTA_BYTES),
+                      &(clv_metric_label){"device", d->name}, 1);
+  }
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(worker_numbers, member)
@@ -280,6 +291,9 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory of sessions as quotas count it: weights, optimiser state, tensors.",
      .write = put_memory},
+    {.name = "cleave_worker_device_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Memory of all modules of a device: weights, optimiser state, plans and calls.",
+     .write = put_devices},
     {.name = "cleave_worker_memory_limit_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "memory_limit of worker.yaml; left out where there is none.",
      .write = put_memory_limit},

@@ -70,10 +70,12 @@ static clv_code new_scheduler(clv_service *s, clv_err *err) {
 
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) {
   CLV_TRY(new_total(s, err));
+  CLV_TRY(clv_service_open_devices(s, err));
   return new_scheduler(s, err);
 }
 
 void clv_service_close_accounts(clv_service *s) {
+  clv_service_close_devices(s);
   clv_account_unref(s->total);
   clv_fair_scheduler_free(s->scheduler);
 }

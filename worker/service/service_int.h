@@ -96,6 +96,13 @@ struct clv_session {
   uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
 };
 
+enum { MAX_CPU_DEVICES = 8 };
+
+typedef struct clv_device {
+  char name[24];
+  clv_account *account; /* of its modules' memory */
+} clv_device;
+
 struct clv_service {
   const clv_worker_config *config; /* of the start: for what a reload does not change */
   clv_worker_settings *settings;   /* newest; under lock */
@@ -107,6 +114,8 @@ struct clv_service {
   uint64_t started_ms;
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total;
+  clv_device devices[1 + MAX_CPU_DEVICES]; /* the first is what a module gets that names none */
+  uint32_t n_devices;
   clv_member **members; /* the table under lock; a member stays until the service ends */
   size_t n_members;
   clv_fair_scheduler *scheduler;
@@ -161,6 +170,12 @@ void clv_settings_done(clv_service *s);
 /* leaving.c */
 /* Sessions in which somebody is not allowed any more end at a step boundary, or in a minute. */
 void clv_service_see_off(clv_service *s);
+
+/* devices.c */
+clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
+void clv_service_close_devices(clv_service *s);
+clv_code clv_service_find_device(const clv_service *s, const char *name, const clv_device **ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
@@ -221,8 +236,8 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. */
 clv_code clv_load_make(const clv_wire_load_request *request, const clv_backend *backend,
-                       clv_pool *pool, const clv_waiter *waiter, clv_module **ret,
-                       clv_err *err) CLV_USE_RESULT;
+                       const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
+                       clv_module **ret, clv_err *err) CLV_USE_RESULT;
 /* Fills *reply, whose names are views into the module. */
 clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
                            clv_err *err) CLV_USE_RESULT;

@@ -172,9 +172,13 @@ static bool wrong_starts_are_refused(void) {
   cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 4, 2), shape = CLEAVE_TENSOR_F32(numbers, 2, 4);
   cleave_tensor dtype = CLEAVE_TENSOR_I64(whole, 4, 2), none = {0};
   cleave_backward_options o = {.size = 3};
-  REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID, "options.size is 3");
+  REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID,
+          "cleave_backward_options.size is 3");
+  REFUSED(cleave_backward_with(rt, p.c, NULL, 1, NULL, e), CLEAVE_INVALID,
+          "argument roots is NULL");
   REFUSED(cleave_backward_with(rt, p.c, &p.y, 0, NULL, e), CLEAVE_INVALID, "without roots");
-  REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID, "runtime is NULL");
+  REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID,
+          "argument runtime is NULL");
   REFUSED(backward_from(p.c, &p.y, 1, NULL, NULL, false, e), CLEAVE_INVALID, "starts from scalars");
   REFUSED(backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,
           "starts from scalars");
@@ -227,7 +231,7 @@ static bool the_list_has_every_gradient_by_name(void) {
   cleave_tensor_free(&one);
   DO(close_context(p.c));
   REFUSED(cleave_gradients_read(rt, p.c, 0, &list, e), CLEAVE_NOT_FOUND, "was closed");
-  REFUSED(cleave_gradients_read(rt, p.c, 0, NULL, e), CLEAVE_INVALID, "is NULL");
+  REFUSED(cleave_gradients_read(rt, p.c, 0, NULL, e), CLEAVE_INVALID, "ret_gradients is NULL");
   return true;
 }
 
@@ -358,10 +362,41 @@ static bool wrong_writes_are_refused(void) {
           "'writes a' has no parameter '7.weight'");
   REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &shape, 0, e), CLEAVE_INVALID,
           "is f32 [5, 3], the gradient given f32 [3, 5]");
-  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good, 0, e), CLEAVE_INVALID, "name is NULL");
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good, 0, e), CLEAVE_INVALID,
+          "argument name is NULL");
   REFUSED(cleave_gradient_write(rt, p.c, NULL, "0.weight", &good, 0, e), CLEAVE_INVALID,
-          "module is NULL");
+          "argument module is NULL");
   MUST(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e));
+  return close_context(p.c);
+}
+
+/* ---- what leaves ----------------------------------------------------------------------------- */
+
+static unsigned n_given, n_written;
+
+/* Of the module "leaves b" alone. */
+static cleave_status watch(void *user, const cleave_sending *s, cleave_error *error) {
+  (void)user, (void)error;
+  if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
+  bool written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
+  bool given = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
+  if (written || given) __atomic_add_fetch(written ? &n_written : &n_given, 1, __ATOMIC_RELAXED);
+  return CLEAVE_OK;
+}
+
+/* The gate is asked about both, once each; at home nothing leaves. */
+static bool gradients_that_leave_are_told(void) {
+  net n;
+  pass p;
+  float numbers[OUT] = {1, 2};
+  cleave_tensor at_y = CLEAVE_TENSOR_F32(numbers, 4, 2), bias = CLEAVE_TENSOR_F32(numbers, 2);
+  unsigned leave = strcmp(at_b, "master") != 0;
+  DO(make_net("leaves", "master", &n));
+  DO(forward(&n, 66, &p));
+  MUST(backward_from(p.c, &p.y, 1, NULL, &at_y, false, e));
+  MUST(cleave_gradient_write(rt, p.c, n.b, "0.bias", &bias, 0, e));
+  CHECK(__atomic_load_n(&n_given, __ATOMIC_RELAXED) == leave);
+  CHECK(__atomic_load_n(&n_written, __ATOMIC_RELAXED) == leave);
   return close_context(p.c);
 }
 
@@ -487,15 +522,24 @@ static const struct {
     TEST(what_is_written_decides_whether_there_is_a_step),
     TEST(a_backward_adds_to_what_was_written),
     TEST(wrong_writes_are_refused),
+    TEST(gradients_that_leave_are_told),
     TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
     TEST(a_backward_that_reads_no_parameter_is_possible),
     TEST(a_write_is_a_change_too),
     TEST(a_skipped_step_leaves_other_contexts_alone),
 };
 
+static bool open_watched(char **argv) {
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = watch};
+  at_a = argv[2];
+  at_b = argv[3];
+  MUST(cleave_open(argv[1], &o, &rt, e));
+  return true;
+}
+
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
-  if (!open_session(argv)) {
+  if (!open_watched(argv)) {
     said(false, "open");
     return 1;
   }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Says where a module and the gradient of one of its parameters are.
+ * Says where a module and the gradient of one of its parameters are, and how many gradients its
+ * context has.
  *   gradient_place SESSION.yaml WORKER
  */
 #include "api_int.h"
@@ -22,6 +23,10 @@ static bool says_places(const char *at) {
   DO(backward(c, l, false));
   MUST(cleave_gradient_place(rt, c, m, "0.weight", 0, &place, e));
   printf("gradient %s %s\n", place.node, place.device);
+  cleave_gradients list;
+  MUST(cleave_gradients_read(rt, c, 0, &list, e));
+  printf("list %zu\n", list.n);
+  cleave_gradients_free(&list);
   return close_context(c);
 }
 

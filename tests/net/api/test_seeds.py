@@ -216,6 +216,6 @@ trains("seed002_single", single, "losses")
 trains("seed003_rpc_pipeline", rpc_pipeline, "count_4.losses", f"train.batch={IMAGES}",
        f"model.classes={CLASSES}", "pipeline.micro_batches=3", later=0.3)
 
-with Cluster(3, env=TESTING) as cluster:
+with Cluster(3, limits="cpu_devices: 2\n", env=TESTING) as cluster:
     session = cluster.session("seeds", "")
     suite.main()

@@ -245,23 +245,72 @@ def a_device_is_what_the_worker_has():
     assert done.returncode and re.search(said, done.stdout), done.stdout + done.stderr
 
 
-@suite.test
-def where_a_gradient_is_its_owner_says():
+def gradients_of(worker, name):
+    """What gradient_place says of a module at it."""
+    session = liar.cluster.session(name, SESSION)
+    with open(session) as f:
+        text = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{worker.port}", f.read())
+    with open(session, "w") as f:
+        f.write(text)
+    return subprocess.run([os.path.join(BIN, "net", "gradient_place"), session, "w1"],
+                          capture_output=True, text=True, timeout=60 * SLOW)
+
+
+def linear_at(device):
+    """LoadModule of a worker that has a linear layer there."""
     def loads(request):
         reply = loaded(Linear(pb.LoadModuleRequest.FromString(request)))
-        worker.modules.modules[0] = Linear(pb.LoadModuleRequest.FromString(request))
-        reply.device = "fpga:1"
+        worker[0].modules.modules[0] = Linear(pb.LoadModuleRequest.FromString(request))
+        reply.device = device
         return reply
+    worker = []
+    return worker, loads
+
+
+@suite.test
+def where_a_gradient_is_its_owner_says():
+    at, loads = linear_at("fpga:1")
     with fake(LoadModule=loads) as worker:
+        at.append(worker)
         worker.modules.device = "fpga:2"
-        session = liar.cluster.session("place", SESSION)
-        with open(session) as f:
-            text = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{worker.port}", f.read())
-        with open(session, "w") as f:
-            f.write(text)
-        done = subprocess.run([os.path.join(BIN, "net", "gradient_place"), session, "w1"],
-                              capture_output=True, text=True, timeout=60 * SLOW)
-    assert done.stdout.split("\n")[:2] == ["module w1 fpga:1", "gradient w1 fpga:2"], done.stdout + done.stderr
+        done = gradients_of(worker, "place")
+    assert done.stdout.split("\n")[:3] == ["module w1 fpga:1", "gradient w1 fpga:2", "list 2"], done.stdout + done.stderr
+
+
+@suite.test
+def a_list_of_gradients_is_the_modules_own():
+    """Another name, another order, more or fewer, another shape: the second time, when the list is
+    asked for."""
+    def order(items, done):
+        items[0].state.index, items[1].state.index = 1, 0
+
+    def rename(items, done):
+        items[1].state.name = "0.bais"
+
+    def fewer(items, done):
+        done.state.count = 1
+        del items[1]
+
+    def reshape(items, done):
+        del items[0].tensors[0].dims[:]
+        items[0].tensors[0].dims.extend([1, items[0].tensors[0].bytes // 4])
+
+    for twist in (order, rename, fewer, reshape):
+        at, loads = linear_at("cpu")
+        with fake(LoadModule=loads) as worker:
+            at.append(worker)
+            answer, asked = worker.modules.on_state_get, []
+
+            def lies(f, twist=twist, answer=answer, asked=asked):
+                *items, done = answer(f)
+                asked.append(f)
+                if len(asked) > 1:
+                    twist(items, done)
+                yield from (*items, done)
+            worker.modules.on_state_get = lies
+            done = gradients_of(worker, "list_" + twist.__name__)
+        assert done.returncode == 1 and "gradient w1" in done.stdout, (twist, done.stdout, done.stderr)
+        assert "worker 'w1' sent other gradients than those of module 'm'" in done.stderr, (twist, done.stderr)
 
 
 @suite.test

@@ -148,7 +148,7 @@ static void refusals(void **state) {
   assert_ok(clv_params_of(other, &q, err));
   clv_plan_options o = {
       .backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 4, .training = true};
-  o.batch = 0;
+  o.batch = -1;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "input input");
   o.batch = INT64_MAX;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "outside");

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shapes at the edge, in the C API: api_shapes SESSION.yaml A B. Batches of nothing, scalars, and
+ * linear layers over whatever stands between the batch and the features, as PyTorch has them.
+ */
+#include "api_int.h"
+
+/* ---- nothing --------------------------------------------------------------------------------- */
+
+static bool empty_leaf(cleave_context c, int64_t width, bool grad, cleave_reference *ret) {
+  cleave_tensor t = {.dtype = CLEAVE_F32, .rank = 2, .shape = {0, width}};
+  MUST(cleave_leaf(rt, c, &t, grad, ret, e));
+  return true;
+}
+
+static bool is_empty(cleave_reference r, int64_t width) {
+  cleave_tensor t = {0};
+  MUST(cleave_to_here(rt, r, 0, &t, e));
+  CHECK(t.rank == 2 && t.shape[0] == 0 && t.shape[1] == width && cleave_tensor_count(&t) == 0);
+  cleave_tensor_free(&t);
+  return true;
+}
+
+static bool is_zeros(cleave_context c, cleave_module *m, const char *name, size_t n) {
+  cleave_tensor g = {0};
+  DO(gradient(c, m, name, &g));
+  CHECK(cleave_tensor_count(&g) == n);
+  for (size_t i = 0; i < n; i++) CHECK(((float *)g.data)[i] == 0);
+  cleave_tensor_free(&g);
+  return true;
+}
+
+/* Values and gradients of inputs are empty, those of parameters zeros, a mean over nothing is not a
+ * number, and a step moves nothing. */
+static bool a_batch_of_nothing_goes_through(void) {
+  net n;
+  cleave_optimizer *o;
+  cleave_context c;
+  cleave_reference x, h, y, target, loss;
+  cleave_tensor t = {0}, before = {0}, after = {0};
+  cleave_stepped done;
+  DO(make_net("nothing", at_b, &n));
+  cleave_module *all[] = {n.a, n.b};
+  cleave_group g = {.modules = all, .n_modules = 2, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &g, 1, 1.0, &o, e));
+  DO(read_weight(n.a, "0.weight", &before));
+  DO(open_context(&c));
+  DO(empty_leaf(c, 3, true, &x));
+  DO(empty_leaf(c, 2, false, &target));
+  DO(is_empty(x, 3));
+  MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
+  MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
+  MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, target}, 2, &loss, e));
+  DO(is_empty(h, 5));
+  DO(is_empty(y, 2));
+  MUST(cleave_to_here(rt, loss, 0, &t, e));
+  CHECK(t.rank == 0 && isnan(*(float *)t.data));
+  DO(backward(c, loss, true));
+  DO(backward(c, loss, false));
+  MUST(cleave_leaf_gradient(rt, x, &t, e));
+  CHECK(t.rank == 2 && t.shape[0] == 0 && t.shape[1] == 3);
+  DO(is_zeros(c, n.a, "0.weight", 15));
+  DO(is_zeros(c, n.b, "0.bias", 2));
+  MUST(cleave_step(rt, o, c, 0, &done, e));
+  CHECK(done.applied && done.norm == 0);
+  DO(close_context(c));
+  DO(read_weight(n.a, "0.weight", &after));
+  CHECK(memcmp(before.data, after.data, 15 * sizeof(float)) == 0);
+  cleave_tensor_free(&t);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  for (int i = 0; i < 2; i++) MUST(cleave_module_release(rt, all[i], e));
+  MUST(cleave_module_release(rt, n.loss, e));
+  MUST(cleave_optimizer_release(rt, o, e));
+  return true;
+}
+
+/* The gradients of a context are those of its other batch, whichever comes first. */
+static bool nothing_adds_nothing(void) {
+  cleave_tensor g[3] = {{0}, {0}, {0}};
+  net n;
+  DO(make_net("beside", at_b, &n));
+  for (int first = 0; first < 3; first++) { /* none; before; behind */
+    cleave_context c;
+    cleave_reference x, h, y, target, roots[2];
+    DO(open_context(&c));
+    if (first == 2) DO(run_net(&n, c, 3, NULL, NULL, &roots[1]));
+    if (first) {
+      DO(empty_leaf(c, 3, true, &x));
+      DO(empty_leaf(c, 2, false, &target));
+      MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
+      MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
+      MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, target}, 2, &roots[0], e));
+    }
+    if (first < 2) DO(run_net(&n, c, 3, NULL, NULL, &roots[1]));
+    MUST(cleave_backward(rt, c, roots + !first, 1 + (first > 0), false, 0, e));
+    DO(gradient(c, n.a, "0.weight", &g[first]));
+    DO(close_context(c));
+  }
+  note(&g[0]);
+  for (int i = 1; i < 3; i++)
+    CHECK(memcmp(g[0].data, g[i].data, cleave_tensor_count(&g[0]) * sizeof(float)) == 0);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&g[i]);
+  cleave_module *all[] = {n.a, n.b, n.loss};
+  for (int i = 0; i < 3; i++) MUST(cleave_module_release(rt, all[i], e));
+  return true;
+}
+
+static bool statistics_of_nothing_are_refused(void) {
+  cleave_module *m;
+  cleave_context c;
+  cleave_context_options evaluation = {.size = sizeof evaluation, .evaluation = true};
+  cleave_reference x, y;
+  cleave_tensor t = {0};
+  DO(load("norm of nothing", at_a, "[{op: linear, out: 5}, {op: batchnorm, name: bn}]", 3, &m));
+  DO(open_context(&c));
+  DO(empty_leaf(c, 3, false, &x));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_INVALID, "layer bn (batchnorm)");
+  DO(close_context(c));
+  MUST(cleave_context_open(rt, &evaluation, &c, e));
+  DO(empty_leaf(c, 3, false, &x));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  DO(is_empty(y, 5));
+  DO(close_context(c));
+  MUST(cleave_module_release(rt, m, e));
+  return true;
+}
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_tensor *dx,
+                       cleave_tensor *dw) {
+  static const int64_t flat[] = {24, 5};
+  cleave_module_options o = {.size = sizeof o, .name = "linear", .at = at_a, .seed = 4},
+                        of_loss = {.size = sizeof of_loss, .name = "loss of it", .at = at_b};
+  cleave_input in = {CLEAVE_F32, rank, {0}}, out = {CLEAVE_F32, rank, {0}};
+  cleave_module *m, *loss;
+  cleave_context c;
+  cleave_reference x, v, target, l;
+  float numbers[120], want[168];
+  fill(numbers, 120, 1);
+  fill(want, 168, 2);
+  if (!shape) shape = flat;
+  for (int i = 0; i < rank; i++) in.shape[i] = out.shape[i] = shape[i];
+  out.shape[rank - 1] = 7;
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 7}]", &in, &m, e));
+  MUST(cleave_load_loss(rt, &of_loss, "mse", &out, &loss, e));
+  cleave_tensor given = {.dtype = CLEAVE_F32, .rank = rank, .data = numbers},
+                wanted = {.dtype = CLEAVE_F32, .rank = rank, .data = want};
+  memcpy(given.shape, in.shape, sizeof in.shape);
+  memcpy(wanted.shape, out.shape, sizeof out.shape);
+  DO(open_context(&c));
+  MUST(cleave_leaf(rt, c, &given, true, &x, e));
+  MUST(cleave_leaf(rt, c, &wanted, false, &target, e));
+  MUST(cleave_call(rt, c, m, &x, 1, &v, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){v, target}, 2, &l, e));
+  DO(backward(c, l, false));
+  MUST(cleave_to_here(rt, v, 0, y, e));
+  MUST(cleave_leaf_gradient(rt, x, dx, e));
+  DO(gradient(c, m, "0.weight", dw));
+  CHECK(y->rank == rank && y->shape[rank - 1] == 7 && dx->rank == rank && dw->rank == 2);
+  DO(close_context(c));
+  MUST(cleave_module_release(rt, m, e));
+  MUST(cleave_module_release(rt, loss, e));
+  return true;
+}
+
+static bool same(const cleave_tensor *a, const cleave_tensor *b, size_t n) {
+  return cleave_tensor_count(a) == n && cleave_tensor_count(b) == n &&
+         memcmp(a->data, b->data, n * sizeof(float)) == 0;
+}
+
+/* The numbers are those of the rows put one under the other. */
+static bool linear_takes_any_rank(void) {
+  static const struct {
+    int rank;
+    int64_t shape[6];
+  } like[] = {{3, {4, 6, 5}}, {4, {2, 3, 4, 5}}, {5, {2, 3, 1, 4, 5}}, {6, {1, 2, 2, 3, 2, 5}}};
+  cleave_tensor flat[3] = {{0}, {0}, {0}}, t[3] = {{0}, {0}, {0}};
+  DO(run_linear(2, NULL, &flat[0], &flat[1], &flat[2]));
+  for (size_t i = 0; i < sizeof like / sizeof *like; i++) {
+    DO(run_linear(like[i].rank, like[i].shape, &t[0], &t[1], &t[2]));
+    CHECK(same(&flat[0], &t[0], 168) && same(&flat[1], &t[1], 120) && same(&flat[2], &t[2], 35));
+  }
+  for (int i = 0; i < 3; i++) {
+    note(&flat[i]);
+    cleave_tensor_free(&flat[i]);
+    cleave_tensor_free(&t[i]);
+  }
+  return true;
+}
+
+/* ---- scalars --------------------------------------------------------------------------------- */
+
+static bool add_of_scalars(cleave_module **ret) {
+  cleave_graph *g;
+  cleave_module_options o = {.size = sizeof o, .name = "sum", .at = at_b};
+  int a, b, sum, y;
+  MUST(cleave_graph_new(&g, e));
+  MUST(cleave_graph_input(g, "a", CLEAVE_F32, (int64_t[1]){0}, 0, &a, e));
+  MUST(cleave_graph_input(g, "b", CLEAVE_F32, (int64_t[1]){0}, 0, &b, e));
+  MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){a, b}, 2, &sum, e));
+  MUST(cleave_graph_op(g, "scale", "{factor: 0.5}", NULL, &sum, 1, &y, e));
+  MUST(cleave_load_graph(rt, &o, g, ret, e));
+  cleave_graph_free(g);
+  return true;
+}
+
+/* Half the sum of two losses, made where another node is, and of a leaf and a loss. */
+static bool scalars_are_inputs(void) {
+  net n;
+  cleave_module *sum;
+  cleave_context c;
+  cleave_reference x[2], loss[2], s, both, one;
+  cleave_tensor v[3] = {{0}, {0}, {0}}, dx = {0}, half = {0};
+  float three = 3;
+  cleave_tensor scalar = {.dtype = CLEAVE_F32, .data = &three};
+  DO(make_net("scalars", at_a, &n));
+  DO(add_of_scalars(&sum));
+  DO(open_context(&c));
+  for (unsigned i = 0; i < 2; i++) DO(run_net(&n, c, i, &x[i], NULL, &loss[i]));
+  MUST(cleave_call(rt, c, sum, loss, 2, &both, e));
+  MUST(cleave_leaf(rt, c, &scalar, true, &s, e));
+  MUST(cleave_call(rt, c, sum, (cleave_reference[]){both, s}, 2, &one, e));
+  DO(backward(c, one, false));
+  for (int i = 0; i < 2; i++) MUST(cleave_to_here(rt, loss[i], 0, &v[i], e));
+  MUST(cleave_to_here(rt, one, 0, &v[2], e));
+  float want = 0.5f * (0.5f * (*(float *)v[0].data + *(float *)v[1].data) + 3);
+  CHECK(v[2].rank == 0 && near(*(float *)v[2].data, want));
+  MUST(cleave_leaf_gradient(rt, s, &half, e));
+  CHECK(half.rank == 0 && *(float *)half.data == 0.5f);
+  MUST(cleave_leaf_gradient(rt, x[1], &dx, e));
+  note(&dx);
+  DO(close_context(c));
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&v[i]);
+  cleave_tensor_free(&dx);
+  cleave_tensor_free(&half);
+  cleave_module *all[] = {n.a, n.b, n.loss, sum};
+  for (int i = 0; i < 4; i++) MUST(cleave_module_release(rt, all[i], e));
+  return true;
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static bool what_cannot_be_is_told_at_load(void) {
+  cleave_module *m;
+  cleave_context c;
+  cleave_reference x;
+  cleave_module_options o = {.size = sizeof o, .name = "refused", .at = at_a};
+  cleave_input vector = CLEAVE_INPUT(CLEAVE_F32, 7), none = CLEAVE_INPUT(CLEAVE_F32, 4, 0),
+               nobody = CLEAVE_INPUT(CLEAVE_F32, 0, 4), scalar = {CLEAVE_F32, 0, {0}};
+  cleave_tensor negative = {.dtype = CLEAVE_F32, .rank = 1, .shape = {-1}, .data = &o},
+                lost = {.dtype = CLEAVE_F32, .rank = 1, .shape = {2}};
+  const char *linear = "[{op: linear, out: 7}]";
+  REFUSED(cleave_load_layers(rt, &o, linear, &vector, &m, e), CLEAVE_INVALID, "got [7]");
+  REFUSED(cleave_load_layers(rt, &o, linear, &none, &m, e), CLEAVE_INVALID, "[4, 0]");
+  REFUSED(cleave_load_layers(rt, &o, linear, &nobody, &m, e), CLEAVE_INVALID, "[0, 4]");
+  REFUSED(cleave_load_layers(rt, &o, linear, &scalar, &m, e), CLEAVE_INVALID, "got []");
+  REFUSED(cleave_load_layers(rt, &o, "[{op: embedding, rows: 3, out: 2}]",
+                             &(cleave_input){CLEAVE_I64, 0, {0}}, &m, e),
+          CLEAVE_INVALID, "scalar");
+  DO(open_context(&c));
+  REFUSED(cleave_leaf(rt, c, &negative, false, &x, e), CLEAVE_INVALID, "-1");
+  REFUSED(cleave_leaf(rt, c, &lost, false, &x, e), CLEAVE_INVALID, "without numbers");
+  REFUSED(cleave_leaf(rt, c, NULL, false, &x, e), CLEAVE_INVALID, "NULL");
+  return close_context(c);
+}
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(a_batch_of_nothing_goes_through),
+    TEST(nothing_adds_nothing),
+    TEST(statistics_of_nothing_are_refused),
+    TEST(linear_takes_any_rank),
+    TEST(scalars_are_inputs),
+    TEST(what_cannot_be_is_told_at_load),
+};
+
+int main(int argc, char **argv) {
+  if (argc < 4 || !open_session(argv)) {
+    said(false, "open");
+    return 1;
+  }
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
+  return n_failed != 0;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients that the program gives and writes, by hand: y = W x + b over one leaf, in this process.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka wants those first */
+#include <cmocka.h>
+
+#include "master/api/api_int.h"
+
+enum { ROWS = 4, IN = 3, OUT = 2 };
+
+static cleave_runtime *rt;
+static cleave_error e;
+
+#define MUST(call)                                              \
+  do {                                                          \
+    if ((call) != CLEAVE_OK) fail_msg("%s: %s", #call, e.text); \
+  } while (0)
+
+static int setup(void **state) {
+  (void)state;
+  return cleave_open_text("alone", "version: 1\nname: alone\n", NULL, &rt, &e) != CLEAVE_OK;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  return cleave_close(rt, 0, NULL, &e) != CLEAVE_OK;
+}
+
+typedef struct run {
+  cleave_module *module;
+  cleave_optimizer *optimizer;
+  cleave_context context;
+  cleave_reference x, y;
+  float in[ROWS * IN], given[ROWS * OUT];
+  cleave_tensor weight; /* before the step */
+} run;
+
+static void load(run *r, const char *name, double clip_norm) {
+  cleave_module_options o = {.size = sizeof o, .name = name, .seed = 5};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, IN);
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &x, &r->module, &e));
+  const cleave_group g = {.modules = &r->module, .n_modules = 1, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &g, 1, clip_norm, &r->optimizer, &e));
+  for (int i = 0; i < ROWS * IN; i++) r->in[i] = (float)(i % 5) - 2;
+  for (int i = 0; i < ROWS * OUT; i++) r->given[i] = (float)(i % 3) - 0.5f;
+}
+
+static void call(run *r) {
+  cleave_tensor x = CLEAVE_TENSOR_F32(r->in, ROWS, IN);
+  MUST(cleave_context_open(rt, NULL, &r->context, &e));
+  MUST(cleave_leaf(rt, r->context, &x, true, &r->x, &e));
+  MUST(cleave_call(rt, r->context, r->module, &r->x, 1, &r->y, &e));
+}
+
+static void backward(run *r) {
+  cleave_tensor g = CLEAVE_TENSOR_F32(r->given, ROWS, OUT);
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &g};
+  MUST(cleave_backward_with(rt, r->context, &r->y, 1, &o, &e));
+}
+
+static void begin(run *r, const char *name, double clip_norm) {
+  load(r, name, clip_norm);
+  call(r);
+  MUST(cleave_weight_read(rt, r->module, "0.weight", 0, &r->weight, &e));
+  backward(r);
+}
+
+static void end(run *r) {
+  MUST(cleave_context_close(rt, r->context, 0, &e));
+  cleave_tensor_free(&r->weight);
+}
+
+/* dW = g^T x, dx = g W */
+static void a_given_gradient_flows_back(void **state) {
+  run r = {0};
+  cleave_gradients list;
+  (void)state;
+  begin(&r, "flows", 0);
+  MUST(cleave_gradients_read(rt, r.context, 0, &list, &e));
+  assert_int_equal(list.n, 3);
+  const float *dw = list.items[0].tensor.data, *dx = list.items[2].tensor.data;
+  const float *w = r.weight.data;
+  for (int o = 0; o < OUT; o++)
+    for (int i = 0; i < IN; i++) {
+      float sum = 0;
+      for (int k = 0; k < ROWS; k++) sum += r.given[k * OUT + o] * r.in[k * IN + i];
+      assert_true(fabsf(dw[o * IN + i] - sum) < 1e-5f);
+    }
+  for (int k = 0; k < ROWS; k++)
+    for (int i = 0; i < IN; i++) {
+      float sum = r.given[k * OUT] * w[i] + r.given[k * OUT + 1] * w[IN + i];
+      assert_true(fabsf(dx[k * IN + i] - sum) < 1e-5f);
+    }
+  cleave_gradients_free(&list);
+  end(&r);
+}
+
+static void a_step_goes_by_what_was_written(void **state) {
+  run r = {0};
+  cleave_stepped done;
+  cleave_tensor after = {0};
+  float weight[OUT * IN] = {3, 0, 0, 0, 4, 0}, bias[OUT] = {0};
+  const cleave_tensor dw = CLEAVE_TENSOR_F32(weight, OUT, IN), db = CLEAVE_TENSOR_F32(bias, OUT);
+  (void)state;
+  begin(&r, "written", 1);
+  MUST(cleave_gradient_write(rt, r.context, r.module, "0.weight", &dw, 0, &e));
+  MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
+  MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
+  assert_true(done.applied && done.norm == 5);
+  MUST(cleave_weight_read(rt, r.module, "0.weight", 0, &after, &e));
+  for (int i = 0; i < OUT * IN; i++) /* clipped to a norm of 1 */
+    assert_true(fabsf(((float *)after.data)[i] -
+                      (((float *)r.weight.data)[i] - 0.5f * weight[i] / 5)) < 1e-5f);
+  cleave_tensor_free(&after);
+  end(&r);
+}
+
+static void what_is_not_finite_holds_the_step_back_until_written_over(void **state) {
+  run r = {0};
+  cleave_stepped done;
+  float bias[OUT] = {NAN, 1};
+  const cleave_tensor db = CLEAVE_TENSOR_F32(bias, OUT);
+  (void)state;
+  load(&r, "not finite", 0);
+  for (int mended = 0; mended < 2; mended++) {
+    call(&r);
+    r.given[0] = mended ? NAN : 1;
+    backward(&r);
+    MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
+    MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
+    assert_false(done.applied);
+    end(&r);
+  }
+  call(&r);
+  backward(&r); /* NAN */
+  const float none[OUT * IN] = {0};
+  const cleave_tensor dw = CLEAVE_TENSOR_F32(none, OUT, IN);
+  bias[0] = 1;
+  MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
+  MUST(cleave_gradient_write(rt, r.context, r.module, "0.weight", &dw, 0, &e));
+  MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
+  assert_true(done.applied);
+  end(&r);
+}
+
+static void changed_parameters_refuse_a_backward_that_reads_them(void **state) {
+  run first = {0}, second;
+  (void)state;
+  load(&first, "changed", 0);
+  call(&first);
+  second = first;
+  call(&second);
+  backward(&second);
+  MUST(cleave_step(rt, second.optimizer, second.context, 0, NULL, &e));
+  cleave_tensor g = CLEAVE_TENSOR_F32(first.given, ROWS, OUT);
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &g};
+  assert_int_equal(cleave_backward_with(rt, first.context, &first.y, 1, &o, &e),
+                   CLEAVE_PRECONDITION);
+  assert_non_null(strstr(e.text, "module 'changed' have changed"));
+  assert_string_equal(e.hop, "changed");
+  end(&second);
+  end(&first); /* it has not failed */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_given_gradient_flows_back),
+      cmocka_unit_test(a_step_goes_by_what_was_written),
+      cmocka_unit_test(what_is_not_finite_holds_the_step_back_until_written_over),
+      cmocka_unit_test(changed_parameters_refuse_a_backward_that_reads_them),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
