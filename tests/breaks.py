@@ -255,8 +255,6 @@ of("master/api/workers.c", SIMULATED,
 of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
-of("master/api/optimizer.c", SIMULATED,
-   a_failed_step_stays_where_it_was_taken=("static void begin_undo", "revert_all(rt, c);", ""))
 
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
