@@ -104,6 +104,7 @@ cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error) {
 }
 
 void api_futures_stop(cleave_runtime *rt) {
+  if (!rt) return;
   api_lock(rt);
   bool running = rt->open->running;
   cleave_error why;
