@@ -264,8 +264,6 @@ of("master/api/future.c", FUTURES,
 of("master/api/await.c", FUTURES,
    what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
-of("master/api/gradients.c", FUTURES,
-   gradients_are_read_while_a_backward_runs=("static cleave_status gradient(", "if (c->running) PASS(api_backward_await(rt, c, api_until(rt, deadline_ms), error));", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
