@@ -27,7 +27,7 @@
  *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
- *   rejoin.c    workers that were lost and come back
+ *   rejoin.c    workers that were lost and come back; lives.c: what is known of them
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are

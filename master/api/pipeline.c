@@ -63,7 +63,14 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
   api_peer *p = &runtime->peers[node];
   CLV_AUTO(clv_link_unrefp) clv_link *link = NULL;
   PASS(link_of(p, &link, error));
-  TRY(clv_link_ping(link, (unsigned)(deadline_ms ? deadline_ms : runtime->deadline_ms), &ns, &err));
+  clv_err err;
+  uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
+  if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {
+    clv_err_prefix(&err, "worker '%s'", p->name);
+    api_from(error, &err);
+    api_place_error(error, p->name, "link");
+    return (cleave_status)err.code;
+  }
   clv_link_count(link, &now);
   clv_link_counts *last = &p->measured;
   ret->round_trip_s = (double)ns * 1e-9;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workers that were lost and come back (rejoin.c). Each time a worker has come back is a *life* of
+ * Workers that were lost and come back (rejoin.c; lives.c knows). Each time a worker has come back
+ * is a *life* of
  * it: what it had in an earlier one is gone. In frames it has another name in each, "w1 (2)" in its
  * second, so that no node takes it for the one that it was.
  */

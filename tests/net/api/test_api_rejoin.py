@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Workers that were lost and come back into the same runtime, over real daemons: killed and started
-again on the same port, cut off by the network, stopped for longer than the peer timeout. With a link
-between the workers before the loss and without, with and without a thread of the master's node."""
+again on the same port, cut off by the network, stopped for longer than the peer timeout. With a
+link between the workers before the loss and without, with and without a thread of the master's
+node."""
 import os, signal, socket, subprocess, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import BIN, Cluster, Worker, free_port
