@@ -265,6 +265,21 @@ of("master/api/await.c", FUTURES,
    what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
 
+# ---- workers that come back ----------------------------------------------------------------------
+REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
+of("master/api/rejoin.c", REJOIN,
+   what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status put_contents(", "k < 2", "k < 1"),
+   a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->left |= NODE_BIT(node);", ""),
+   weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->given", "|| true"))
+of("master/api/lives.c", REJOIN,
+   a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
+of("master/api/rejoin_int.h", REJOIN,
+   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
+of("master/api/workers.c", REJOIN,
+   who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
+of("master/api/workers.c", "tests/net/api/test_api_rejoin.py stopped",
+   the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
+
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
    running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),

@@ -27,6 +27,7 @@
  *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
+ *   rejoin.c    workers that were lost and come back; lives.c: what is known of them
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are
@@ -95,8 +96,15 @@ typedef struct api_peer {
   uint64_t heard_ns;         /* when its last packet came */
   char device[API_DEVICE];   /* what "auto" means there, */
   char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
-  cleave_error why_lost;
-  clv_link_counts measured; /* at the last cleave_measure */
+  cleave_error why_lost;     /* the last time */
+  clv_link_counts measured;  /* at the last cleave_measure */
+  /* Of one that has come back, or is about to (rejoin_int.h). */
+  uint32_t life;                 /* times that it has, */
+  char wire[CLEAVE_NAME + 1];    /* and its name in frames, if it has */
+  bool coming, fell;             /* and was lost on the way */
+  uint64_t answer_by;            /* 0: as the session's connect_timeout says */
+  uint64_t bytes_up, bytes_down; /* over the links that it had */
+  uint32_t loading;              /* modules on their way there */
 } api_peer;
 
 /* ---- modules --------------------------------------------------------------------------------- */
@@ -128,7 +136,7 @@ struct cleave_module {
   uint32_t contexts, keeps;   /* that need it (life_int.h); kept values that are its */
   uint64_t unload;            /* the message that told its node */
   char name[CLEAVE_NAME + 1], device[API_DEVICE];
-  uint32_t node;
+  uint32_t node, life; /* and the life of it that has the module */
   clv_graph *graph;
   clv_params *params;
   const char **frozen; /* names inside params */
@@ -137,6 +145,7 @@ struct cleave_module {
   uint32_t n_inputs;
   uint32_t threads, in_flight;
   bool local_only, any_device, released, called, input_grads;
+  bool given; /* it was loaded with weights */
   bool tried; /* its node may have it, though the last attempt to take it there failed */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
@@ -250,6 +259,7 @@ typedef struct api_context {
   uint64_t ends_due_ns, ends_wait_ns; /* when its end is said again, and how long after that */
   api_value *newest;
   api_node_set nodes, ended, sparing; /* sparing: its end has been answered for all but that */
+  api_node_set left;                  /* nodes that it used in an earlier life of theirs */
   uint32_t calls[API_MAX_NODES];      /* sent to each node: PREPARE waits there for as many */
   uint32_t phase;
   uint32_t phase_at[API_MAX_NODES]; /* the last one that the node had a part in */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "master/api/future_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- roots ----------------------------------------------------------------------------------- */
 
@@ -216,7 +217,8 @@ static cleave_status add_call(preparing *p, const api_value *v, cleave_error *er
   TRY(clv_packet_need(p->packet, v->id, v->contributions, v->root, &err));
   for (uint32_t i = 0; i < v->n_args; i++) {
     const api_value *a = v->args[i];
-    const char *to = a->module && a->module->node ? p->rt->peers[a->module->node].name : "";
+    const char *to =
+        a->module && a->module->node ? api_wire_name(&p->rt->peers[a->module->node]) : "";
     if (a->needs_grad) TRY(clv_packet_target(p->packet, i, a->id, to, v->order[i], &err));
   }
   return CLEAVE_OK;

@@ -9,6 +9,7 @@
 
 #include "master/api/future_int.h"
 #include "master/api/life_int.h"
+#include "master/api/rejoin_int.h"
 
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
@@ -148,7 +149,7 @@ static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cle
 cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                         cleave_error *error) {
   clv_packet *p;
-  const char *to = node ? rt->peers[node].name : "";
+  const char *to = node ? api_wire_name(&rt->peers[node]) : "";
   if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->asked || v->failed) return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
@@ -209,7 +210,7 @@ static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode
     v->send_later |= NODE_BIT(how->to);
     return CLEAVE_OK;
   }
-  TRY(clv_packet_call_deliver(p, how->to ? rt->peers[how->to].name : "", &err));
+  TRY(clv_packet_call_deliver(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
   v->asked |= how->to == 0;
   if (how->for_program) return CLEAVE_OK;
   v->at |= NODE_BIT(how->to);
@@ -373,7 +374,7 @@ static cleave_status call_mode_of(const cleave_runtime *rt, const cleave_call_op
     return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", o->send_to,
                     rt->config->file);
   ret->to = (uint32_t)node;
-  return CLEAVE_OK;
+  return api_node_is_there(rt, ret->to, error);
 }
 
 cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,

@@ -297,6 +297,19 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
                                         uint64_t deadline_ms, cleave_link_measure *ret,
                                         cleave_error *error) CLEAVE_RESULT;
 
+/* BLOCKS. A worker that was lost comes back into this runtime: as another process at its address,
+ * or as the same one, whose part in the session was cut off. What was there is gone. Its modules
+ * are loaded again by cleave_module_reload; contexts that used it have failed and can only be
+ * closed, and what it kept stays CLEAVE_UNAVAILABLE. Contexts that never used it notice nothing,
+ * and may use it from now on. Between it and other workers values go by way of the master for the
+ * rest of the runtime. Every function that meets a lost worker gives the same error, with its name,
+ * until it is back. CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is
+ * coming back already; CLEAVE_UNAVAILABLE: it does not answer, and can be tried again;
+ * CLEAVE_EXHAUSTED: workers and returns of workers are more than 63. */
+CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
+                                              uint64_t deadline_ms,
+                                              cleave_error *error) CLEAVE_RESULT;
+
 /* Node 0 is "master"; nodes 1.. are the workers in the file's order. NULL beyond the last. */
 CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
 
@@ -532,6 +545,19 @@ CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_modul
 CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, const char *path,
                                            uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until the node has it. A module that was lost with its worker, which has come back
+ * (cleave_worker_rejoin), is loaded there again, with these weights and this state of its
+ * optimiser, as cleave_state_read gave them: all items or some. Its handle, name and optimiser are
+ * the same, and no late word of its earlier life reaches it. NULL, or items that are left out: the
+ * weights that the module began with, drawn or of its artifact, and moments and steps of 0. One
+ * that was loaded with weights needs weights (CLEAVE_INVALID): they are not kept here. When it
+ * fails, the module is still one that was lost. CLEAVE_PRECONDITION: it was not;
+ * CLEAVE_UNAVAILABLE: its worker is still, or again. */
+CLEAVE_API cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,
+                                              const cleave_state *weights,
+                                              const cleave_state *optimizer, uint64_t deadline_ms,
+                                              cleave_error *error) CLEAVE_RESULT;
 
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 

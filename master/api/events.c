@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "master/api/life_int.h"
+#include "master/api/rejoin_int.h"
 
 enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
 
@@ -58,7 +59,7 @@ void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret)
 
 /* For another node: passed on as it is. */
 static bool relay(cleave_runtime *rt, clv_packet *p) {
-  int to = api_find_node(rt, p->frame.to);
+  int to = api_find_by_wire(rt, p->frame.to);
   uint64_t id = p->frame.context; /* the packet is gone with the sending */
   cleave_error why;
   if (to <= 0) return false;
@@ -250,7 +251,8 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
                        const cleave_error *why) {
   int other = api_find_node(rt, to);
-  if (rt->broken.status) return;
+  bool of_earlier_life = from->life || (other > 0 && rt->peers[other].life);
+  if (rt->broken.status || of_earlier_life) return;
   rt->broken = *why;
   rt->broken_at = from->index;
   rt->broken_to = other > 0 ? (uint32_t)other : from->index;

@@ -13,6 +13,7 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
   clv_link_counts c = {0};
   clv_link_load load = {0};
   if (node < 1 || node >= rt->n_peers) return false;
+  LOCKED(rt);
   const api_peer *p = &rt->peers[node];
   uint64_t heard = __atomic_load_n(&p->heard_ns, __ATOMIC_RELAXED), now = api_now(rt);
   if (p->link) {

@@ -10,6 +10,7 @@
 
 #include "master/api/future_int.h"
 #include "master/api/life_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -143,9 +144,9 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   PASS(new_kept(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
-  if (clv_packet_ref_keep(runtime->pool, &k->ids, k->owner ? runtime->peers[k->owner].name : "",
-                          leaf ? 0 : v->context->id, leaf ? 0 : v->id, leaf ? v->here : NULL, &p,
-                          &err) != CLV_OK) {
+  if (clv_packet_ref_keep(
+          runtime->pool, &k->ids, k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
+          leaf ? 0 : v->context->id, leaf ? 0 : v->id, leaf ? v->here : NULL, &p, &err) != CLV_OK) {
     forget(runtime, k);
     return api_from(error, &err);
   }
@@ -292,8 +293,9 @@ cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cl
     v->context->nodes |= NODE_BIT(node);
     return bring_failure(rt, v, node, error);
   }
-  TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id, node ? rt->peers[node].name : "",
-                         v->context->id, v->id, &p, &err));
+  TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id,
+                         node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
+                         &err));
   v->at |= NODE_BIT(node);
   v->context->nodes |= NODE_BIT(node);
   return to_own_node(rt, p);
@@ -438,7 +440,7 @@ static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
 
 /* A tensor that may not pass, or cannot, is an error for who asked for it. */
 static void relay(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
-  int to = api_find_node(rt, p->frame.to);
+  int to = api_find_by_wire(rt, p->frame.to);
   cleave_error why;
   clv_packet *instead;
   if (to <= 0) {
@@ -446,7 +448,7 @@ static void relay(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
     return;
   }
   memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
-  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", from->name);
+  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", api_wire_name(from));
   clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
   if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
   if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;

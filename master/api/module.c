@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "master/api/life_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
@@ -51,6 +52,7 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
 
 static cleave_status keep_weights(cleave_module *m, const cleave_module_options *o,
                                   cleave_error *error) {
+  m->given = o->n_weights > 0;
   TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
     PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
@@ -165,12 +167,17 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   return keep_weights(m, o, error);
 }
 
-void api_module_free(cleave_module *m) {
-  if (!m) return;
+static void free_weights(cleave_module *m) {
   for (size_t i = 0; i < m->n_weights; i++) {
     free(m->weights[i].name);
     clv_tensor_unref(m->weights[i].tensor);
   }
+  m->n_weights = 0;
+}
+
+void api_module_free(cleave_module *m) {
+  if (!m) return;
+  free_weights(m);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
   free(m->weights);
@@ -235,6 +242,7 @@ cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o
   m->graph = graph;
   cleave_status status = fill(m, o, network, error);
   LOCKED(rt);
+  if (status == CLEAVE_OK) status = api_node_is_there(rt, m->node, error);
   if (status == CLEAVE_OK) status = api_module_enter(m, error);
   if (status != CLEAVE_OK) {
     api_module_free(m);
@@ -302,15 +310,12 @@ const char *cleave_module_weight(const cleave_module *module, size_t index) {
 /* ---- placing it ------------------------------------------------------------------------------ */
 
 static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  while (m->n_weights) {
-    api_pending_weight *w = &m->weights[m->n_weights - 1];
-    api_state_item item = {.tensor = w->tensor};
-    snprintf(item.name, sizeof item.name, "%s", w->name);
+  for (size_t i = m->n_weights; i-- > 0;) { /* all stay until the last is there */
+    api_state_item item = {.tensor = m->weights[i].tensor};
+    snprintf(item.name, sizeof item.name, "%s", m->weights[i].name);
     PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
-    clv_tensor_unref(w->tensor);
-    free(w->name);
-    m->n_weights--;
   }
+  free_weights(m);
   return CLEAVE_OK;
 }
 
@@ -321,15 +326,19 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   while (m->state == MODULE_PLACING)
     if (!api_sleep(rt, until))
       return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+  PASS(api_module_is_there(m, error));
   if (m->state == MODULE_PLACED) return CLEAVE_OK;
   m->state = MODULE_PLACING;
   m->input_grads = input_grads;
+  m->life = rt->peers[m->node].life;
+  rt->peers[m->node].loading++;
   api_unlock(rt);
   cleave_status status = api_load_module(m, deadline_ms, error);
   api_lock(rt);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
   m->tried = status != CLEAVE_OK;
+  rt->peers[m->node].loading--;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;
   api_wake(rt);
   return status;
@@ -375,7 +384,8 @@ static void leave_optimizer(cleave_module *m) {
 static void unload(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
-  bool there = (m->state == MODULE_PLACED || m->tried) && !rt->peers[m->node].lost;
+  const api_peer *at = &rt->peers[m->node];
+  bool there = (m->state == MODULE_PLACED || m->tried) && !at->lost && m->life == at->life;
   if (!there || api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
     gone(m);
     return;

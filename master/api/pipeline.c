@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "master/api/life_int.h"
+#include "master/api/rejoin_int.h"
 
 cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                              cleave_context handle, cleave_module *module, uint64_t ahead,
@@ -27,6 +28,7 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION,
                     "a step inside a context sees the gradients of one module alone: no clipping "
                     "by the norm of all");
+  PASS(api_module_is_there(module, error));
   if (module->state != MODULE_PLACED)
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
@@ -44,6 +46,13 @@ static double rate(uint64_t bytes, uint64_t ns) {
   return ns ? (double)bytes / ((double)ns * 1e-9) : 0;
 }
 
+static cleave_status link_of(api_peer *p, clv_link **ret, cleave_error *error) {
+  LOCKED(p->runtime);
+  PASS(api_node_is_there(p->runtime, p->index, error));
+  *ret = clv_link_ref(p->link);
+  return CLEAVE_OK;
+}
+
 cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t deadline_ms,
                              cleave_link_measure *ret, cleave_error *error) {
   GIVEN(runtime, ret);
@@ -52,9 +61,17 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
   if (node == 0 || node >= runtime->n_peers)
     return api_fail(error, CLV_INVALID, "node %u is no worker", node);
   api_peer *p = &runtime->peers[node];
-  TRY(clv_link_ping(p->link, (unsigned)(deadline_ms ? deadline_ms : runtime->deadline_ms), &ns,
-                    &err));
-  clv_link_count(p->link, &now);
+  CLV_AUTO(clv_link_unrefp) clv_link *link = NULL;
+  PASS(link_of(p, &link, error));
+  clv_err err;
+  uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
+  if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {
+    clv_err_prefix(&err, "worker '%s'", p->name);
+    api_from(error, &err);
+    api_place_error(error, p->name, "link");
+    return (cleave_status)err.code;
+  }
+  clv_link_count(link, &now);
   clv_link_counts *last = &p->measured;
   ret->round_trip_s = (double)ns * 1e-9;
   ret->up_bytes_s = rate(now.peer_received_bytes - last->peer_received_bytes,

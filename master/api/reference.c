@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "master/api/future_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
@@ -46,6 +47,7 @@ cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference
   if (at < 0)
     return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", node,
                     runtime->config->file);
+  PASS(api_node_is_there(runtime, (uint32_t)at, error));
   return api_bring(runtime, v, (uint32_t)at, true, error);
 }
 

@@ -8,6 +8,7 @@
 #include "master/api/future_int.h"
 #include "master/api/life_int.h"
 #include "master/api/parallel_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- the lock, and waiting under it ---------------------------------------------------------- */
 
@@ -112,12 +113,16 @@ void api_look(cleave_runtime *rt) {
 
 void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
   if (!ret_counts) return;
-  *ret_counts = (cleave_counts){.idle_ns = runtime ? clv_node_idle_ns(runtime->node) : 0};
-  for (uint32_t i = 1; runtime && i < runtime->n_peers; i++) {
-    clv_link_counts c;
-    clv_link_count(runtime->peers[i].link, &c);
-    ret_counts->bytes_up += c.bytes_out;
-    ret_counts->bytes_down += c.bytes_in;
+  *ret_counts = (cleave_counts){0};
+  if (!runtime) return;
+  LOCKED(runtime);
+  ret_counts->idle_ns = clv_node_idle_ns(runtime->node);
+  for (uint32_t i = 1; i < runtime->n_peers; i++) {
+    const api_peer *p = &runtime->peers[i];
+    clv_link_counts c = {0};
+    if (p->link) clv_link_count(p->link, &c);
+    ret_counts->bytes_up += p->bytes_up + c.bytes_out;
+    ret_counts->bytes_down += p->bytes_down + c.bytes_in;
   }
 }
 
@@ -159,13 +164,14 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
     clv_node_post(rt->node, p);
     return CLEAVE_OK;
   }
-  if (to->lost) {
+  if (to->lost || api_is_of_earlier_life(rt, to, &p->frame)) {
     clv_packet_free(p);
     if (error) *error = to->why_lost;
     return to->why_lost.status;
   }
   clv_err err;
   if (clv_link_send(to->link, p, &err) == CLV_OK) return CLEAVE_OK;
+  if (err.code == CLV_UNAVAILABLE) clv_err_prefix(&err, "worker '%s' was lost", to->name);
   api_from(error, &err);
   /* A link may end before it has said so. */
   api_place_error(error, to->name, err.code == CLV_UNAVAILABLE ? "link" : "");

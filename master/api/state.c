@@ -10,6 +10,7 @@
 #include "master/api/life_int.h"
 #include "master/api/future_int.h"
 #include "master/api/gradients_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -169,7 +170,7 @@ static cleave_status check_items(const cleave_module *m, cleave_state_kind kind,
   return CLEAVE_OK;
 }
 
-static void items_done(api_state_item *items, uint32_t n) {
+void api_state_items_done(api_state_item *items, uint32_t n) {
   for (uint32_t i = 0; items && i < n; i++) clv_tensor_unref(items[i].tensor);
   free(items);
 }
@@ -289,6 +290,13 @@ static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
   return CLEAVE_OK;
 }
 
+cleave_status api_state_items(const cleave_module *m, cleave_state_kind kind,
+                              const cleave_named *from, size_t n, api_state_item **ret_items,
+                              cleave_error *error) {
+  TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
+  return take_items(m, kind, from, n, *ret_items, error);
+}
+
 static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
                                const api_state_item *items, uint32_t n, uint64_t deadline_ms,
                                cleave_error *error) {
@@ -305,16 +313,15 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                  uint64_t deadline_ms, cleave_error *error) {
   GIVEN(runtime, module);
   if (n) GIVEN(items);
-  api_state_item *list;
+  api_state_item *list = NULL;
   if (n > cleave_state_count(module, kind))
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, module->name,
                     cleave_state_count(module, kind));
   if (!n) return CLEAVE_OK;
-  TRY(clv_alloc(n, sizeof *list, &list, &err));
-  cleave_status status = take_items(module, kind, items, n, list, error);
+  cleave_status status = api_state_items(module, kind, items, n, &list, error);
   if (status == CLEAVE_OK)
     status = put_items(runtime, module, kind, list, (uint32_t)n, deadline_ms, error);
-  items_done(list, (uint32_t)n);
+  api_state_items_done(list, (uint32_t)n);
   return status;
 }
 

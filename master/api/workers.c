@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/rejoin_int.h"
 
 /* A worker that claims more memory for a module does not tell the truth: 64 TiB. */
 #define MOST_MODULE_BYTES ((uint64_t)64 << 40)
@@ -14,8 +14,15 @@ static clv_rpc_pem pem_of(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-static clv_code call(api_peer *p, const char *method, const clv_bytes *request, uint64_t timeout_ms,
-                     clv_bytes *reply, clv_err *err) {
+/* Of one that is to come back: what is left until then. */
+static unsigned timeout_of(const api_peer *p) {
+  uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
+  if (!p->answer_by) return (unsigned)ms;
+  return (unsigned)CLV_MIN(ms, CLV_MAX((p->answer_by - CLV_MIN(now, p->answer_by)) / 1000000u, 1));
+}
+
+static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
+                     uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
   const api_world *w = &p->runtime->world;
   if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
   return clv_rpc_call(p->channel, method, request->data, request->len,
@@ -94,8 +101,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   q.about.limits.credit_bytes = c->limits.credit_bytes;
   q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(not_a_worker(
-      call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err), err));
+  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, timeout_of(p), &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
@@ -125,10 +131,10 @@ static clv_code open_session(api_peer *p, clv_err *err) {
                              .peer_identities = identities,
                              .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)
-    if (i != p->index) identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
+    if (i != p->index && api_may_be_direct(p, &rt->peers[i]))
+      identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
   CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
-  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, rt->config->limits.connect_timeout_ms, &reply,
-               err));
+  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, timeout_of(p), &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
   p->opened = true;
@@ -144,7 +150,7 @@ static clv_code dial_worker(api_peer *p, clv_err *err) {
   clv_rpc_channel_options o = {
       .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
-  unsigned ms = (unsigned)p->runtime->config->limits.connect_timeout_ms;
+  unsigned ms = timeout_of(p);
   clv_code code = clv_rpc_channel_connect(p->channel, ms, err);
   if (code != CLV_OK) {
     clv_tls_explain_refusal(p->spec->address, p->runtime->identity, ms, err);
@@ -153,9 +159,19 @@ static clv_code dial_worker(api_peer *p, clv_err *err) {
   return CLV_OK;
 }
 
+static void end_session(const api_peer *p) {
+  clv_err ignored;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
+  if (clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
+      call(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
+}
+
 static clv_code connect_worker(api_peer *p, clv_err *err) {
   if (!p->runtime->world.call) CLV_TRY(dial_worker(p, err));
   CLV_TRY(hello(p, err));
+  if (p->coming) end_session(p);
   return open_session(p, err);
 }
 
@@ -183,17 +199,18 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
+cleave_status api_connect_to(api_peer *p, cleave_error *error) {
+  clv_err err;
+  if (connect_worker(p, &err) == CLV_OK) return CLEAVE_OK;
+  explain(p, &err);
+  api_from(error, &err);
+  api_place_error(error, p->name, "connect");
+  return (cleave_status)err.code;
+}
+
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   if (!rt->world.call) PASS(start_transport(rt, error));
-  for (uint32_t i = 1; i < rt->n_peers; i++) {
-    api_peer *p = &rt->peers[i];
-    clv_err err;
-    if (connect_worker(p, &err) == CLV_OK) continue;
-    explain(p, &err);
-    api_from(error, &err);
-    api_place_error(error, p->name, "connect");
-    return (cleave_status)err.code;
-  }
+  for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_to(&rt->peers[i], error));
   return CLEAVE_OK;
 }
 
@@ -215,12 +232,20 @@ static void forget_ended(cleave_runtime *rt) {
   }
 }
 
+/* However it is noticed that nobody is there. */
+static clv_code loss_of(clv_code code) {
+  bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
+                code == CLV_UNKNOWN || code == CLV_ABORTED;
+  return silent ? CLV_UNAVAILABLE : code;
+}
+
 /* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;
-  clv_code why = clv_link_refused(link) ? CLV_ANSWER : code == CLV_OK ? CLV_UNAVAILABLE : code;
+  clv_code why = clv_link_refused(link) ? CLV_ANSWER : loss_of(code);
   LOCKED(rt);
+  p->fell |= p->coming;
   if (p->lost) return;
   p->lost = true;
   api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
@@ -244,7 +269,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
   accept.credit_bytes = rt->config->limits.credit_bytes;
   clv_link_options o = {
       .clock = rt->world.clock,
-      .peer_name = p->name,
+      .peer_name = api_wire_name(p),
       .pool = rt->pool,
       .accept = accept,
       .send_credit = p->limits.credit_bytes,
@@ -259,7 +284,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
                      .epoch = rt->epoch,
                      .bulk_lanes = API_BULK_LANES,
                      .role = CLV_ATTACH_MASTER,
-                     .timeout_ms = (unsigned)rt->config->limits.connect_timeout_ms};
+                     .timeout_ms = timeout_of(p)};
   p->heard_ns = api_now(rt);
   clv_err err;
   if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;
@@ -270,16 +295,11 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
 }
 
 static void close_session(api_peer *p) {
-  clv_err ignored;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
   api_lock(p->runtime);
   bool was_lost = p->lost;
   p->lost = true; /* its end is no surprise */
   api_unlock(p->runtime);
-  if (p->opened && !was_lost && clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
-      call(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
-    clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
+  if (p->opened && !was_lost) end_session(p);
   if (p->link) clv_link_close(p->link);
 }
 
@@ -298,14 +318,24 @@ void api_disconnect(cleave_runtime *rt) {
 
 /* ---- modules as data ------------------------------------------------------------------------- */
 
+static bool is_named(const cleave_module *m, const char *worker) {
+  for (uint32_t i = 0; i < m->n_direct_to; i++)
+    if (strcmp(m->direct_to[i], worker) == 0) return true;
+  return false;
+}
+
 /* Whom the module's worker dials; returns their number. */
 static uint32_t direct_peers(const cleave_module *m, const char **names) {
-  const cleave_runtime *rt = m->runtime;
+  cleave_runtime *rt = m->runtime;
+  const api_peer *from = &rt->peers[m->node];
   uint32_t n = 0;
-  for (uint32_t i = 0; i < m->n_direct_to; i++) names[n++] = m->direct_to[i];
-  for (uint32_t i = 1; !m->direct_to && rt->direct && i < rt->n_peers; i++)
-    if (i != m->node) names[n++] = rt->peers[i].name;
-  return rt->via_master ? 0 : n;
+  LOCKED(rt);
+  for (uint32_t i = 1; !rt->via_master && i < rt->n_peers; i++) {
+    const api_peer *p = &rt->peers[i];
+    bool wanted = m->direct_to ? is_named(m, p->name) : rt->direct && p != from;
+    if (wanted && api_may_be_direct(from, p)) names[n++] = p->name;
+  }
+  return n;
 }
 
 /* names: [m->params->n], groups: [CLV_WIRE_GROUPS], memory for what the request points to. */

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker that was lost comes back into the same runtime. Usage:
+ *   api_rejoin SESSION.yaml A B LOSS MEND [via_master] [single]
+ * A line "ask WORD" asks whoever runs this to do so to B (LOSS, then MEND), and waits for a line.
+ */
+#include <pthread.h>
+
+#include "api_int.h"
+
+static const char *session, *loss_of_b, *mend_b;
+static bool single, via_master;
+
+static bool ask(const char *what) {
+  char line[64];
+  printf("ask %s\n", what);
+  fflush(stdout);
+  CHECK(fgets(line, sizeof line, stdin) != NULL);
+  return true;
+}
+
+static bool open_runtime(void) {
+  cleave_options o = {
+      .size = sizeof o, .deadline_ms = 20000, .via_master = via_master, .single_thread = single};
+  MUST(cleave_open(session, &o, &rt, e));
+  return true;
+}
+
+/* What closing finds of a worker that was lost says nothing. */
+static bool close_runtime(void) {
+  (void)cleave_close(rt, 0, NULL, NULL);
+  return true;
+}
+
+static uint32_t node_b(void) {
+  uint32_t i = 0;
+  while (strcmp(cleave_node_name(rt, i), at_b) != 0) i++;
+  return i;
+}
+
+/* B is lost, and the runtime knows. */
+static bool lose_b(void) {
+  cleave_link_measure m;
+  cleave_error error = {.status = CLEAVE_OK};
+  DO(ask(loss_of_b));
+  for (int i = 0; i < 1000 && error.status != CLEAVE_UNAVAILABLE; i++) {
+    if (cleave_measure(rt, node_b(), 100, &m, &error) == CLEAVE_OK) error.status = CLEAVE_OK;
+    usleep(10000);
+  }
+  CHECK(error.status == CLEAVE_UNAVAILABLE && strcmp(error.node, at_b) == 0);
+  return true;
+}
+
+static bool take_b_back(void) {
+  DO(ask(mend_b));
+  MUST(cleave_worker_rejoin(rt, at_b, 0, e));
+  return true;
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+typedef struct saved {
+  cleave_state weights[2], moments[2];
+} saved;
+
+static bool save(const net *n, saved *s) {
+  cleave_module *m[2] = {n->a, n->b};
+  for (int i = 0; i < 2; i++) {
+    MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_WEIGHTS, 0, &s->weights[i], e));
+    MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_OPTIMIZER, 0, &s->moments[i], e));
+  }
+  return true;
+}
+
+static void saved_free(saved *s) {
+  for (int i = 0; i < 2; i++) {
+    cleave_state_free(&s->weights[i]);
+    cleave_state_free(&s->moments[i]);
+  }
+}
+
+static bool write_back(cleave_module *m, const saved *s, int i) {
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, s->weights[i].items, s->weights[i].n, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_OPTIMIZER, s->moments[i].items, s->moments[i].n, 0,
+                          e));
+  return true;
+}
+
+static bool same_state(const cleave_state *a, const cleave_state *b) {
+  CHECK(a->n == b->n);
+  for (size_t i = 0; i < a->n; i++) {
+    const cleave_tensor *x = &a->items[i].tensor, *y = &b->items[i].tensor;
+    size_t size = x->dtype == CLEAVE_I64 ? 8 : 4;
+    CHECK(strcmp(a->items[i].name, b->items[i].name) == 0);
+    CHECK(memcmp(x->data, y->data, cleave_tensor_count(x) * size) == 0);
+  }
+  return true;
+}
+
+static bool same(const saved *a, const saved *b) {
+  for (int i = 0; i < 2; i++)
+    DO(same_state(&a->weights[i], &b->weights[i]) && same_state(&a->moments[i], &b->moments[i]));
+  return true;
+}
+
+static bool train(const net *n, cleave_optimizer *o, unsigned from, unsigned to) {
+  for (unsigned step = from; step < to; step++) {
+    cleave_context c;
+    cleave_reference loss;
+    DO(open_context(&c));
+    DO(run_net(n, c, 10 * step, NULL, NULL, &loss));
+    DO(backward(c, loss, false));
+    MUST(cleave_step(rt, o, c, 0, NULL, e));
+    DO(close_context(c));
+  }
+  return true;
+}
+
+static bool new_adam(const net *n, cleave_optimizer **ret) {
+  cleave_module *both[] = {n->a, n->b};
+  cleave_group g = {.modules = both, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.05};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0.7, ret, e));
+  return true;
+}
+
+/* Two steps, two more that are given up, and then three from where the first two had led. */
+static bool train_undisturbed(saved *ret) {
+  net n;
+  cleave_optimizer *o;
+  saved s;
+  DO(open_runtime());
+  DO(make_net("net", "master", &n));
+  DO(new_adam(&n, &o));
+  DO(train(&n, o, 0, 2) && save(&n, &s));
+  DO(train(&n, o, 2, 4));
+  DO(write_back(n.a, &s, 0) && write_back(n.b, &s, 1));
+  cleave_optimizer_set_steps(o, 2);
+  DO(train(&n, o, 2, 5) && save(&n, ret));
+  saved_free(&s);
+  return close_runtime();
+}
+
+static bool go_back(net *n, cleave_optimizer *o, const saved *s) {
+  MUST(cleave_module_reload(rt, n->b, &s->weights[1], &s->moments[1], 0, e));
+  DO(write_back(n->a, s, 0));
+  cleave_optimizer_set_steps(o, 2);
+  return true;
+}
+
+/* B is lost with a context between backward and step, and once more in a later life. */
+static bool training_goes_on_from_what_was_saved(void) {
+  net n;
+  cleave_optimizer *o;
+  cleave_context c;
+  cleave_reference loss;
+  saved s, here, wanted;
+  DO(train_undisturbed(&wanted));
+  DO(open_runtime());
+  DO(make_net("net", "master", &n));
+  DO(new_adam(&n, &o));
+  DO(train(&n, o, 0, 2) && save(&n, &s));
+  for (int life = 2; life < 4; life++) {
+    DO(train(&n, o, 2, 3));
+    DO(open_context(&c));
+    DO(run_net(&n, c, 77, NULL, NULL, &loss));
+    DO(backward(c, loss, false));
+    DO(lose_b());
+    REFUSED(cleave_step(rt, o, c, 0, NULL, e), CLEAVE_UNAVAILABLE, at_b);
+    DO(take_b_back());
+    REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_UNAVAILABLE, at_b);
+    DO(go_back(&n, o, &s));
+    DO(train(&n, o, 2, 5) && save(&n, &here));
+    DO(same(&wanted, &here));
+    saved_free(&here);
+    DO(write_back(n.a, &s, 0) && write_back(n.b, &s, 1));
+    cleave_optimizer_set_steps(o, 2);
+  }
+  saved_free(&s);
+  saved_free(&wanted);
+  cleave_leaks leaks;
+  MUST(cleave_close(rt, 0, &leaks, e));
+  CHECK(leaks.contexts == 0);
+  return true;
+}
+
+/* ---- others ---------------------------------------------------------------------------------- */
+
+enum { ROUNDS = 40 };
+
+typedef struct other {
+  cleave_module *m, *loss;
+  cleave_optimizer *sgd;
+  cleave_tensor out;
+} other;
+
+static bool make_other(const char *name, other *ret) {
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at_a, .seed = 3};
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 1}, {op: tanh}]", &input, &ret->m, e));
+  char loss[64];
+  snprintf(loss, sizeof loss, "%s loss", name);
+  DO(load_loss(loss, at_a, 1, &ret->loss));
+  cleave_group g = {.modules = &ret->m, .n_modules = 1, .lr = 0.1, .momentum = 0.9};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &ret->sgd, e));
+  return true;
+}
+
+static bool begin_round(const other *o, unsigned i, cleave_context *c, cleave_reference *y) {
+  float x[16];
+  cleave_reference in[2];
+  fill(x, 16, i);
+  DO(open_context(c) && leaf(*c, x, 4, 3, false, &in[0]) && leaf(*c, x + 12, 4, 1, false, &in[1]));
+  MUST(cleave_call(rt, *c, o->m, &in[0], 1, &in[0], e));
+  MUST(cleave_call(rt, *c, o->loss, in, 2, y, e));
+  return true;
+}
+
+static bool end_round(const other *o, cleave_context c, cleave_reference y) {
+  DO(backward(c, y, false));
+  MUST(cleave_step(rt, o->sgd, c, 0, NULL, e));
+  return close_context(c);
+}
+
+static bool rounds(const other *o, unsigned from, unsigned to) {
+  cleave_context c;
+  cleave_reference y;
+  for (unsigned i = from; i < to; i++) DO(begin_round(o, i, &c, &y) && end_round(o, c, y));
+  return true;
+}
+
+static void *go_round(void *user) { return rounds(user, 1, ROUNDS) ? user : NULL; }
+
+/* A thread trains at A while B goes and comes back; one context is open all the time, and calls B
+ * in the end. */
+static bool contexts_without_it_never_notice(void) {
+  other quiet, busy;
+  cleave_context c;
+  cleave_reference y, z;
+  cleave_module *late;
+  pthread_t thread;
+  void *went_well;
+  cleave_tensor a = {0}, b = {0};
+  DO(open_runtime());
+  DO(make_other("quiet", &quiet) && make_other("busy", &busy));
+  DO(rounds(&quiet, 0, ROUNDS));
+  DO(read_weight(quiet.m, "0.weight", &a));
+  DO(load("late", at_b, "[{op: linear, out: 2}]", 1, &late));
+  DO(begin_round(&busy, 0, &c, &y));
+  DO(end_round(&busy, c, y));
+  DO(open_context(&c));
+  float x[12];
+  fill(x, 12, 5);
+  DO(leaf(c, x, 4, 3, false, &y));
+  CHECK(pthread_create(&thread, NULL, go_round, &busy) == 0);
+  bool ok = lose_b() && take_b_back();
+  pthread_join(thread, &went_well);
+  CHECK(ok && went_well);
+  DO(read_weight(busy.m, "0.weight", &b));
+  CHECK(memcmp(a.data, b.data, 12) == 0);
+  MUST(cleave_call(rt, c, busy.m, &y, 1, &z, e));
+  DO(close_context(c));
+  DO(open_context(&c)); /* of a module that was never there before */
+  DO(leaf(c, x, 4, 1, false, &y));
+  MUST(cleave_rpc_sync(rt, c, late, &y, 1, 0, NULL, &b, e));
+  DO(close_context(c));
+  cleave_tensor_free(&a);
+  cleave_tensor_free(&b);
+  return close_runtime();
+}
+
+/* ---- the same code and name ------------------------------------------------------------------ */
+
+static struct {
+  net n;
+  cleave_optimizer *o;
+  cleave_context failed, fresh; /* fresh: has not used B */
+  cleave_reference loss, y, here;
+  cleave_kept k;
+  cleave_tensor t;
+  saved s;
+  char path[256];
+} the;
+
+#define MEETS(name, expression) \
+  static cleave_status name(cleave_error *e) { return expression; }
+static cleave_status call_of(cleave_module *m, const char *send_to, cleave_error *e) {
+  cleave_call_options o = {.size = sizeof o, .send_to = send_to};
+  cleave_reference y;
+  return cleave_call_with(rt, the.fresh, m, &the.here, 1, &o, &y, e);
+}
+static cleave_status load_at_b(cleave_error *e) {
+  cleave_module_options o = {.size = sizeof o, .name = "new", .at = at_b};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module *m;
+  return cleave_load_layers(rt, &o, "[{op: relu}]", &input, &m, e);
+}
+static cleave_status state_of_b(cleave_error *e) {
+  cleave_state s = {0};
+  cleave_status status = cleave_state_read(rt, the.n.b, CLEAVE_STATE_OPTIMIZER, 0, &s, e);
+  cleave_state_free(&s);
+  return status;
+}
+static cleave_status wait_for_state(cleave_error *e) {
+  cleave_future f = {0};
+  cleave_status status = cleave_state_read_async(rt, the.n.b, CLEAVE_STATE_WEIGHTS, 0, &f, e);
+  return status == CLEAVE_OK ? cleave_future_wait(rt, f, 0, e) : status;
+}
+static cleave_status measure_b(cleave_error *e) {
+  cleave_link_measure m;
+  return cleave_measure(rt, node_b(), 0, &m, e);
+}
+static cleave_status use_kept(cleave_error *e) {
+  cleave_reference r;
+  return cleave_kept_use(rt, the.fresh, the.k, &r, e);
+}
+static cleave_status keep_more(cleave_error *e) {
+  cleave_kept k;
+  return cleave_keep(rt, the.y, &k, e);
+}
+MEETS(call_b, call_of(the.n.b, NULL, e))
+MEETS(send_a_call_to_b, call_of(the.n.a, at_b, e))
+MEETS(send_to_b, cleave_send_to(rt, the.here, at_b, e))
+MEETS(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
+MEETS(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
+MEETS(run_backward, cleave_backward(rt, the.failed, &the.loss, 1, false, 0, e))
+MEETS(step, cleave_step(rt, the.o, the.failed, 0, NULL, e))
+MEETS(read_gradient, cleave_gradient(rt, the.failed, the.n.b, "0.weight", 0, &the.t, e))
+MEETS(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
+MEETS(write_b,
+      cleave_weight_write(rt, the.n.b, "0.weight", &the.s.weights[1].items[0].tensor, 0, e))
+MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.weights[1].items,
+                                      the.s.weights[1].n, 0, e))
+MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.path, 0, e))
+MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
+MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
+MEETS(leaf_in_it, cleave_leaf(rt, the.failed, &the.t, false, &the.here, e))
+
+/* gone: also when B has come back without its modules; failed: for good. */
+static const struct {
+  cleave_status (*meets)(cleave_error *e);
+  const char *name;
+  bool gone, failed;
+} functions[] = {
+    {call_b, "call", true, false},
+    {send_a_call_to_b, "call that sends its value", false, false},
+    {send_to_b, "send_to", false, false},
+    {fetch, "to_here", true, true},
+    {keep_more, "keep", true, true},
+    {fetch_kept, "kept_fetch", true, true},
+    {use_kept, "kept_use", true, true},
+    {run_backward, "backward", true, true},
+    {step, "step", true, true},
+    {read_gradient, "gradient", true, true},
+    {leaf_in_it, "leaf", true, true},
+    {read_b, "weight_read", true, false},
+    {write_b, "weight_write", true, false},
+    {state_of_b, "state_read", true, false},
+    {wait_for_state, "state_read_async", true, false},
+    {write_state, "state_write", true, false},
+    {save_b, "state_save", true, false},
+    {place_b, "module_place", true, false},
+    {load_at_b, "load", false, false},
+    {measure_b, "measure", false, false},
+    {reload_b, "module_reload", false, false}, /* the last: it mends what it meets */
+};
+
+static bool says_so(size_t i) {
+  cleave_error error = {.status = CLEAVE_OK};
+  cleave_status status = functions[i].meets(&error);
+  if (status == CLEAVE_UNAVAILABLE && error.status == status && strcmp(error.node, at_b) == 0 &&
+      strstr(error.text, at_b))
+    return true;
+  snprintf(why, sizeof why, "%s: %s at '%s': %s", functions[i].name, cleave_status_name(status),
+           error.node, error.text);
+  return false;
+}
+
+static bool prepare(void) {
+  cleave_reference loss;
+  float x[12];
+  fill(x, 12, 1);
+  snprintf(the.path, sizeof the.path, "%s.safetensors", session);
+  DO(make_net("net", at_b, &the.n) && new_adam(&the.n, &the.o));
+  DO(train(&the.n, the.o, 0, 1) && save(&the.n, &the.s));
+  DO(open_context(&the.fresh) && leaf(the.fresh, x, 4, 3, false, &the.here));
+  DO(open_context(&the.failed));
+  DO(run_net(&the.n, the.failed, 3, NULL, &the.y, &the.loss));
+  loss = the.loss;
+  DO(backward(the.failed, loss, false));
+  MUST(cleave_keep(rt, the.y, &the.k, e));
+  MUST(cleave_kept_fetch(rt, the.k, 0, &the.t, e));
+  return true;
+}
+
+static bool every_call_says_the_same(void) {
+  enum { N = sizeof functions / sizeof *functions };
+  DO(open_runtime() && prepare() && lose_b());
+  for (size_t i = 0; i < N; i++) DO(says_so(i));
+  DO(take_b_back());
+  for (size_t i = 0; i < N; i++)
+    if (functions[i].gone) DO(says_so(i));
+  MUST(cleave_module_reload(rt, the.n.b, &the.s.weights[1], &the.s.moments[1], 0, e));
+  for (size_t i = 0; i < N; i++) {
+    cleave_error error = {.text = ""};
+    bool refused = functions[i].meets(&error) == CLEAVE_UNAVAILABLE;
+    if (refused == functions[i].failed) continue;
+    snprintf(why, sizeof why, "%s, loaded again: %s", functions[i].name, error.text);
+    return false;
+  }
+  REFUSED(cleave_context_close(rt, the.failed, 0, e), CLEAVE_UNAVAILABLE, at_b);
+  MUST(cleave_kept_release(rt, the.k, e));
+  cleave_tensor_free(&the.t);
+  saved_free(&the.s);
+  return close_context(the.fresh) && close_runtime();
+}
+
+/* ---- references ------------------------------------------------------------------------------ */
+
+/* A value of one worker, kept, is what a call at the other takes. */
+static bool pass_kept(cleave_module *from, cleave_module *to, cleave_tensor *ret) {
+  cleave_context c;
+  cleave_reference x, y, z;
+  cleave_kept k;
+  float numbers[12];
+  fill(numbers, 12, 4);
+  DO(open_context(&c) && leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_call(rt, c, from, &x, 1, &y, e));
+  MUST(cleave_keep(rt, y, &k, e));
+  DO(close_context(c));
+  DO(open_context(&c));
+  MUST(cleave_kept_use(rt, c, k, &y, e));
+  MUST(cleave_call(rt, c, to, &y, 1, &z, e));
+  MUST(cleave_to_here(rt, z, 0, ret, e));
+  MUST(cleave_kept_release(rt, k, e));
+  return close_context(c);
+}
+
+static bool references_work_both_ways_in_every_life(void) {
+  cleave_module *a, *b;
+  cleave_tensor first[2] = {{0}, {0}}, again = {0};
+  DO(open_runtime());
+  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
+  DO(pass_kept(a, b, &first[0]) && pass_kept(b, a, &first[1]));
+  for (int life = 2; life < 4; life++) {
+    DO(lose_b() && take_b_back());
+    MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
+    for (int i = 0; i < 5; i++) {
+      DO(pass_kept(a, b, &again));
+      CHECK(memcmp(again.data, first[0].data, 48) == 0);
+      DO(pass_kept(b, a, &again));
+      CHECK(memcmp(again.data, first[1].data, 48) == 0);
+    }
+  }
+  cleave_tensor_free(&first[0]);
+  cleave_tensor_free(&first[1]);
+  cleave_tensor_free(&again);
+  return close_runtime();
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static bool what_cannot_be_is_refused(void) {
+  cleave_module *a, *b, *more, *given;
+  float bias[3] = {1, 2, 3};
+  const cleave_named one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)}, strange = {"x", one.tensor};
+  const cleave_state some = {(cleave_named *)(uintptr_t)&one, 1},
+                     wrong = {(cleave_named *)(uintptr_t)&strange, 1};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "given", .at = at_b, .weights = &one, .n_weights = 1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_tensor t = {0};
+  DO(open_runtime());
+  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load("b", at_b, "[{op: linear, out: 3}]", 3, &b));
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &given, e));
+  DO(read_weight(b, "0.bias", &t) && read_weight(given, "0.bias", &t));
+  REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
+  REFUSED(cleave_worker_rejoin(rt, "nobody", 0, e), CLEAVE_NOT_FOUND, "nobody");
+  REFUSED(cleave_worker_rejoin(rt, "master", 0, e), CLEAVE_NOT_FOUND, "master");
+  REFUSED(cleave_module_reload(rt, b, NULL, NULL, 0, e), CLEAVE_PRECONDITION, "was not lost");
+  DO(lose_b());
+  for (int i = 0; i < 2; i++)
+    REFUSED(cleave_worker_rejoin(rt, at_b, 500, e), CLEAVE_UNAVAILABLE, at_b);
+  DO(load("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &more));
+  DO(read_weight(more, "0.bias", &t)); /* who is lost is not dialled */
+  DO(take_b_back());
+  REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
+  REFUSED(cleave_module_reload(rt, b, &wrong, NULL, 0, e), CLEAVE_INVALID, "no state 'x'");
+  REFUSED(cleave_module_reload(rt, b, NULL, &wrong, 0, e), CLEAVE_INVALID, "items for module 'b'");
+  REFUSED(cleave_module_reload(rt, given, NULL, NULL, 0, e), CLEAVE_INVALID, "give them again");
+  REFUSED(cleave_weight_read(rt, b, "0.bias", 0, &t, e), CLEAVE_UNAVAILABLE, "module_reload");
+  MUST(cleave_module_reload(rt, given, &some, NULL, 0, e));
+  DO(read_weight(given, "0.bias", &t));
+  CHECK(memcmp(t.data, bias, sizeof bias) == 0);
+  MUST(cleave_module_release(rt, b, e)); /* and its name is free */
+  DO(load("b", at_b, "[{op: linear, out: 3}]", 3, &b));
+  DO(read_weight(b, "0.bias", &t));
+  cleave_tensor_free(&t);
+  return close_runtime();
+}
+
+/* ---- running them ---------------------------------------------------------------------------- */
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(training_goes_on_from_what_was_saved),
+    TEST(contexts_without_it_never_notice),
+    TEST(every_call_says_the_same),
+    TEST(references_work_both_ways_in_every_life),
+    TEST(what_cannot_be_is_refused),
+};
+
+int main(int argc, char **argv) {
+  if (argc < 6) return 2;
+  session = argv[1];
+  at_a = argv[2];
+  at_b = argv[3];
+  loss_of_b = argv[4];
+  mend_b = argv[5];
+  const char *only = NULL;
+  for (int i = 6; i < argc; i++) {
+    if (strcmp(argv[i], "single") == 0)
+      single = true;
+    else if (strcmp(argv[i], "via_master") == 0)
+      via_master = true;
+    else
+      only = argv[i];
+  }
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    if (only && strcmp(only, tests[i].name) != 0) continue;
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  return n_failed != 0;
+}
