@@ -41,7 +41,9 @@ CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SA
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
 CFLAGS_kernels/ops := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
-CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3)
+# -fno-math-errno: sqrtf is an instruction, so that loops with it can be wide; the bits are the
+# same.
+CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm

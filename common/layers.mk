@@ -28,11 +28,14 @@ $(call layer, common/http,, microhttpd $(SOCKETS), -lmicrohttpd)
 # dtype, shape, counted storage, views
 $(call layer, common/tensor)
 
+# what an optimiser may be told: the list of optimisers, settings, ranges, defaults
+$(call layer, common/settings)
+
 # schedules as data: made, checked, simulated, drawn, read; where to cut
 $(call layer, common/sched)
 
 # session.yaml, worker.yaml, one schema table each
-$(call layer, common/config,, libfyaml netinet arpa, -lfyaml)
+$(call layer, common/config, common/settings, libfyaml netinet arpa, -lfyaml)
 
 # TLS floor, how handshakes end, identities, certificate authority, probe
 $(call layer, common/tls,, openssl $(SOCKETS), -lssl -lcrypto)
@@ -41,16 +44,19 @@ $(call layer, common/tls,, openssl $(SOCKETS), -lssl -lcrypto)
 $(call layer, common/weights, common/tensor, jansson, -ljansson)
 
 # ops, attributes, the backend vtable
-$(call layer, kernels, common/tensor)
+$(call layer, kernels, common/tensor common/settings)
 
 # each op in a file: its row, its rules, its plain loops in f32 and f64 (the definition of the op)
 $(call layer, kernels/ops, common/tensor kernels)
 
+# each optimiser's step of one value, and the numbers of one step that it needs
+$(call layer, kernels/steps, common/tensor common/settings kernels)
+
 # the backend of plain loops
-$(call layer, kernels/ref, common/tensor kernels kernels/ops)
+$(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops kernels/steps)
 
 # f32, convolutions in bf16 too, blocked layouts
-$(call layer, kernels/cpu, common/tensor kernels kernels/ops, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
+$(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
 # graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)
@@ -58,11 +64,11 @@ $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernel
 # layers of a session file or a named architecture to a graph
 $(call layer, common/models, common/tensor kernels kernels/ops common/config common/graph)
 
-# SGD, Adam, AdamW, schedules, clipping
-$(call layer, common/optim, common/tensor kernels)
+# optimisers over blocks of parameters, schedules, clipping
+$(call layer, common/optim, common/tensor common/settings kernels kernels/steps)
 
 # messages to structs and back
-$(call layer, common/wire, common/tensor, protobuf-c cleave/v1, -lprotobuf-c)
+$(call layer, common/wire, common/tensor common/settings, protobuf-c cleave/v1, -lprotobuf-c)
 
 # unary calls and streams over mutual TLS
 $(call layer, common/rpc,, grpc $(SOCKETS), -lgrpc -lgpr)
@@ -77,11 +83,11 @@ $(call layer, common/link, common/tensor common/fair common/wire common/rpc)
 $(call layer, common/reference, common/tensor common/fair common/wire)
 
 # modules, nodes, contexts of distributed autograd
-$(call layer, common/engine, common/tensor kernels common/graph common/optim common/weights \
+$(call layer, common/engine, common/tensor common/settings kernels common/graph common/optim common/weights \
   common/wire common/rpc common/fair common/link common/reference)
 
 # What a program of either side may include: all of common but its ports for people, and kernels.
-ENGINE := common/cli common/tensor common/sched common/config common/tls common/weights kernels kernels/ops \
+ENGINE := common/cli common/tensor common/settings common/sched common/config common/tls common/weights kernels kernels/ops \
           common/graph common/models common/optim common/wire common/rpc common/fair common/link \
           common/reference common/engine
 
@@ -104,7 +110,7 @@ $(call layer, master/api, $(ENGINE))
 $(call layer, master/egress, common/tensor common/config common/tls)
 
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
-$(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
+$(call layer, master/plan, common/tensor common/settings common/sched common/config common/weights kernels \
   common/graph common/models master/data master/api master/egress)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints

@@ -20,6 +20,7 @@
 #define CLEAVE_KERNELS_H
 
 #include "common/base/base.h"
+#include "common/settings/settings.h"
 #include "common/tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -190,19 +191,22 @@ struct clv_kernel {
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
 
-/* Parameters of one optimiser step over a run of n values; see common/optim for the formulas. */
-typedef struct clv_sgd_args {
-  float lr, momentum, weight_decay, grad_scale;
-  bool nesterov, first; /* first: the momentum buffer is initialised with the gradient */
-} clv_sgd_args;
+/* The numbers of one optimiser step, as kernels/steps makes them of settings, rate and step: each
+ * is computed in double and rounded once. An average keeps `keep` of the old and takes `take` of
+ * the new. What a formula does not read is 0. */
+typedef struct clv_step_args {
+  clv_optim_kind kind;
+  bool first;       /* sgd: the momentum buffer becomes the gradient */
+  bool nesterov;    /* sgd */
+  float grad_scale; /* every gradient is scaled by it first */
+  float weight_decay, momentum, eps;
+  float rate;             /* of the update, as the formula has it: lr / (1 - beta1^t) and so on */
+  float shrink;           /* adamw: 1 - lr weight_decay */
+  float keep[2], take[2]; /* adam, adamw: both averages; adamax: [0], keep[1]; rmsprop: [0] */
+  float bias2_sqrt;       /* adam, adamw: sqrt(1 - beta2^t) */
+} clv_step_args;
 
-typedef struct clv_adam_args {
-  float lr, beta1, beta2, eps, weight_decay, grad_scale;
-  float bias1, bias2_sqrt; /* 1 - beta1^t, sqrt(1 - beta2^t), computed in double, rounded once */
-  bool decoupled;          /* AdamW */
-} clv_adam_args;
-
-enum { CLV_KERNELS_ABI = 6 };
+enum { CLV_KERNELS_ABI = 7 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */
@@ -228,9 +232,10 @@ typedef struct clv_backend {
    * NaN and infinity propagate. */
   double (*sum_squares)(const float *x, size_t n);
 
-  /* One step over n values. g is scaled by grad_scale first. m, v: moments, updated. */
-  void (*sgd)(const clv_sgd_args *a, float *p, const float *g, float *m, size_t n);
-  void (*adam)(const clv_adam_args *a, float *p, const float *g, float *m, float *v, size_t n);
+  /* One step of an optimiser over n values: p from g, the moments (those of the kind's row that the
+   * settings have, the others NULL) updated. To the bit what clv_step_... of kernels/steps give. */
+  void (*step)(const clv_step_args *a, float *p, const float *g,
+               float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n);
 
   /* Number of compute threads of kernels executed from the calling thread from now on. */
   void (*set_threads)(int n);

@@ -255,8 +255,6 @@ of("master/api/workers.c", SIMULATED,
 of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
-of("master/api/optimizer.c", SIMULATED,
-   a_failed_step_stays_where_it_was_taken=("static void begin_undo", "revert_all(rt, c);", ""))
 
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
@@ -266,8 +264,6 @@ of("master/api/future.c", FUTURES,
 of("master/api/await.c", FUTURES,
    what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
-of("master/api/backward.c", FUTURES,
-   gradients_are_read_while_a_backward_runs=("static cleave_status gradient(", "if (c->running) PASS(await_backward(rt, c, api_until(rt, deadline_ms), error));", ""))
 
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"

@@ -23,6 +23,7 @@
 #define CLEAVE_CONFIG_H
 
 #include "common/base/base.h"
+#include "common/settings/settings.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -125,7 +126,6 @@ typedef enum clv_loss_kind {
   CLV_LOSS_BCE_WITH_LOGITS,
   CLV_LOSS_COUNT
 } clv_loss_kind;
-typedef enum clv_optimizer_kind { CLV_OPT_SGD, CLV_OPT_ADAM, CLV_OPT_ADAMW } clv_optimizer_kind;
 /* In which convolutions compute; all else is f32. */
 typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
 
@@ -235,12 +235,12 @@ typedef struct clv_model_config {
   clv_layer_spec *layers;
 } clv_model_config;
 
+/* The settings by their names in common/settings. */
 typedef struct clv_optimizer_config {
-  clv_config_pos pos;
-  clv_optimizer_kind kind;
-  double lr, momentum, weight_decay, eps;
-  bool nesterov;
-  clv_number_list betas; /* always 2 */
+  clv_config_pos pos, eps_pos;
+  clv_optim_kind kind;
+  CLV_OPTIM_FIELDS
+  clv_number_list betas; /* always 2: beta1, beta2 */
 } clv_optimizer_config;
 
 typedef struct clv_lr_config {
@@ -479,7 +479,6 @@ clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos,
 /* Lower-case names as in the files ("cross_entropy"), for messages and records. */
 const char *clv_best_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
-const char *clv_optimizer_name(clv_optimizer_kind kind);
 const char *clv_compute_name(clv_compute dtype);
 const char *clv_pipeline_name(clv_pipeline_kind kind);
 const char *clv_arch_name(clv_arch arch);

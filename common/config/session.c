@@ -212,17 +212,42 @@ static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_train(clv_session_config *c, clv_err *err) {
-  clv_train_config *t = &c->train;
-  const clv_optimizer_config *o = &t->optimizer;
-  if (!t->eval_batch) t->eval_batch = t->batch;
+/* Settings that only some optimisers have, where they say something. */
+static clv_code check_read(const clv_session_config *c, const clv_optim_config *o, clv_err *err) {
+  static const clv_optim_config unset = {.alpha = 0.99};
+  const uint32_t shared = 1u << CLV_OPTIM_SET_lr | 1u << CLV_OPTIM_SET_beta1 |
+                          1u << CLV_OPTIM_SET_beta2 | 1u << CLV_OPTIM_SET_eps;
+  for (int i = 0; i < CLV_OPTIM_SETTINGS; i++) {
+    clv_optim_setting setting = (clv_optim_setting)i;
+    if ((clv_optimizer_row_of(o->kind)->reads | shared) >> i & 1) continue;
+    if (clv_optim_setting_value(o, setting) != clv_optim_setting_value(&unset, setting))
+      return fail_at(c, c->train.optimizer.pos, err, "%s has no train.optimizer.%s",
+                     clv_optimizer_row_of(o->kind)->name, clv_optim_setting_name(setting));
+  }
+  return CLV_OK;
+}
+
+static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
+  clv_optimizer_config *o = &c->train.optimizer;
+  clv_optim_config settings = {.kind = o->kind};
+  o->beta1 = o->betas.items[0];
+  o->beta2 = o->betas.items[1];
+  const clv_optimizer_row *row = clv_optimizer_row_of(o->kind);
+  if (!o->eps_pos.column) o->eps = row->defaults.eps > 0 ? row->defaults.eps : 1e-8;
+  CLV_OPTIM_COPY(&settings, o);
+  CLV_TRY(check_read(c, &settings, err));
   if (o->nesterov && !(o->momentum > 0))
     return fail_at(c, o->pos, err, "train.optimizer.nesterov needs a momentum above 0");
-  if (o->kind != CLV_OPT_SGD && (o->momentum > 0 || o->nesterov))
-    return fail_at(c, o->pos, err, "momentum and nesterov belong to sgd, not to %s",
-                   clv_optimizer_name(o->kind));
-  if (!(o->betas.items[0] < 1 && o->betas.items[1] < 1))
+  if (!(o->beta1 < 1 && o->beta2 < 1))
     return fail_at(c, o->pos, err, "train.optimizer.betas must be below 1");
+  if (!(o->alpha < 1)) return fail_at(c, o->pos, err, "train.optimizer.alpha must be below 1");
+  return CLV_OK;
+}
+
+static clv_code check_train(clv_session_config *c, clv_err *err) {
+  clv_train_config *t = &c->train;
+  if (!t->eval_batch) t->eval_batch = t->batch;
+  CLV_TRY(check_optimizer(c, err));
   if (t->schedule.kind == CLV_LR_STEP && !t->schedule.step_size)
     return fail_at(c, t->schedule.pos, err, "a step schedule needs train.schedule.step_size");
   if (c->pipeline.micro_batches > t->batch)

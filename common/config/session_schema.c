@@ -20,7 +20,11 @@ static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
-static const char *const optimizer_names[] = {"sgd", "adam", "adamw", NULL};
+static const char *const optimizer_names[] = {
+#define CLV_OPTIMIZER(NAME, name, ...) #name,
+#include "common/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+    NULL};
 static const char *const compute_names[] = {"f32", "bf16", NULL};
 static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
 static const char *const pipeline_names[] = {
@@ -285,7 +289,7 @@ static const clv_row rows[] = {
     {.path = "train.optimizer.lr", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.lr),
      .above = true, .high = 1e300, .required = true, .sample = "0.001", .doc = "Learning rate."},
     {.path = "train.optimizer.momentum", .kind = CLV_ROW_NUMBER,
-     .offset = AT(train.optimizer.momentum), .high = 1, .initial = "0", .doc = "sgd: momentum."},
+     .offset = AT(train.optimizer.momentum), .high = 1, .initial = "0", .doc = "sgd, rmsprop: momentum."},
     {.path = "train.optimizer.nesterov", .kind = CLV_ROW_BOOL,
      .offset = AT(train.optimizer.nesterov), .initial = "false",
      .doc = "sgd: Nesterov's momentum."},
@@ -294,9 +298,21 @@ static const clv_row rows[] = {
      .doc = "Weight decay; adamw takes it from the weights, the others add it to the gradient."},
     {.path = "train.optimizer.betas", .kind = CLV_ROW_NUMBERS, .offset = AT(train.optimizer.betas),
      .min = 2, .max = 2, .high = 1, .initial = "[0.9, 0.999]",
-     .doc = "adam, adamw: decay of both averages, each below 1."},
+     .doc = "adam, adamw, adamax: decay of both averages, each below 1."},
     {.path = "train.optimizer.eps", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.eps),
-     .high = 1, .initial = "1.0e-8", .doc = "adam, adamw: added to the denominator."},
+     .pos = AT(train.optimizer.eps_pos), .high = 1, .sample = "1.0e-8",
+     .doc = "All but sgd: added to the denominator; 1.0e-8 unless given, for adagrad 1.0e-10."},
+    {.path = "train.optimizer.alpha", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.alpha),
+     .high = 1, .initial = "0.99", .doc = "rmsprop: decay of its averages, below 1."},
+    {.path = "train.optimizer.centered", .kind = CLV_ROW_BOOL,
+     .offset = AT(train.optimizer.centered), .initial = "false",
+     .doc = "rmsprop: divide by the variance, not by the mean of squares."},
+    {.path = "train.optimizer.lr_decay", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.lr_decay), .high = 1e300, .initial = "0",
+     .doc = "adagrad: step t = 1, 2, ... has the rate lr / (1 + (t - 1) lr_decay)."},
+    {.path = "train.optimizer.initial_accumulator_value", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.initial_accumulator_value), .high = 1e300, .initial = "0",
+     .doc = "adagrad: what the sum of squares begins with."},
     {.path = "train.schedule", .kind = CLV_ROW_SECTION, .pos = AT(train.schedule.pos),
      .doc = "The learning rate over time."},
     {.path = "train.schedule.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.schedule.kind),
@@ -414,7 +430,6 @@ const clv_schema *clv_session_schema(void) {
 
 const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
 const char *clv_best_name(clv_best_metric metric) { return best_names[metric]; }
-const char *clv_optimizer_name(clv_optimizer_kind kind) { return optimizer_names[kind]; }
 const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
 
 const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }

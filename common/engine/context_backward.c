@@ -126,7 +126,7 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
 
 static clv_code params_changed(const clv_context_call *c, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
-                  "the parameters of module %u have changed since the forward of call %llx, whose "
+                  "the parameters of module %u have changed since the forward of call %llu, whose "
                   "backward needs them as they were",
                   c->module, (unsigned long long)c->out->id);
 }
@@ -171,7 +171,7 @@ static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient 
     return clv_fail(
         err, CLV_PRECONDITION,
         "an earlier call of module %u has position %u for the gradients of its parameters, "
-        "and those of call %llx would be added before",
+        "and those of call %llu would be added before",
         c->module, g->weight_position, (unsigned long long)c->out->id);
   if (g && own) g->weight_position = own;
   return CLV_OK;

@@ -51,12 +51,12 @@ static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, cl
   clv_context_call *l = v ? v->maker : NULL;
   if (!l || l == c)
     return clv_fail(err, CLV_NOT_FOUND,
-                    "call %llx, after whose backward module %u is to run, is not here",
+                    "call %llu, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
   if (clv_call_meets(e, l, CALL_FOLLOWED)->action == CELL_IGNORE || l->had_backward) return CLV_OK;
   if (c->out->ctx->state == CONTEXT_FAILED)
     return clv_fail(err, CLV_PRECONDITION,
-                    "the backward of call %llx, after which module %u is to run, will not come",
+                    "the backward of call %llu, after which module %u is to run, will not come",
                     (unsigned long long)leader, c->module);
   c->leader = l;
   c->next_follower = l->followers;
@@ -85,7 +85,7 @@ static clv_code take_call(clv_contexts *e, clv_value *v, clv_context_call **ret,
     return clv_fail(err, CLV_EXHAUSTED, "more than %d calls in one context", MAX_CONTEXT_CALLS);
   const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, VALUE_CALLED);
   if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "value %llx %s", (unsigned long long)v->id, cell->text);
+    return clv_fail(err, cell->code, "value %llu %s", (unsigned long long)v->id, cell->text);
   CLV_TRY(clv_slab_take(e, &e->calls, &c, err));
   clv_code code = clv_account_charge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1, err);
   if (code == CLV_OK) code = clv_value_meets(e, v, VALUE_CALLED, &action, err);

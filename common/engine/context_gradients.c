@@ -38,6 +38,6 @@ clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const cl
   for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, &item); i++)
     if (strcmp(item.name, f->state.name) == 0)
       return clv_state_item_set(&item, t->dtype, &t->shape, t->data, err);
-  return clv_fail(err, CLV_NOT_FOUND, "module %u has no gradient '%s' in context %llx", f->module,
+  return clv_fail(err, CLV_NOT_FOUND, "module %u has no gradient '%s' in context %llu", f->module,
                   f->state.name, (unsigned long long)f->context);
 }

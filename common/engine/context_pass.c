@@ -17,10 +17,10 @@ clv_code clv_pass_contribute(clv_contexts *e, clv_value *v, uint32_t phase, uint
   for (; *at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)); before++)
     at = &(*at)->next;
   if (before >= 2 * CLV_WIRE_CONTRIBUTIONS) /* those of a pass and of the next */
-    return clv_fail(err, CLV_EXHAUSTED, "more than %u gradients of call %llx wait", before,
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u gradients of call %llu wait", before,
                     (unsigned long long)v->id);
   if (*at && (*at)->phase == phase && (*at)->order == order)
-    return clv_fail(err, CLV_EXISTS, "call %llx has gradient %u of phase %u already",
+    return clv_fail(err, CLV_EXISTS, "call %llu has gradient %u of phase %u already",
                     (unsigned long long)v->id, order, phase);
   CLV_TRY(clv_slab_take(e, &e->contributions, &k, err));
   *k = (clv_contribution){.next = *at, .phase = phase, .order = order};
@@ -84,12 +84,12 @@ static clv_code refused(const clv_context_call *c, const clv_cell *cell, clv_err
   const char *why = c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING";
   bool alone = c->progress == CALL_ALONE;
-  return clv_fail(err, cell->code, "call %llx of module %u %s%s%s", (unsigned long long)c->out->id,
+  return clv_fail(err, cell->code, "call %llu of module %u %s%s%s", (unsigned long long)c->out->id,
                   c->module, cell->text, alone ? ": " : "", alone ? why : "");
 }
 
 static clv_code no_place(const clv_context_call *c, uint32_t order, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "call %llx has no place %u for a gradient: %u are announced",
+  return clv_fail(err, CLV_INVALID, "call %llu has no place %u for a gradient: %u are announced",
                   (unsigned long long)c->out->id, order, c->contributions);
 }
 
@@ -164,10 +164,10 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
   for (uint32_t i = first; i < first + n; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
-      return clv_fail(err, CLV_INVALID, "input %u of call %llx was not to have a gradient", t->slot,
+      return clv_fail(err, CLV_INVALID, "input %u of call %llu was not to have a gradient", t->slot,
                       (unsigned long long)c->out->id);
     if (c->arg[t->slot] && c->arg[t->slot] != t->value) /* a leaf that came along may have no id */
-      return clv_fail(err, CLV_INVALID, "input %u of call %llx was value %llx, not %llx", t->slot,
+      return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu", t->slot,
                       (unsigned long long)c->out->id, (unsigned long long)c->arg[t->slot],
                       (unsigned long long)t->value);
     clv_gradient_target *mine = &c->targets[t->slot];
@@ -191,7 +191,7 @@ static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *
     clv_value *v = clv_context_value(e, ctx, n->call);
     clv_context_call *c = v ? v->maker : NULL;
     if (!c || takes_part(c))
-      return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llx is %s",
+      return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llu is %s",
                       (unsigned long long)n->call, c ? "named twice" : "not here");
     c->root = n->root;
     c->contributions = n->contributions;
@@ -258,7 +258,7 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
   CLV_TRY(clv_value_meets(e, v, VALUE_GRADIENT, &action, err));
   const clv_cell *cell = clv_pass_meets(e, ctx, fact_of(ctx, v, f->phase));
   if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "a gradient of phase %u for call %llx %s", f->phase,
+    return clv_fail(err, cell->code, "a gradient of phase %u for call %llu %s", f->phase,
                     (unsigned long long)f->message, cell->text);
   bool announced = f->phase == ctx->phase && v->maker && v->maker->needed;
   if (announced && f->order >= v->maker->contributions) return no_place(v->maker, f->order, err);

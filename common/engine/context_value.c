@@ -23,10 +23,10 @@ clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv
   const clv_cell *cell;
   CLV_TRY(clv_table_step(e->env.walked, MACHINE_VALUE, &v->state, fact, &cell, err));
   if (cell->action == CELL_REFUSE && fact == VALUE_GRADIENT)
-    return clv_fail(err, cell->code, "a gradient for %llx, which %s", (unsigned long long)v->id,
+    return clv_fail(err, cell->code, "a gradient for %llu, which %s", (unsigned long long)v->id,
                     cell->text);
   if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "value %llx %s", (unsigned long long)v->id, cell->text);
+    return clv_fail(err, cell->code, "value %llu %s", (unsigned long long)v->id, cell->text);
   *ret = cell->action;
   return CLV_OK;
 }

@@ -97,10 +97,10 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
 
 static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
   if (!o->learns || !m->n_learning) return 0;
-  int n = clv_optim_moments_of(&o->optimizer);
+  uint32_t moments = clv_optim_moments_of(&o->optimizer);
   for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
-    n = CLV_MAX(n, clv_optim_moments_of(&o->groups[i].optimizer));
-  return (size_t)n * m->params->trainable_bytes;
+    moments |= clv_optim_moments_of(&o->groups[i].optimizer);
+  return (size_t)clv_optim_count_moments(moments) * m->params->trainable_bytes;
 }
 
 /* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its

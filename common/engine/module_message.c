@@ -54,16 +54,7 @@ clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
 }
 
 clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool final) {
-  static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
-                                            [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
-                                            [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};
-  return (clv_wire_optimizer){.kind = kinds[o->kind],
-                              .nesterov = o->nesterov,
-                              .final = final,
-                              .lr = o->lr,
-                              .momentum = o->momentum,
-                              .weight_decay = o->weight_decay,
-                              .beta1 = o->beta1,
-                              .beta2 = o->beta2,
-                              .eps = o->eps};
+  clv_wire_optimizer m = {.kind = CLV_WIRE_OPT_OF(o->kind), .final = final};
+  CLV_OPTIM_COPY(&m, o);
+  return m;
 }

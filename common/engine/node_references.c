@@ -108,7 +108,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use 
   clv_err err;
   if (!is_master(n)) return;
   if (clv_packet_new(n->o.pool, kind, &p, &err) != CLV_OK) {
-    clv_notify(n->o.notice, "reference %llx: %s", (unsigned long long)u->ref, err.text);
+    clv_notify(n->o.notice, "reference %llu: %s", (unsigned long long)u->ref, err.text);
     return;
   }
   p->frame.reference.ref = u->ref;

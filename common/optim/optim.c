@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/optim/optim.h"
+#include "kernels/steps/steps.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,45 +11,20 @@ struct clv_optim {
   const clv_backend *backend;
   clv_optim_span *spans;
   size_t n_spans;
-  int n_moments;
-  float *moment[CLV_OPTIM_MAX_MOMENTS];
+  uint32_t moments;                     /* set of those of the kind's row that any group has */
+  float *moment[CLV_OPTIM_MAX_MOMENTS]; /* by their place in the row; NULL: not in the set */
   int64_t step;
 };
 
 /* ---- settings ----------------------------------------------------------------------------------
  */
 
-/* `low <= value`, and below `high` or equal to it where `closed`. NaN is outside every range. */
-static clv_code check_range(const char *name, double value, double low, double high, bool closed,
-                            clv_err *err) {
-  if (value >= low && (value < high || (closed && value == high))) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "optimizer %s is %g; it must be from %g up to %g%s", name,
-                  value, low, high, closed ? "" : ", excluded");
-}
-
-static clv_code check_config(const clv_optim_config *c, clv_err *err) {
-  if (c->kind != CLV_OPTIM_SGD && c->kind != CLV_OPTIM_ADAM && c->kind != CLV_OPTIM_ADAMW)
-    return clv_fail(err, CLV_INVALID, "optimizer kind %d is none of 0 (sgd), 1 (adam), 2 (adamw)",
-                    (int)c->kind);
-  CLV_TRY(check_range("lr", c->lr, 0, INFINITY, false, err));
-  CLV_TRY(check_range("weight_decay", c->weight_decay, 0, INFINITY, false, err));
-  if (c->kind == CLV_OPTIM_SGD) {
-    CLV_TRY(check_range("momentum", c->momentum, 0, 1, true, err));
-    if (c->nesterov && c->momentum == 0)
-      return clv_fail(err, CLV_INVALID, "optimizer nesterov needs momentum above 0");
-    return CLV_OK;
-  }
-  CLV_TRY(check_range("beta1", c->beta1, 0, 1, false, err));
-  CLV_TRY(check_range("beta2", c->beta2, 0, 1, false, err));
-  return check_range("eps", c->eps, 0, INFINITY, false, err);
-}
-
 static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *err) {
   if (!n || n > CLV_OPTIM_MAX_GROUPS)
     return clv_fail(err, CLV_INVALID, "an optimizer with %zu groups; 1 to %d belong here", n,
                     CLV_OPTIM_MAX_GROUPS);
   for (size_t i = 0; i < n; i++) {
-    CLV_TRY(check_config(&groups[i], err));
+    CLV_TRY(clv_optim_check(&groups[i], err));
     if (groups[i].kind != groups[0].kind)
       return clv_fail(err, CLV_INVALID, "optimizer group %zu is of kind %d, group 0 of kind %d", i,
                       (int)groups[i].kind, (int)groups[0].kind);
@@ -72,20 +47,27 @@ static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t b
 /* ---- life --------------------------------------------------------------------------------------
  */
 
-int clv_optim_moments_of(const clv_optim_config *c) {
-  if (c->kind != CLV_OPTIM_SGD) return 2;
-  return c->momentum != 0 ? 1 : 0;
-}
-
 static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
                             clv_err *err) {
   CLV_TRY(clv_alloc(o->n_spans, sizeof *spans, &o->spans, err));
   if (o->n_spans) memcpy(o->spans, spans, o->n_spans * sizeof *spans);
-  for (int i = 0; i < o->n_moments; i++) {
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+    if (!(o->moments >> i & 1)) continue;
     CLV_TRY(clv_alloc_aligned(block_bytes, &o->moment[i], err));
     memset(o->moment[i], 0, block_bytes);
   }
   return CLV_OK;
+}
+
+/* What a sum begins with. */
+static void begin_sums(clv_optim *o) {
+  for (size_t i = 0; i < o->n_spans; i++) {
+    const clv_optim_span *span = &o->spans[i];
+    const clv_optim_config *c = &o->groups[span->group];
+    if (c->kind != CLV_OPTIM_ADAGRAD) continue;
+    float *sum = o->moment[0] + span->offset / sizeof(float);
+    for (size_t k = 0; k < span->n; k++) sum[k] = (float)c->initial_accumulator_value;
+  }
 }
 
 clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
@@ -99,16 +81,16 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
   o->n_groups = n_groups;
   o->backend = backend;
   o->n_spans = n_spans;
-  for (size_t i = 0; i < n_groups; i++)
-    o->n_moments = CLV_MAX(o->n_moments, clv_optim_moments_of(&groups[i]));
+  for (size_t i = 0; i < n_groups; i++) o->moments |= clv_optim_moments_of(&groups[i]);
   CLV_TRY(take_memory(o, block_bytes, spans, err));
+  begin_sums(o);
   *ret = clv_steal(&o);
   return CLV_OK;
 }
 
 clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
-  for (int i = 0; i < o->n_moments; i++) free(o->moment[i]);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) free(o->moment[i]);
   free(o->spans);
   free(o);
   return NULL;
@@ -119,41 +101,16 @@ void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 /* ---- a step ------------------------------------------------------------------------------------
  */
 
-static void step_sgd(clv_optim *o, size_t group, float *params, const float *grads, double lr,
-                     double scale) {
-  const clv_optim_config *c = &o->groups[group];
-  bool has_moment = clv_optim_moments_of(c) > 0;
-  const clv_sgd_args a = {.lr = (float)lr,
-                          .momentum = (float)c->momentum,
-                          .weight_decay = (float)c->weight_decay,
-                          .grad_scale = (float)scale,
-                          .nesterov = c->nesterov,
-                          .first = o->step == 1};
+static void step_group(clv_optim *o, size_t group, float *params, const float *grads,
+                       const clv_step_args *a) {
+  uint32_t has = clv_optim_moments_of(&o->groups[group]);
   for (size_t i = 0; i < o->n_spans; i++) {
     if (o->spans[i].group != group) continue;
     size_t at = o->spans[i].offset / sizeof(float);
-    float *m = has_moment ? o->moment[0] + at : NULL;
-    o->backend->sgd(&a, params + at, grads + at, m, o->spans[i].n);
-  }
-}
-
-static void step_adam(clv_optim *o, size_t group, float *params, const float *grads, double lr,
-                      double scale) {
-  const clv_optim_config *c = &o->groups[group];
-  const clv_adam_args a = {.lr = (float)lr,
-                           .beta1 = (float)c->beta1,
-                           .beta2 = (float)c->beta2,
-                           .eps = (float)c->eps,
-                           .weight_decay = (float)c->weight_decay,
-                           .grad_scale = (float)scale,
-                           .bias1 = (float)(1 - pow(c->beta1, (double)o->step)),
-                           .bias2_sqrt = (float)sqrt(1 - pow(c->beta2, (double)o->step)),
-                           .decoupled = c->kind == CLV_OPTIM_ADAMW};
-  for (size_t i = 0; i < o->n_spans; i++) {
-    if (o->spans[i].group != group) continue;
-    size_t at = o->spans[i].offset / sizeof(float);
-    o->backend->adam(&a, params + at, grads + at, o->moment[0] + at, o->moment[1] + at,
-                     o->spans[i].n);
+    float *moments[CLV_OPTIM_MAX_MOMENTS];
+    for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++)
+      moments[k] = has >> k & 1 ? o->moment[k] + at : NULL;
+    o->backend->step(a, params + at, grads + at, moments, o->spans[i].n);
   }
 }
 
@@ -161,10 +118,9 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
                     double grad_scale) {
   o->step++;
   for (size_t g = 0; g < o->n_groups; g++) {
-    if (o->groups[g].kind == CLV_OPTIM_SGD)
-      step_sgd(o, g, params, grads, lr[g], grad_scale);
-    else
-      step_adam(o, g, params, grads, lr[g], grad_scale);
+    clv_step_args a;
+    clv_step_prepare(&o->groups[g], o->step, lr[g], grad_scale, &a);
+    step_group(o, g, params, grads, &a);
   }
 }
 
@@ -173,16 +129,23 @@ size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 /* ---- state -------------------------------------------------------------------------------------
  */
 
-int clv_optim_n_moments(const clv_optim *o) { return o->n_moments; }
+int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moments); }
+
+/* The place in the row of the moment with number i; -1: there is no such. */
+static int place_of(const clv_optim *o, int i) {
+  for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS && i >= 0; k++)
+    if ((o->moments >> k & 1) && i-- == 0) return k;
+  return -1;
+}
 
 const char *clv_optim_moment_name(const clv_optim *o, int i) {
-  static const char *const adam_names[] = {"exp_avg", "exp_avg_sq"};
-  if (i < 0 || i >= o->n_moments) return NULL;
-  return o->groups[0].kind == CLV_OPTIM_SGD ? "momentum_buffer" : adam_names[i];
+  int place = place_of(o, i);
+  return place < 0 ? NULL : clv_optimizer_row_of(o->groups[0].kind)->moments[place].name;
 }
 
 float *clv_optim_moment(clv_optim *o, int i) {
-  return i < 0 || i >= o->n_moments ? NULL : o->moment[i];
+  int place = place_of(o, i);
+  return place < 0 ? NULL : o->moment[place];
 }
 
 int64_t *clv_optim_step_count(clv_optim *o) { return &o->step; }

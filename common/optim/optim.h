@@ -9,40 +9,35 @@
  * which rates and with which gradient factor a step is taken is decided by the caller, who sees all
  * modules (global norm, refusal of NaN).
  *
- * With g' = grad_scale * g the formulas are those of torch.optim (SGD with dampening 0, Adam and
- * AdamW without amsgrad), t counting steps from 1:
- *   sgd    g' += wd p;  m = g' at t = 1, else momentum m + g';  d = nesterov ? g' + momentum m : m
- *          (d = g' without momentum);  p -= lr d
- *   adam   g' += wd p;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
- *          p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
- *   adamw  p *= 1 - lr wd, then as adam with wd = 0 (Loshchilov & Hutter, ICLR 2019, algorithm 2)
+ * Kinds, settings, defaults and names of moments are those of common/settings. With
+ * g' = grad_scale * g the formulas are those of torch.optim (without amsgrad, dampening, maximize),
+ * t counting steps from 1. wd of weight_decay; but for adamw, g' += wd p comes first:
+ *   sgd      m = g' at t = 1, else momentum m + g';  d = nesterov ? g' + momentum m : m
+ *            (d = g' without momentum);  p -= lr d
+ *   adam     m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
+ *            p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *            (Kingma & Ba, ICLR 2015, algorithm 1)
+ *   adamw    p *= 1 - lr wd, then as adam with wd = 0 (Loshchilov & Hutter, ICLR 2019, algorithm 2)
+ *   adagrad  s += g'^2;  p -= lr / (1 + (t - 1) lr_decay) * g' / (sqrt(s) + eps), where s begins
+ *            with initial_accumulator_value (Duchi, Hazan & Singer, JMLR 12, 2011)
+ *   rmsprop  s = alpha s + (1 - alpha) g'^2;  a = sqrt(s) + eps, and with centered
+ *            c = alpha c + (1 - alpha) g';  a = sqrt(s - c^2) + eps (Hinton's lecture 6e;
+ *            centered: Graves, arXiv:1308.0850)
+ *            p -= lr g' / a, or with momentum b = momentum b + g' / a;  p -= lr b
+ *   adamax   m = beta1 m + (1 - beta1) g';  u = max(beta2 u, |g'| + eps)
+ *            p -= lr / (1 - beta1^t) * m / u (Kingma & Ba, algorithm 2)
  *
  * Threads: an optimiser belongs to one thread at a time. Schedules and clv_clip_scale are pure.
  */
 #ifndef CLEAVE_OPTIM_H
 #define CLEAVE_OPTIM_H
 
+#include "common/settings/settings.h"
 #include "kernels/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum clv_optim_kind {
-  CLV_OPTIM_SGD = 0,
-  CLV_OPTIM_ADAM = 1,
-  CLV_OPTIM_ADAMW = 2
-} clv_optim_kind;
-
-typedef struct clv_optim_config {
-  clv_optim_kind kind;
-  double lr;           /* base rate, > 0; clv_optim_step is given the rate in force */
-  double momentum;     /* sgd: 0 = none, below or equal 1 */
-  bool nesterov;       /* sgd: needs momentum > 0 */
-  double weight_decay; /* >= 0 */
-  double beta1, beta2; /* adam, adamw: 0 <= beta < 1 */
-  double eps;          /* adam, adamw: >= 0 */
-} clv_optim_config;
 
 /* A run of n f32 values that starts `offset` bytes into the block. */
 typedef struct clv_optim_span {
@@ -52,12 +47,13 @@ typedef struct clv_optim_span {
 
 typedef struct clv_optim clv_optim;
 
-enum { CLV_OPTIM_MAX_MOMENTS = 2, CLV_OPTIM_MAX_GROUPS = 16 };
+enum { CLV_OPTIM_MAX_GROUPS = 16 };
 
 /* An optimiser over a block of block_bytes. Groups and spans are copied; 1 to CLV_OPTIM_MAX_GROUPS
  * groups of one kind, each span within the block, on a multiple of 4 bytes. A group may be without
- * spans. Moments start at zero. CLV_INVALID: a setting, a group or a span is out of range (the text
- * quotes it); CLV_EXHAUSTED: no memory. `backend` must outlive the optimiser. */
+ * spans. Moments start at zero, but adagrad's at initial_accumulator_value. CLV_INVALID: a setting,
+ * a group or a span is out of range (the text quotes it); CLV_EXHAUSTED: no memory. `backend` must
+ * outlive the optimiser. */
 clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
                        const clv_optim_span *spans, size_t n_spans, const clv_backend *backend,
                        clv_optim **ret, clv_err *err) CLV_USE_RESULT;
@@ -72,12 +68,10 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
                     double grad_scale);
 size_t clv_optim_n_groups(const clv_optim *o);
 
-/* State, for checkpoints. Moments: 0 for plain sgd, 1 for sgd with momentum in any group, 2 for
- * adam and adamw; those of values outside the spans, or in a group without momentum, stay zero.
- * clv_optim_moments_of says the number for one group alone. A moment's name is PyTorch's
- * ("momentum_buffer", "exp_avg", "exp_avg_sq"); its block has block_bytes and is borrowed, for
- * reading and writing. The counter holds the steps taken. i outside the moments gives NULL. */
-int clv_optim_moments_of(const clv_optim_config *group);
+/* State, for checkpoints. Moments: those of the kind's row that the settings of any group have;
+ * those of values outside the spans, or in a group without them, stay zero. A moment's name is
+ * PyTorch's; its block has block_bytes and is borrowed, for reading and writing. The counter holds
+ * the steps taken. i outside the moments gives NULL. */
 int clv_optim_n_moments(const clv_optim *o);
 const char *clv_optim_moment_name(const clv_optim *o, int i);
 float *clv_optim_moment(clv_optim *o, int i);

@@ -247,7 +247,7 @@ static clv_code begin_entry(clv_rrefs *t, const clv_rref_birth *b, uint32_t node
                             clv_err *err) {
   clv_rref_entry *e = clv_rref_find(&t->entries, b->ref);
   if (e && step_entry(t, e, fact, given) != CLV_OK)
-    return clv_fail(err, CLV_EXISTS, "id %llx is taken", (unsigned long long)b->ref);
+    return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
   clv_code code = fork_new(t, e, b->fork, node, ret, err);
   if (code != CLV_OK) {
@@ -319,9 +319,9 @@ clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_passing *
   clv_rref_given given = {0};
   clv_rref_fork *f = clv_rref_find(&t->forks, what->child);
   clv_rref_entry *e = clv_rref_find(&t->entries, ref);
-  if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llx is gone", (unsigned long long)ref);
+  if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
   if (f && step_fork(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
-    return clv_fail(err, CLV_EXISTS, "id %llx is taken", (unsigned long long)what->child);
+    return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
   CLV_TRY(fork_new(t, e, what->child, what->to, &f, err));
   f->context = what->context;
   f->value = what->value;

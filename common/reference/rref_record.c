@@ -62,7 +62,7 @@ clv_code clv_rref_make(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id
   clv_rref_record *r;
   clv_err ignored;
   if (!id || clv_rref_find(map, id))
-    return clv_fail(err, CLV_EXISTS, "id %llx is 0 or taken", (unsigned long long)id);
+    return clv_fail(err, CLV_EXISTS, "id %llu is 0 or taken", (unsigned long long)id);
   if (!map->cap) CLV_TRY(widen(map, err));
   CLV_TRY(clv_slab_take_from(t->o.pool, s, &r, err));
   if (map->n >= map->cap) (void)!widen(map, &ignored);

@@ -183,7 +183,7 @@ static clv_code add_child(clv_rrefs *t, void *record, clv_rref_given *given) {
   if (h->owner == t->o.self && h->record.state == RREF_JOINED)
     return clv_rref_fork_pass(t, h->ref, what, given->err);
   if (c && step_child(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
-    return clv_fail(given->err, CLV_EXISTS, "id %llx is taken", (unsigned long long)what->child);
+    return clv_fail(given->err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
   CLV_TRY(child_new(t, record, what, &c, given->err));
   return step_child(t, c, RREF_CHILD_PASSED, &none);
 }
@@ -268,7 +268,7 @@ static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t par
   clv_rref_given given = {0};
   clv_rref_handle *h = clv_rref_find(&t->handles, m->fork);
   if (h && step_handle(t, h, fact, &given) != CLV_OK)
-    return clv_fail(err, CLV_EXISTS, "id %llx is taken", (unsigned long long)m->fork);
+    return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)m->fork);
   CLV_TRY(clv_rref_make(t, &t->handle_slab, &t->handles, m->fork, &h, err));
   h->ref = m->ref;
   h->key = m->key;
@@ -403,6 +403,6 @@ clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_fact
   clv_code code = step_handle(t, h, fact, &given);
   if (!given.refused) return code;
   return failed ? clv_fail(err, h->failed->code, "%s", h->failed->text)
-                : clv_fail(err, CLV_NOT_FOUND, "handle %llx is not here, or was released",
+                : clv_fail(err, CLV_NOT_FOUND, "handle %llu is not here, or was released",
                            (unsigned long long)fork);
 }

@@ -170,24 +170,22 @@ static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave
 
 /* ---- request ------------------------------------------------------------------------------- */
 
+/* The message has each optimiser under its number, and each setting under its name. */
+#define CLV_OPTIMIZER(NAME, name, ...)                                                      \
+  _Static_assert((int)CLEAVE__V1__OPTIMIZER_KIND__OPTIMIZER_##NAME == CLV_OPTIM_##NAME + 1, \
+                 #name " in cleave.proto");
+#include "common/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+
 static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimizer *m,
                               clv_err *err) {
   if (!from) return CLV_OK; /* none */
-  const double numbers[] = {from->lr,    from->momentum, from->weight_decay,
-                            from->beta1, from->beta2,    from->eps};
-  if ((unsigned)from->kind > CLV_WIRE_OPT_ADAMW)
+  if ((unsigned)from->kind > CLV_OPTIM_COUNT)
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
-  for (size_t i = 0; i < CLV_COUNT(numbers); i++)
-    CLV_TRY(clv_check_finite(numbers[i], "a number of the optimizer", err));
-  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind,
-                            .nesterov = from->nesterov,
-                            .final = from->final,
-                            .lr = from->lr,
-                            .momentum = from->momentum,
-                            .weight_decay = from->weight_decay,
-                            .beta1 = from->beta1,
-                            .beta2 = from->beta2,
-                            .eps = from->eps};
+#define FINITE(name, ...) CLV_TRY(clv_check_finite(from->name, "a number of the optimizer", err));
+  CLV_OPTIM_NUMBERS(FINITE)
+  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind, .final = from->final};
+  CLV_OPTIM_COPY(m, from);
   return CLV_OK;
 }
 
@@ -328,14 +326,8 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
 static void put_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer *to) {
   cleave__v1__optimizer__init(to);
   to->kind = (Cleave__V1__OptimizerKind)from->kind;
-  to->lr = from->lr;
-  to->momentum = from->momentum;
-  to->nesterov = from->nesterov;
   to->final = from->final;
-  to->weight_decay = from->weight_decay;
-  to->beta1 = from->beta1;
-  to->beta2 = from->beta2;
-  to->eps = from->eps;
+  CLV_OPTIM_COPY(to, from);
 }
 
 /* A group with its settings. */

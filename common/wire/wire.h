@@ -17,6 +17,7 @@
 #define CLEAVE_WIRE_H
 
 #include "common/base/base.h"
+#include "common/settings/settings.h"
 #include "common/tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -436,17 +437,14 @@ typedef struct clv_wire_param {
   clv_sha256 digest;
 } clv_wire_param;
 
-typedef enum clv_wire_opt_kind {
-  CLV_WIRE_OPT_NONE,
-  CLV_WIRE_OPT_SGD,
-  CLV_WIRE_OPT_ADAM,
-  CLV_WIRE_OPT_ADAMW,
-} clv_wire_opt_kind;
+/* 0: none; else 1 + the optimiser's place in the list of common/settings. */
+typedef enum clv_wire_opt_kind { CLV_WIRE_OPT_NONE } clv_wire_opt_kind;
+#define CLV_WIRE_OPT_OF(kind) ((clv_wire_opt_kind)((int)(kind) + 1))
 
 typedef struct clv_wire_optimizer {
   clv_wire_opt_kind kind;
-  bool nesterov, final;
-  double lr, momentum, weight_decay, beta1, beta2, eps;
+  bool final;
+  CLV_OPTIM_FIELDS
 } clv_wire_optimizer;
 
 /* Parameters with settings of their own. Checked here: kind and final are the module's, and there

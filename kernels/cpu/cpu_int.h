@@ -150,7 +150,7 @@ void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *d
 
 void clv_cpu_add_to(clv_dtype dtype, void *dst, const void *src, size_t n);
 double clv_cpu_sum_squares(const float *x, size_t n);
-void clv_cpu_sgd(const clv_sgd_args *a, float *p, const float *g, float *m, size_t n);
-void clv_cpu_adam(const clv_adam_args *a, float *p, const float *g, float *m, float *v, size_t n);
+void clv_cpu_step(const clv_step_args *a, float *p, const float *g,
+                  float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n);
 
 #endif

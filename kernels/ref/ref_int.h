@@ -12,7 +12,7 @@ clv_code clv_ref_reorder(const clv_shape *shape, clv_dtype dtype, const void *sr
 uint64_t clv_ref_reorder_count(void);
 void clv_ref_add(clv_dtype dtype, void *dst, const void *src, size_t n);
 double clv_ref_sum_squares(const float *x, size_t n);
-void clv_ref_sgd(const clv_sgd_args *a, float *p, const float *g, float *m, size_t n);
-void clv_ref_adam(const clv_adam_args *a, float *p, const float *g, float *m, float *v, size_t n);
+void clv_ref_step(const clv_step_args *a, float *p, const float *g,
+                  float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n);
 
 #endif

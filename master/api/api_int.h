@@ -538,6 +538,7 @@ void api_context_ended(cleave_runtime *rt, api_context *c);
 void api_context_end_owed(cleave_runtime *rt, api_context *c);
 
 clv_lr_schedule api_schedule_of(const cleave_schedule *s);
+cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error);
 /* With the lock: the parameters that the groups mean are this optimiser's. When it fails,
  * api_groups_leave undoes what has been done. */
 cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,

@@ -104,6 +104,7 @@ cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error) {
 }
 
 void api_futures_stop(cleave_runtime *rt) {
+  if (!rt) return;
   api_lock(rt);
   bool running = rt->open->running;
   cleave_error why;
@@ -160,6 +161,12 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   bool in_time = await(rt, &a, until_ns, &none);
   api_future_watch(f, false);
   if (in_time) return result_of(f, error);
+  if (f->kind == API_FUTURE_VALUE) {
+    cleave_error late;
+    api_fetch_late(rt, f, &late);
+    if (error) *error = late;
+    return late.status;
+  }
   return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
                   (unsigned long long)f->id, kinds[f->kind].name, f->of,
                   api_silence(rt, heard, sizeof heard));

@@ -1021,6 +1021,9 @@ typedef enum cleave_optimizer_kind {
   CLEAVE_SGD = 0,
   CLEAVE_ADAM = 1,
   CLEAVE_ADAMW = 2,
+  CLEAVE_ADAGRAD = 3,
+  CLEAVE_RMSPROP = 4,
+  CLEAVE_ADAMAX = 5,
 } cleave_optimizer_kind;
 
 typedef enum cleave_curve {
@@ -1038,8 +1041,8 @@ typedef struct cleave_schedule {
 } cleave_schedule;
 
 /* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0
- * means 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999
- * and 1e-8. */
+ * means 0, not torch's default, except these when all that the kind reads of them are 0: beta1,
+ * beta2 (0.9, 0.999), alpha (0.99) and eps (1e-8; CLEAVE_ADAGRAD 1e-10). */
 typedef struct cleave_group {
   cleave_module *const *modules; /* [n_modules] */
   size_t n_modules;
@@ -1052,6 +1055,10 @@ typedef struct cleave_group {
   double lr, momentum, weight_decay;
   bool nesterov;
   double beta1, beta2, eps;
+  double alpha;                     /* CLEAVE_RMSPROP */
+  bool centered;                    /* CLEAVE_RMSPROP */
+  double lr_decay;                  /* CLEAVE_ADAGRAD; beside the schedule */
+  double initial_accumulator_value; /* CLEAVE_ADAGRAD */
   cleave_schedule schedule;
   /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and
    * calls that follow wait for no answer. A node that fails in a step leaves the others stepped:
@@ -1088,11 +1095,26 @@ CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */
-CLEAVE_API void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps);
-/* Another schedule for all groups, from the next step on. A curve that there is not changes
- * nothing. */
-CLEAVE_API void cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
-                                              const cleave_schedule *schedule);
+CLEAVE_API cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps,
+                                                    cleave_error *error);
+/* Another schedule for all groups, from the next step on. CLEAVE_INVALID, and nothing is changed: a
+ * curve that there is not; CLEAVE_STEPS without a step_size, or with a gamma that is negative or no
+ * number. cleave_optimizer_new refuses such a schedule as well. */
+CLEAVE_API cleave_status cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
+                                                       const cleave_schedule *schedule,
+                                                       cleave_error *error);
+
+/* The rate with which group 0, 1, ... (in the order of cleave_optimizer_new) takes its next step:
+ * torch's param_groups[i]["lr"]. CLEAVE_NOT_FOUND: there is no such group. */
+CLEAVE_API cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                               size_t group, double *ret_rate,
+                                               cleave_error *error) CLEAVE_RESULT;
+/* Another rate for a group, from the next step on: cleave_group.lr, which the schedule changes from
+ * then on (CLEAVE_CONSTANT without warm-up: the rate itself). CLEAVE_INVALID: it is negative or not
+ * finite. */
+CLEAVE_API cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime,
+                                                   cleave_optimizer *optimizer, size_t group,
+                                                   double rate, cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_stepped {
   bool applied;    /* false: a gradient somewhere was not finite, and nothing moved anywhere */

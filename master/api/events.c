@@ -17,6 +17,28 @@ enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
  * look: a wake-up costs more than most of what is done here. */
 typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
+static const cleave_module *numbered(const cleave_runtime *rt, const char *text, int *ret_len) {
+  unsigned number;
+  if (sscanf(text, "module %u%n", &number, ret_len) != 1 || number >= rt->n_modules) return NULL;
+  return rt->modules[number];
+}
+
+/* Nodes know modules by number, the program by name. */
+static void name_modules(const cleave_runtime *rt, const char *from, char *ret, size_t size) {
+  size_t n = 0;
+  while (*from && n + 1 < size) {
+    int len = 0;
+    const cleave_module *m = numbered(rt, from, &len);
+    if (m) {
+      n += (size_t)snprintf(ret + n, size - n, "module '%s'", m->name);
+      from += len;
+    } else {
+      ret[n++] = *from++;
+    }
+  }
+  ret[CLV_MIN(n, size - 1)] = '\0';
+}
+
 void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret) {
   *ret = (cleave_error){.status = (cleave_status)(f->failure.code ? f->failure.code : CLV_UNKNOWN)};
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
@@ -28,8 +50,10 @@ void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret)
   snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
   const char *element = from->index ? "" : f->failure.element;
-  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
+  char whole[CLEAVE_TEXT];
+  snprintf(whole, sizeof whole, "%s%s%s%s", text, element[0] ? " (" : "", element,
            element[0] ? ")" : "");
+  name_modules(rt, whole, ret->text, sizeof ret->text);
   if (from->index) api_recognise(rt, ret);
 }
 

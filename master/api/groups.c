@@ -4,6 +4,7 @@
  * told of that. A module numbers its own groups in the order in which they were given; when some of
  * its parameters that learn are in none, number 0 stands for these and is not stepped.
  */
+#include <float.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,19 +13,17 @@
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
+/* The header's list is that of common/settings. */
+#define CLV_OPTIMIZER(NAME, name, ...) \
+  _Static_assert((int)CLEAVE_##NAME == (int)CLV_OPTIM_##NAME, #name " in cleave.h");
+#include "common/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+
 static clv_optim_config config_of(const cleave_group *g) {
-  static const clv_optim_kind kinds[] = {[CLEAVE_SGD] = CLV_OPTIM_SGD,
-                                         [CLEAVE_ADAM] = CLV_OPTIM_ADAM,
-                                         [CLEAVE_ADAMW] = CLV_OPTIM_ADAMW};
-  bool unset = g->beta1 == 0 && g->beta2 == 0 && g->eps == 0;
-  return (clv_optim_config){.kind = kinds[g->kind],
-                            .lr = g->lr,
-                            .momentum = g->momentum,
-                            .nesterov = g->nesterov,
-                            .weight_decay = g->weight_decay,
-                            .beta1 = unset ? 0.9 : g->beta1,
-                            .beta2 = unset ? 0.999 : g->beta2,
-                            .eps = unset ? 1e-8 : g->eps};
+  clv_optim_config c = {.kind = (clv_optim_kind)g->kind};
+  CLV_OPTIM_COPY(&c, g);
+  clv_optim_fill(&c);
+  return c;
 }
 
 clv_lr_schedule api_schedule_of(const cleave_schedule *s) {
@@ -39,14 +38,21 @@ clv_lr_schedule api_schedule_of(const cleave_schedule *s) {
                            .gamma = s->gamma};
 }
 
-/* The optimiser's own check of its settings, over a block of nothing. */
+cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) {
+  if ((unsigned)s->curve > CLEAVE_LINEAR)
+    return api_fail(error, CLV_INVALID, "schedule curve %d: there is no such", (int)s->curve);
+  if (s->curve == CLEAVE_STEPS && !s->step_size)
+    return api_fail(error, CLV_INVALID, "a schedule in steps needs a step_size above 0");
+  if (s->curve == CLEAVE_STEPS && !(s->gamma >= 0 && s->gamma <= DBL_MAX))
+    return api_fail(error, CLV_INVALID, "schedule gamma is %g; it must be a number from 0 up",
+                    s->gamma);
+  return CLEAVE_OK;
+}
+
 static cleave_status check_settings(const cleave_group *g, cleave_error *error) {
-  if ((unsigned)g->kind > CLEAVE_ADAMW || (unsigned)g->schedule.curve > CLEAVE_LINEAR)
-    return api_fail(error, CLV_INVALID, "optimiser %d, curve %d: there is no such", (int)g->kind,
-                    (int)g->schedule.curve);
-  CLV_AUTO(clv_optim_freep) clv_optim *probe = NULL;
   clv_optim_config config = config_of(g);
-  TRY(clv_optim_new(&config, 1, 64, NULL, 0, clv_backend_cpu(), &probe, &err));
+  PASS(api_check_schedule(&g->schedule, error));
+  TRY(clv_optim_check(&config, &err));
   return CLEAVE_OK;
 }
 

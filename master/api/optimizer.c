@@ -68,18 +68,34 @@ cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer
   return CLEAVE_OK;
 }
 
-void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps) {
+cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps,
+                                         cleave_error *error) {
+  GIVEN(optimizer);
   LOCKED(optimizer->runtime);
   api_send_step(optimizer->runtime);
   optimizer->steps = steps;
+  return CLEAVE_OK;
 }
 
-void cleave_optimizer_set_schedule(cleave_optimizer *optimizer, const cleave_schedule *schedule) {
+/* The group with this number, of an optimiser of this runtime. */
+static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,
+                                api_optimizer_group **ret, cleave_error *error) {
+  if (o->runtime != rt) return api_fail(error, CLV_INVALID, "an optimiser of another runtime");
+  if (group >= o->n_groups)
+    return api_fail(error, CLV_NOT_FOUND, "group %zu of an optimiser with %zu", group, o->n_groups);
+  *ret = &o->groups[group];
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
+                                            const cleave_schedule *schedule, cleave_error *error) {
+  GIVEN(optimizer, schedule);
+  PASS(api_check_schedule(schedule, error));
   LOCKED(optimizer->runtime);
-  if ((unsigned)schedule->curve > CLEAVE_LINEAR) return;
   api_send_step(optimizer->runtime);
   for (size_t i = 0; i < optimizer->n_groups; i++)
     optimizer->groups[i].schedule = api_schedule_of(schedule);
+  return CLEAVE_OK;
 }
 
 /* ---- the vote -------------------------------------------------------------------------------- */
@@ -140,6 +156,30 @@ static double rate_of(const cleave_optimizer *o, const api_optimizer_group *g) {
 
 double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead) {
   return rate_after(&o->groups[0], o->steps + ahead);
+}
+
+cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                    size_t group, double *ret_rate, cleave_error *error) {
+  GIVEN(runtime, optimizer, ret_rate);
+  api_optimizer_group *g = NULL;
+  LOCKED(runtime);
+  PASS(find_group(runtime, optimizer, group, &g, error));
+  *ret_rate = rate_of(optimizer, g);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                        size_t group, double rate, cleave_error *error) {
+  GIVEN(runtime, optimizer);
+  api_optimizer_group *g = NULL;
+  LOCKED(runtime);
+  PASS(find_group(runtime, optimizer, group, &g, error));
+  clv_optim_config changed = g->optim;
+  changed.lr = rate;
+  TRY(clv_optim_check(&changed, &err));
+  api_send_step(runtime);
+  g->optim.lr = rate;
+  return CLEAVE_OK;
 }
 
 /* The rates of a module's groups go with the APPLY. */

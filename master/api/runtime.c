@@ -367,6 +367,7 @@ static void free_lists(cleave_runtime *rt) {
 }
 
 void api_runtime_free(cleave_runtime *rt) {
+  if (!rt) return;
   if (rt->node) clv_node_forget_peers(rt->node);
   if (rt->peers) api_hang_up(rt);
   if (rt->driving) {

@@ -122,15 +122,14 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
 
 /* How many items there are follows from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
-  uint32_t trainable = 0;
-  int moments = 0;
+  uint32_t trainable = 0, moments = 0;
   if (!m) return 0;
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
   for (int i = 0; i < m->params->n; i++) trainable += m->params->list[i].trainable;
   for (uint32_t i = 0; i < m->n_groups; i++)
-    moments = CLV_MAX(moments, clv_optim_moments_of(&m->groups[i]->optim));
-  return (size_t)moments * trainable + 1;
+    if (m->groups[i]) moments |= clv_optim_moments_of(&m->groups[i]->optim);
+  return (size_t)clv_optim_count_moments(moments) * trainable + 1;
 }
 
 static bool same_spec(const clv_shape *a, clv_dtype a_dtype, const clv_shape *b,

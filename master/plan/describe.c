@@ -44,8 +44,9 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint
   po.backend->set_threads(po.threads);
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  const clv_optimizer_config *o = &c->train.optimizer;
-  size_t moments = o->kind != CLV_OPT_SGD ? 2 : o->momentum != 0;
+  clv_optim_config o = {.kind = c->train.optimizer.kind};
+  CLV_OPTIM_COPY(&o, &c->train.optimizer);
+  size_t moments = (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
   *ret = (stage_facts){
       .parameters = s->params->n_values,
       .weights = s->params->total_bytes,

@@ -128,24 +128,16 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
 }
 
 static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
-  static const cleave_optimizer_kind kinds[] = {
-      [CLV_OPT_SGD] = CLEAVE_SGD, [CLV_OPT_ADAM] = CLEAVE_ADAM, [CLV_OPT_ADAMW] = CLEAVE_ADAMW};
   const clv_optimizer_config *c = &t->config->train.optimizer;
   CLV_AUTO(clv_freep) cleave_module **learning = NULL;
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
   /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo
    * it. */
   cleave_group g = {.modules = learning,
-                    .kind = kinds[c->kind],
-                    .lr = c->lr,
-                    .momentum = c->momentum,
-                    .weight_decay = c->weight_decay,
-                    .nesterov = c->nesterov,
-                    .beta1 = c->betas.items[0],
-                    .beta2 = c->betas.items[1],
-                    .eps = c->eps,
+                    .kind = (cleave_optimizer_kind)c->kind,
                     .schedule = schedule_of(t->config, 0),
                     .final = true};
+  CLV_OPTIM_COPY(&g, c);
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
   cleave_optimizer *optimizer;
@@ -157,7 +149,7 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
 
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
   cleave_schedule s = schedule_of(t->config, steps);
-  cleave_optimizer_set_schedule(t->optimizer, &s);
+  (void)cleave_optimizer_set_schedule(t->optimizer, &s, NULL); /* as make_optimizer's, checked */
 }
 
 static clv_code load_modules(clv_trainer *t, clv_err *err) {

@@ -247,11 +247,25 @@ OPTIMISERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
 }
 
+# Behind all that was there before, so that its offsets stay.
+MORE_OPTIMISERS = {
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "adagrad_decay": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1, weight_decay=0.02, eps=1e-6,
+                                                   initial_accumulator_value=0.3),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "rmsprop_momentum": lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9, momentum=0.8, eps=1e-6),
+    "rmsprop_centered": lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.95, centered=True, weight_decay=0.02),
+    "rmsprop_all": lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9, momentum=0.5, centered=True,
+                                                 weight_decay=0.01),
+    "adamax": lambda p: torch.optim.Adamax(p),
+    "adamax_decay": lambda p: torch.optim.Adamax(p, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+}
 
-def write_optimisers(out):
+
+def write_optimisers(out, optimisers, seed):
     n, steps = 67, 5
-    for number, (name, make) in enumerate(OPTIMISERS.items()):
-        rng = np.random.Generator(np.random.PCG64(7 + number))
+    for number, (name, make) in enumerate(optimisers.items()):
+        rng = np.random.Generator(np.random.PCG64(seed + number))
         start = rng.standard_normal(n).astype(np.float32)
         grads = rng.standard_normal((steps, n)).astype(np.float32)
         p = torch.tensor(start.copy(), requires_grad=True)
@@ -339,8 +353,9 @@ if __name__ == "__main__":
         sys.exit("usage: make_golden.py build/release/ops/print_cases")
     write_ops(sys.argv[1])
     optim = Writer("optim")
-    write_optimisers(optim)
+    write_optimisers(optim, OPTIMISERS, 7)
     write_schedules(optim)
     write_clipping(optim)
     write_groups(optim)
+    write_optimisers(optim, MORE_OPTIMISERS, 107)
     optim.close()

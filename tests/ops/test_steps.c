@@ -3,6 +3,7 @@
  * What a backend does over whole buffers: optimiser steps against torch.optim, sums, reorders; and
  * the refusals of kernels.
  */
+#include "kernels/steps/steps.h"
 #include "tests/golden/golden_int.h"
 #include "tests/ops/run_int.h"
 
@@ -19,31 +20,14 @@ static const clv_backend *backend_of(void **state) {
  */
 
 typedef struct optim_case {
-  const char *name, *moment[2];
-  clv_sgd_args sgd;
-  clv_adam_args adam;
-  double beta[2]; /* adam when not 0 */
+  const char *name;
+  clv_optim_config settings;
 } optim_case;
 
 static const optim_case optim_cases[] = {
-    {.name = "sgd", .sgd = {.lr = 0.1f}},
-    {.name = "sgd_decay", .sgd = {.lr = 0.05f, .weight_decay = 0.01f}},
-    {.name = "sgd_momentum", .moment = {"momentum_buffer"}, .sgd = {.lr = 0.05f, .momentum = 0.9f}},
-    {.name = "sgd_nesterov",
-     .moment = {"momentum_buffer"},
-     .sgd = {.lr = 0.05f, .momentum = 0.8f, .weight_decay = 0.02f, .nesterov = true}},
-    {.name = "adam",
-     .moment = {"exp_avg", "exp_avg_sq"},
-     .adam = {.lr = 0.001f, .eps = 1e-8f},
-     .beta = {0.9, 0.999}},
-    {.name = "adam_decay",
-     .moment = {"exp_avg", "exp_avg_sq"},
-     .adam = {.lr = 0.01f, .eps = 1e-6f, .weight_decay = 0.1f},
-     .beta = {0.8, 0.95}},
-    {.name = "adamw",
-     .moment = {"exp_avg", "exp_avg_sq"},
-     .adam = {.lr = 0.01f, .eps = 1e-8f, .weight_decay = 0.1f, .decoupled = true},
-     .beta = {0.9, 0.999}},
+#define CASE(name, ...) {#name, {__VA_ARGS__}},
+#include "tests/golden/optim_cases.def"
+#undef CASE
 };
 
 static const float *golden_f32(const char *name, const char *what, size_t *ret_n) {
@@ -51,23 +35,6 @@ static const float *golden_f32(const char *name, const char *what, size_t *ret_n
   if (!golden_find(&numbers, name, what, &t)) fail_msg("%s.%s is missing", name, what);
   *ret_n = t.n;
   return t.data;
-}
-
-static void one_step(const clv_backend *b, const optim_case *c, int t, float scale, float *p,
-                     const float *g, float *m, float *v, size_t n) {
-  clv_sgd_args s = c->sgd;
-  clv_adam_args a = c->adam;
-  s.grad_scale = a.grad_scale = scale;
-  s.first = t == 1;
-  if (c->beta[1] == 0) {
-    b->sgd(&s, p, g, c->moment[0] ? m : NULL, n);
-    return;
-  }
-  a.beta1 = (float)c->beta[0];
-  a.beta2 = (float)c->beta[1];
-  a.bias1 = (float)(1 - pow(c->beta[0], t));
-  a.bias2_sqrt = (float)sqrt(1 - pow(c->beta[1], t));
-  b->adam(&a, p, g, m, v, n);
 }
 
 static double far_f32(const float *a, const float *b, size_t n) {
@@ -93,6 +60,21 @@ static double far_step(const float *before, const float *p, const float *want, s
   return far;
 }
 
+/* The moments that the settings have, as they begin. */
+static void begin_moments(const clv_optim_config *c, size_t n,
+                          float *moments[CLV_OPTIM_MAX_MOMENTS]) {
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+    bool has = clv_optim_moments_of(c) >> i & 1;
+    moments[i] = has ? take(n * 4) : NULL;
+    for (size_t k = 0; has && k < n; k++) moments[i][k] = (float)c->initial_accumulator_value;
+  }
+}
+
+static double far_moment(const optim_case *c, int i, const float *moment, size_t n) {
+  const char *name = clv_optimizer_row_of(c->settings.kind)->moments[i].name;
+  return moment ? far_f32(moment, golden_f32(c->name, name, &n), n) : 0;
+}
+
 /* Five steps from torch's start; gradients are halved and grad_scale 2 must undo it exactly. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
   size_t n, n_all, equal = 0;
@@ -100,28 +82,28 @@ static void check_optimiser(const clv_backend *b, const optim_case *c) {
   const float *grads = golden_f32(c->name, "grads", &n_all);
   const float *after = golden_f32(c->name, "after", &n_all);
   float *p = take(n * 4), *before = take(n * 4), *g = take(n * 4);
-  float *moment[2] = {take(n * 4), take(n * 4)};
+  float *moments[CLV_OPTIM_MAX_MOMENTS];
   double worst = 0;
   memcpy(p, start, n * 4);
-  for (int i = 0; i < 2; i++)
-    for (size_t j = 0; j < n; j++) moment[i][j] = 0;
+  begin_moments(&c->settings, n, moments);
   for (int t = 1; t <= (int)(n_all / n); t++) {
     const float *want = after + (size_t)(t - 1) * n;
+    clv_step_args a;
+    clv_step_prepare(&c->settings, t, c->settings.lr, 2, &a);
     for (size_t i = 0; i < n; i++) g[i] = grads[(size_t)(t - 1) * n + i] / 2;
     memcpy(before, p, n * 4);
-    one_step(b, c, t, 2, p, g, moment[0], moment[1], n);
+    b->step(&a, p, g, moments, n);
     worst = fmax(worst, far_step(before, p, want, n));
     for (size_t i = 0; i < n; i++) equal += p[i] == want[i];
   }
-  for (int i = 0; i < 2 && c->moment[i]; i++)
-    worst = fmax(worst, far_f32(moment[i], golden_f32(c->name, c->moment[i], &n), n));
-  print_message("%-14s %s: steps and moments within %.1e of torch's, %zu of %zu values equal\n",
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
+    worst = fmax(worst, far_moment(c, i, moments[i], n));
+  print_message("%-16s %s: steps and moments within %.1e of torch's, %zu of %zu values equal\n",
                 c->name, b->name, worst, equal, n_all);
   free(p);
   free(before);
   free(g);
-  free(moment[0]);
-  free(moment[1]);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) free(moments[i]);
   assert_true(worst <= 5e-6);
 }
 
@@ -132,15 +114,12 @@ static void test_optimisers(void **state) {
 
 /* The second moment shows 1 - beta2 undisguised: 0.001 and not 1 - 0.999f, which is 1.3e-5 off. */
 static void test_adam_second_moment(void **state) {
-  clv_adam_args a = {.lr = 0.001f,
-                     .beta1 = 0.9f,
-                     .beta2 = 0.999f,
-                     .eps = 1e-8f,
-                     .grad_scale = 1,
-                     .bias1 = 0.1f,
-                     .bias2_sqrt = 0.0316227766f};
+  const clv_optim_config adam = {
+      .kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+  clv_step_args a;
   float p = 1, g = 3, m = 0, v = 0;
-  backend_of(state)->adam(&a, &p, &g, &m, &v, 1);
+  clv_step_prepare(&adam, 1, 0.001, 1, &a);
+  backend_of(state)->step(&a, &p, &g, (float *[]){&m, &v, NULL}, 1);
   assert_true(fabs(m / 0.3 - 1) < 3e-7);
   assert_true(fabs(v / 0.009 - 1) < 3e-7);
 }

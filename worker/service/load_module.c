@@ -54,18 +54,9 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
 }
 
 static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
-  static const clv_optim_kind kinds[] = {[CLV_WIRE_OPT_NONE] = CLV_OPTIM_SGD,
-                                         [CLV_WIRE_OPT_SGD] = CLV_OPTIM_SGD,
-                                         [CLV_WIRE_OPT_ADAM] = CLV_OPTIM_ADAM,
-                                         [CLV_WIRE_OPT_ADAMW] = CLV_OPTIM_ADAMW};
-  return (clv_optim_config){.kind = kinds[o->kind],
-                            .lr = o->lr,
-                            .momentum = o->momentum,
-                            .nesterov = o->nesterov,
-                            .weight_decay = o->weight_decay,
-                            .beta1 = o->beta1,
-                            .beta2 = o->beta2,
-                            .eps = o->eps};
+  clv_optim_config c = {.kind = o->kind ? (clv_optim_kind)(o->kind - 1) : CLV_OPTIM_SGD};
+  CLV_OPTIM_COPY(&c, o);
+  return c;
 }
 
 /* What a caller may ask for beside the graph, as Hello told it. */

@@ -48,6 +48,9 @@ ADAM = pb.Optimizer(kind=pb.OPTIMIZER_ADAMW, lr=1e-3, beta1=0.9, beta2=0.999, ep
 IMAGES = [spec(2, 3, 8, 8)]
 LOADS = {
     "linear": LINEAR,
+    "rmsprop": changed(LINEAR, optimizer=pb.Optimizer(kind=pb.OPTIMIZER_RMSPROP, lr=1e-3, alpha=0.99, eps=1e-8, centered=True)),
+    "adagrad": changed(LINEAR, optimizer=pb.Optimizer(kind=pb.OPTIMIZER_ADAGRAD, lr=1e-2, lr_decay=0.1, eps=1e-10,
+                                                      initial_accumulator_value=0.1)),
     "groups": changed(LINEAR, optimizer=ADAM, hold_rest=True, frozen=["fc.bias"], groups=[
         pb.ParamGroup(optimizer=ADAM, params=["fc.weight"])]),
     "group_unknown": changed(LINEAR, groups=[pb.ParamGroup(optimizer=LINEAR.optimizer, params=["none"])]),

@@ -461,7 +461,7 @@ static bool deadlines_of_futures_and_of_who_waits(void) {
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   if (!single || strcmp(at_b, "master") != 0) {
     REFUSED(cleave_future_wait(rt, f[0], 0, e), CLEAVE_DEADLINE, "module 'slow'");
-    REFUSED(cleave_future_wait(rt, f[1], 1, e), CLEAVE_DEADLINE, "was not done in time");
+    REFUSED(cleave_future_wait(rt, f[1], 1, e), CLEAVE_DEADLINE, "did not come from");
   }
   DO(finished(f[1]));
   MUST(cleave_wait(rt, f[1], 0, &t, e));

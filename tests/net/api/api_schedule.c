@@ -353,6 +353,36 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
   return true;
 }
 
+/* Nodes know modules and calls by number; a program is told of them in its own words. */
+static bool a_failure_names_its_module(void) {
+  cleave_module *m;
+  cleave_optimizer *sgd;
+  const float x[ROWS * WIDTH] = {0};
+  float start[ROWS * 2] = {INFINITY};
+  cleave_tensor from = CLEAVE_TENSOR_F32(start, ROWS, 2);
+  cleave_context c;
+  cleave_reference in, out;
+  cleave_error failed;
+  DO(load("the one that steps", at_b, "[{op: linear, out: 2}]", WIDTH, &m));
+  cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.1, .final = true};
+  MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
+  DO(open_context(&c));
+  DO(leaf(c, x, ROWS, WIDTH, false, &in));
+  const cleave_call_options how = {.size = sizeof how, .position = 1, .backward_position = 2};
+  MUST(cleave_call_with(rt, c, m, &in, 1, &how, &out, e));
+  MUST(cleave_step_at(rt, sgd, c, m, 0, 3, false, NULL, e));
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &from};
+  cleave_status status = cleave_backward_with(rt, c, &out, 1, &o, &failed);
+  if (status == CLEAVE_OK) status = cleave_context_close(rt, c, 0, &failed);
+  CHECK(status == CLEAVE_INVALID);
+  CHECK(strstr(failed.text, "a gradient of module 'the one that steps' is not finite") != NULL);
+  CHECK(strcmp(failed.hop, "the one that steps") == 0);
+  status = cleave_context_close(rt, c, 0, NULL);
+  cleave_optimizer_release(rt, sgd, NULL);
+  cleave_module_release(rt, m, NULL);
+  return true;
+}
+
 static bool links_are_measured(void) {
   cleave_link_measure m;
   uint32_t workers = 0;
@@ -385,6 +415,7 @@ static const test tests[] = {
     TEST(the_pipelines_train),
     TEST(positions_that_cannot_be_are_refused),
     TEST(steps_at_positions_that_cannot_be_are_refused),
+    TEST(a_failure_names_its_module),
     TEST(links_are_measured),
     TEST(random_schedules_reach_the_same_weights),
     TEST(damaged_schedules_fail_or_reach_the_same_weights),

@@ -229,7 +229,7 @@ def retained_twice_is_twice_the_gradient_and_a_third_without_is_refused():
         w.send(prepare(18, 3, [(350, 1, False, [])]))
         w.send(gradient(18, 3, 350, raw(dy), [N, D]))
         f = w.recv(pb.ABORT, context=18)
-        assert f.failure.code == 9 and "call 15e of module 0" in f.failure.text and "retain" in f.failure.text, f
+        assert f.failure.code == 9 and "call 350 of module 0" in f.failure.text and "retain" in f.failure.text, f
 
 
 @suite.test

@@ -167,7 +167,7 @@ def weights_that_changed_between_forward_and_backward_are_refused():
         w.send(prepare(51, 1, [(751, 1, False, [(0, 1, 0, 0)])]))
         w.send(gradient(51, 1, 751, raw(dy), [N, D]))
         f = w.recv(pb.ABORT, context=51)
-        assert f.failure.code == 9 and "parameters of module 0 have changed since the forward of call 2ef" \
+        assert f.failure.code == 9 and "parameters of module 0 have changed since the forward of call 751" \
             in f.failure.text, f
 
 
@@ -188,8 +188,8 @@ def what_is_wrong_is_refused_and_the_session_continues():
         w.send(deliver(60, 802))
         assert "has 1 input, not 2" in w.recv(pb.VALUE, message=802).failure.text
         for context, phase, calls, text in (
-                (61, 1, [(900, 1, False, [])], "call 384 is not here"),
-                (62, 1, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 321"),
+                (61, 1, [(900, 1, False, [])], "call 900 is not here"),
+                (62, 1, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 801"),
                 (63, 1, [(801, 0, True, [])], "12 elements; a root is a scalar"),
                 (64, 1, [(801, 1, False, []), (801, 1, False, [])], "named twice")):
             forward_and_value(w, context, 801, x)
@@ -461,7 +461,7 @@ def a_backward_after_a_step_waits_for_it_too():
         answered(w)
         bring(w, 2, 250, raw(x), [N, D])
         w.recv(pb.APPLIED)
-        assert "have changed since the forward of call 12c" in w.recv(pb.ABORT, context=3).failure.text
+        assert "have changed since the forward of call 300" in w.recv(pb.ABORT, context=3).failure.text
 
 # ---- whoever dies, whatever is cancelled -------------------------------------------------------
 

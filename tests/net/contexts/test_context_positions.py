@@ -447,10 +447,10 @@ def a_context_that_has_failed_takes_no_more_positions():
         at_position(w, 1, 12, 3)
         values(w, 11)
         w.send(prepare(1, 1, [needed(99)]))
-        aborted(w, 5, "call 63 is not here")
+        aborted(w, 5, "call 99 is not here")
         row_of_gradient(w, 1, 1, 11, ROW)
         w.send(steps_at(1, 4))
-        aborted(w, 5, "call 63 is not here")  # said again
+        aborted(w, 5, "call 99 is not here")  # said again
         nothing_else(w)
         end(w, 1)
         settled(w, contexts=0, values=0, calls_waiting=0)

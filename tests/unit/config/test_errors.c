@@ -162,9 +162,9 @@ static void enums(void **state) {
   refused_edit("kind: cross_entropy", "kind: crossentropy",
                "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
                "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
-  refused_edit("kind: sgd", "kind: rmsprop",
+  refused_edit("kind: sgd", "kind: rmspop",
                "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
-               "got 'rmsprop'");
+               "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
   refused_edit("format: idx", "format: csv",
                "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got 'csv'; "
                "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
@@ -414,7 +414,15 @@ static void numbers_together(void **state) {
   refused_edit("lr: 0.1", "lr: 0.1, nesterov: true",
                "/etc/cleave/s.yaml:15:20: train.optimizer.nesterov needs a momentum above 0");
   refused_edit("kind: sgd, lr: 0.1", "kind: adam, lr: 0.1, momentum: 0.9",
-               "/etc/cleave/s.yaml:15:20: momentum and nesterov belong to sgd, not to adam");
+               "/etc/cleave/s.yaml:15:20: adam has no train.optimizer.momentum");
+  refused_edit("kind: sgd, lr: 0.1", "kind: adagrad, lr: 0.1, alpha: 0.9",
+               "/etc/cleave/s.yaml:15:20: adagrad has no train.optimizer.alpha");
+  refused_edit("kind: sgd, lr: 0.1", "kind: adamax, lr: 0.1, centered: true",
+               "/etc/cleave/s.yaml:15:20: adamax has no train.optimizer.centered");
+  refused_edit("kind: sgd, lr: 0.1", "kind: rmsprop, lr: 0.1, lr_decay: 0.1",
+               "/etc/cleave/s.yaml:15:20: rmsprop has no train.optimizer.lr_decay");
+  refused_edit("kind: sgd, lr: 0.1", "kind: rmsprop, lr: 0.1, alpha: 1",
+               "/etc/cleave/s.yaml:15:20: train.optimizer.alpha must be below 1");
   refused_edit("lr: 0.1", "lr: 0.1, betas: [0.9, 1]",
                "/etc/cleave/s.yaml:15:20: train.optimizer.betas must be below 1");
   refused_edit("batch: 32,", "batch: 32, schedule: {kind: step},",

@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loops over parameter blocks against the one-value formulas, to the bit, at lengths that leave
- * every remainder.
+ * The loops over parameter blocks against one-value formulas, to the bit, at lengths that
+ * leave every remainder.
  */
+#include "kernels/steps/steps.h"
 #include "tests/unit/cpu/cpu_test.h"
 
 enum { N = 61 };
 
-static void sgd_one(const clv_sgd_args *a, float *p, float g, float *m) {
+static void sgd_one(const clv_step_args *a, float *p, float g, float *m) {
   float d = g * a->grad_scale;
   if (a->weight_decay != 0) d = fmaf(a->weight_decay, *p, d);
   if (m) {
     *m = a->first ? d : a->momentum * *m + d;
     d = a->nesterov ? fmaf(a->momentum, *m, d) : *m;
   }
-  *p = fmaf(-a->lr, d, *p);
+  *p = fmaf(-a->rate, d, *p);
 }
 
 static void test_sgd(void **state) {
   (void)state;
   for (int variant = 0; variant < 16; variant++)
     for (size_t n = N - 8; n <= N; n++) {
-      clv_sgd_args a = {.lr = 0.07f,
-                        .grad_scale = 0.3f,
-                        .momentum = 0.9f,
-                        .weight_decay = variant & 1 ? 0.01f : 0,
-                        .nesterov = variant & 2,
-                        .first = variant & 4};
+      clv_step_args a = {.kind = CLV_OPTIM_SGD,
+                         .rate = 0.07f,
+                         .grad_scale = 0.3f,
+                         .momentum = 0.9f,
+                         .weight_decay = variant & 1 ? 0.01f : 0,
+                         .nesterov = variant & 2,
+                         .first = variant & 4};
       bool moment = variant & 8;
       float p[N], g[N], m[N], q[N], w[N];
       draw(p, N, 1);
@@ -34,38 +36,40 @@ static void test_sgd(void **state) {
       draw(m, N, 3);
       memcpy(q, p, sizeof q);
       memcpy(w, m, sizeof w);
-      clv_backend_cpu()->sgd(&a, p, g, moment ? m : NULL, n);
+      clv_backend_cpu()->step(&a, p, g, (float *[]){moment ? m : NULL, NULL, NULL}, n);
       for (size_t i = 0; i < n; i++) sgd_one(&a, &q[i], g[i], moment ? &w[i] : NULL);
       assert_same_bits("sgd parameters", p, q, N);
       assert_same_bits("sgd momentum", m, w, N);
     }
 }
 
-static void adam_one(const clv_adam_args *a, float *p, float g, float *m, float *v) {
-  float rest1 = (float)(round((1 - (double)a->beta1) * 1e7) / 1e7);
-  float rest2 = (float)(round((1 - (double)a->beta2) * 1e7) / 1e7);
-  float d = g * a->grad_scale;
-  if (a->weight_decay != 0 && a->decoupled) *p *= (float)(1 - (double)a->lr * a->weight_decay);
-  if (a->weight_decay != 0 && !a->decoupled) d = fmaf(a->weight_decay, *p, d);
-  *m = fmaf(rest1, d, a->beta1 * *m);
-  *v = fmaf(rest2 * d, d, a->beta2 * *v);
-  *p -= (float)((double)a->lr / a->bias1) * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);
+static void adam_one(const clv_optim_config *c, int t, float scale, float *p, float g, float *m,
+                     float *v) {
+  float beta1 = (float)c->beta1, beta2 = (float)c->beta2, decay = (float)c->weight_decay;
+  float rest1 = (float)(round((1 - (double)beta1) * 1e7) / 1e7);
+  float rest2 = (float)(round((1 - (double)beta2) * 1e7) / 1e7);
+  float bias1 = (float)(1 - pow(c->beta1, t)), bias2 = (float)sqrt(1 - pow(c->beta2, t));
+  float d = g * scale;
+  bool decoupled = c->kind == CLV_OPTIM_ADAMW;
+  if (decay != 0 && decoupled) *p *= (float)(1 - (double)(float)c->lr * decay);
+  if (decay != 0 && !decoupled) d = fmaf(decay, *p, d);
+  *m = fmaf(rest1, d, beta1 * *m);
+  *v = fmaf(rest2 * d, d, beta2 * *v);
+  *p -= (float)((double)(float)c->lr / bias1) * *m / (sqrtf(*v) / bias2 + (float)c->eps);
 }
 
 static void test_adam(void **state) {
   (void)state;
   for (int variant = 0; variant < 4; variant++)
     for (size_t n = N - 8; n <= N; n++) {
-      clv_adam_args a = {.lr = 0.001f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.999f,
-                         .eps = 1e-8f,
-                         .weight_decay = variant & 1 ? 0.01f : 0,
-                         .grad_scale = 0.5f,
-                         .bias1 = 0.19f,
-                         .bias2_sqrt = 0.0447f,
-                         .decoupled = variant & 2};
+      clv_optim_config c = {.kind = variant & 2 ? CLV_OPTIM_ADAMW : CLV_OPTIM_ADAM,
+                            .lr = 0.001,
+                            .beta1 = 0.9,
+                            .beta2 = 0.999,
+                            .eps = 1e-8,
+                            .weight_decay = variant & 1 ? 0.01 : 0};
       float p[N], g[N], m[N], v[N], q[N], w[N], u[N];
+      clv_step_args a;
       draw(p, N, 1);
       draw(g, N, 2);
       draw(m, N, 3);
@@ -74,12 +78,61 @@ static void test_adam(void **state) {
       memcpy(q, p, sizeof q);
       memcpy(w, m, sizeof w);
       memcpy(u, v, sizeof u);
-      clv_backend_cpu()->adam(&a, p, g, m, v, n);
-      for (size_t i = 0; i < n; i++) adam_one(&a, &q[i], g[i], &w[i], &u[i]);
+      clv_step_prepare(&c, 2, c.lr, 0.5, &a);
+      clv_backend_cpu()->step(&a, p, g, (float *[]){m, v, NULL}, n);
+      for (size_t i = 0; i < n; i++) adam_one(&c, 2, 0.5f, &q[i], g[i], &w[i], &u[i]);
       assert_same_bits("adam parameters", p, q, N);
       assert_same_bits("adam m", m, w, N);
       assert_same_bits("adam v", v, u, N);
     }
+}
+
+/* The formulas, a value at a time. */
+static void formula_step(const clv_step_args *a, float *p, const float *g, float *const m[],
+                         size_t n) {
+  for (size_t i = 0; i < n; i++) {
+#define CLV_OPTIMIZER(NAME, name, ...) \
+  if (a->kind == CLV_OPTIM_##NAME) clv_step_##name(a, i, p, g, m[0], m[1], m[2]);
+#include "common/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+  }
+}
+
+/* Every optimiser with and without each of its settings: the formulas' bits, at every length. */
+static void check_as_formula(const clv_optim_config *c, size_t n) {
+  float p[2][N], g[N], m[2][CLV_OPTIM_MAX_MOMENTS][N];
+  draw(g, N, 2);
+  for (int b = 0; b < 2; b++) {
+    float *moments[CLV_OPTIM_MAX_MOMENTS];
+    clv_step_args a;
+    clv_step_prepare(c, 3, c->lr, 0.5, &a);
+    draw(p[b], N, 1);
+    for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+      draw(m[b][i], N, (unsigned)(3 + i));
+      for (size_t k = 0; k < N; k++)
+        m[b][i][k] = fabsf(m[b][i][k]) * (i == 2 ? 0.01f : 1) + (i == 0);
+      moments[i] = clv_optim_moments_of(c) >> i & 1 ? m[b][i] : NULL;
+    }
+    (b ? clv_backend_cpu()->step : formula_step)(&a, p[b], g, moments, n);
+  }
+  assert_same_bits("parameters", p[1], p[0], N);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) assert_same_bits("moment", m[1][i], m[0][i], N);
+}
+
+static void test_all_as_formulas(void **state) {
+  (void)state;
+  for (int kind = 0; kind < CLV_OPTIM_COUNT; kind++)
+    for (int variant = 0; variant < 8; variant++)
+      for (size_t n = N - 8; n <= N; n++) {
+        clv_optim_config c = clv_optimizer_row_of((clv_optim_kind)kind)->defaults;
+        c.kind = (clv_optim_kind)kind;
+        c.lr = 0.01;
+        c.weight_decay = variant & 1 ? 0.02 : 0;
+        c.momentum = variant & 2 ? 0.9 : 0;
+        c.centered = variant & 4;
+        c.lr_decay = 0.1;
+        check_as_formula(&c, n);
+      }
 }
 
 static void test_sum_squares(void **state) {
@@ -116,6 +169,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sgd),
       cmocka_unit_test(test_adam),
+      cmocka_unit_test(test_all_as_formulas),
       cmocka_unit_test(test_sum_squares),
       cmocka_unit_test(test_add),
   };

@@ -38,14 +38,18 @@ static clv_wire_load_request some_load(void) {
       .keys = keys,
       .n_peers = 2,
       .peers = peers,
-      .optimizer = {.kind = CLV_WIRE_OPT_ADAMW,
+      .optimizer = {.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW),
                     .nesterov = true,
                     .lr = 0.1,
                     .momentum = 0.2,
                     .weight_decay = 0.3,
                     .beta1 = 0.4,
                     .beta2 = 0.5,
-                    .eps = 0.6},
+                    .eps = 0.6,
+                    .alpha = 0.7,
+                    .lr_decay = 0.8,
+                    .initial_accumulator_value = 0.9,
+                    .centered = true},
       .device = "cuda:1",
       .name = "enc\303\266der",
       .init = CLV_WIRE_INIT_ARTIFACT,
@@ -91,11 +95,13 @@ static void loading_round_trips(void **state) {
   assert_int_equal(got.n_peers, 2);
   assert_string_equal(got.peers[0], "worker-2");
   assert_string_equal(got.peers[1], "worker-3");
-  assert_int_equal(got.optimizer.kind, CLV_WIRE_OPT_ADAMW);
+  assert_int_equal(got.optimizer.kind, CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW));
   assert_true(got.optimizer.nesterov && !got.optimizer.final);
   assert_true(got.optimizer.lr == 0.1 && got.optimizer.momentum == 0.2);
   assert_true(got.optimizer.weight_decay == 0.3 && got.optimizer.beta1 == 0.4);
   assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
+  assert_true(got.optimizer.alpha == 0.7 && got.optimizer.lr_decay == 0.8);
+  assert_true(got.optimizer.initial_accumulator_value == 0.9 && got.optimizer.centered);
   assert_string_equal(got.device, "cuda:1");
   assert_string_equal(got.name, "enc\303\266der");
   assert_int_equal(got.init, CLV_WIRE_INIT_ARTIFACT);
@@ -138,9 +144,10 @@ static const char *decayed[] = {"conv1.weight", "conv2.weight"};
 static const char *slow[] = {"conv2.bias"};
 
 static clv_wire_group some_group(const char **names, uint32_t n, double lr) {
-  return (clv_wire_group){.optimizer = {.kind = CLV_WIRE_OPT_ADAMW, .lr = lr, .beta2 = 0.7},
-                          .n_params = n,
-                          .params = names};
+  return (clv_wire_group){
+      .optimizer = {.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW), .lr = lr, .beta2 = 0.7},
+      .n_params = n,
+      .params = names};
 }
 
 static void groups_round_trip(void **state) {
@@ -161,7 +168,7 @@ static void groups_round_trip(void **state) {
   assert_true(got.optimizer.lr == 0.1);
   assert_int_equal(got.n_groups, 3);
   for (uint32_t i = 0; i < 3; i++) {
-    assert_int_equal(got.groups[i].optimizer.kind, CLV_WIRE_OPT_ADAMW);
+    assert_int_equal(got.groups[i].optimizer.kind, CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW));
     assert_true(got.groups[i].optimizer.lr == m.groups[i].optimizer.lr);
     assert_true(got.groups[i].optimizer.beta2 == 0.7 && got.groups[i].optimizer.eps == 0);
     assert_int_equal(got.groups[i].optimizer.nesterov, i == 1);
@@ -280,7 +287,7 @@ static clv_wire_group *one_group(clv_wire_load_request *m, const char *name) {
 #define SPOIL(name, statement) \
   static void name(clv_wire_load_request *m) { statement; }
 SPOIL(many_group, one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
-SPOIL(other_kind, one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_SGD)
+SPOIL(other_kind, one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_SGD))
 SPOIL(no_kind, one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
 SPOIL(other_final, one_group(m, "w")->optimizer.final = true)
 SPOIL(group_nan, one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
@@ -305,7 +312,7 @@ SPOIL(module_c1, m->name =
                      "31m")
 SPOIL(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peers = many_names)
 SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
-SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)4)
+SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)7)
 SPOIL(odd_init, m->init = (clv_wire_init)3)
 SPOIL(odd_artifact, m->artifact.name = "../x")
 SPOIL(dims_overflow, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
@@ -336,7 +343,7 @@ static const bad_load bad_loads[] = {
     {module_c1, "byte 0 (0xc2) of name is a control character"},
     {many_peers, "65 peers"},
     {nan_lr, "not finite"},
-    {odd_optimizer, "unknown optimizer 4"},
+    {odd_optimizer, "unknown optimizer 7"},
     {odd_init, "unknown source of initial weights 3"},
     {odd_artifact, "artifact name"},
     {dims_overflow, "overflow"},

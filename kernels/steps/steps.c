@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/steps/steps.h"
+
+/* 1 - beta for a beta of at most 7 decimals, as if beta had never been rounded to f32: 1 - 0.999f
+ * is 1.3e-5 off 0.001, and every second moment would be too. */
+static float rest_of(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
+
+static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
+  a->rate = (float)lr;
+  a->momentum = (float)c->momentum;
+  a->nesterov = c->nesterov;
+  a->first = step == 1;
+}
+
+static void prepare_adam(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
+  float bias1 = (float)(1 - pow(c->beta1, (double)step));
+  a->bias2_sqrt = (float)sqrt(1 - pow(c->beta2, (double)step));
+  a->keep[0] = (float)c->beta1;
+  a->keep[1] = (float)c->beta2;
+  for (int i = 0; i < 2; i++) a->take[i] = rest_of(a->keep[i]);
+  a->rate = (float)((double)(float)lr / bias1);
+}
+
+static void prepare_adamw(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
+  prepare_adam(c, step, lr, a);
+  a->shrink = (float)(1 - (double)(float)lr * a->weight_decay);
+}
+
+static void prepare_adagrad(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
+  a->rate = (float)(lr / (1 + (double)(step - 1) * c->lr_decay));
+}
+
+static void prepare_rmsprop(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
+  (void)step;
+  a->rate = (float)lr;
+  a->momentum = (float)c->momentum;
+  a->keep[0] = (float)c->alpha;
+  a->take[0] = (float)(1 - c->alpha);
+}
+
+static void prepare_adamax(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
+  a->rate = (float)(lr / (1 - pow(c->beta1, (double)step)));
+  a->keep[0] = (float)c->beta1;
+  a->keep[1] = (float)c->beta2;
+  a->take[0] = (float)(1 - c->beta1);
+}
+
+void clv_step_prepare(const clv_optim_config *c, int64_t step, double lr, double grad_scale,
+                      clv_step_args *ret) {
+  static void (*const prepare[])(const clv_optim_config *, int64_t, double, clv_step_args *) = {
+#define CLV_OPTIMIZER(NAME, name, ...) [CLV_OPTIM_##NAME] = prepare_##name,
+#include "common/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+  };
+  *ret = (clv_step_args){.kind = c->kind,
+                         .grad_scale = (float)grad_scale,
+                         .weight_decay = (float)c->weight_decay,
+                         .eps = (float)c->eps};
+  prepare[c->kind](c, step, lr, ret);
+}

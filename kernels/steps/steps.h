@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * steps: the formula of each optimiser of common/settings, for one value, and the numbers that all
+ * values of a step have in common. A backend is a loop over these formulas.
+ *
+ * The operations and roundings are in the order of torch.optim's single-tensor loops: a value is
+ * rounded to f32 where torch stores a tensor, factors that torch computes in Python are computed in
+ * double and rounded once, and a product that torch's kernels add with a fused multiply-add is
+ * added with one here. Value i of p (parameters) and of the moments m0, m1, m2 is updated with
+ * g[i].
+ */
+#ifndef CLEAVE_STEPS_H
+#define CLEAVE_STEPS_H
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The numbers of step `step` = 1, 2, ... at rate lr. settings: checked (clv_optim_check). */
+void clv_step_prepare(const clv_optim_config *settings, int64_t step, double lr, double grad_scale,
+                      clv_step_args *ret);
+
+#define CLV_STEP_FORMULA(name)                                                      \
+  static inline __attribute__((always_inline)) void clv_step_##name(                \
+      const clv_step_args *a, size_t i, float *restrict p, const float *restrict g, \
+      CLV_UNUSED float *restrict m0, CLV_UNUSED float *restrict m1, CLV_UNUSED float *restrict m2)
+#define CLV_UNUSED __attribute__((unused))
+
+/* With the decay that is added to gradients. */
+static inline __attribute__((always_inline)) float clv_step_gradient(const clv_step_args *a,
+                                                                     float p, float g) {
+  float d = g * a->grad_scale;
+  return a->weight_decay != 0 ? fmaf(a->weight_decay, p, d) : d;
+}
+
+CLV_STEP_FORMULA(sgd) {
+  float d = clv_step_gradient(a, p[i], g[i]);
+  if (m0) {
+    m0[i] = a->first ? d : a->momentum * m0[i] + d;
+    d = a->nesterov ? fmaf(a->momentum, m0[i], d) : m0[i];
+  }
+  p[i] = fmaf(-a->rate, d, p[i]);
+}
+
+/* What Adam and AdamW do with the gradient d. */
+static inline __attribute__((always_inline)) float clv_step_averages(const clv_step_args *a,
+                                                                     float p, float d, float *m,
+                                                                     float *v) {
+  *m = fmaf(a->take[0], d, a->keep[0] * *m);
+  *v = fmaf(a->take[1] * d, d, a->keep[1] * *v);
+  return p - a->rate * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);
+}
+
+CLV_STEP_FORMULA(adam) {
+  p[i] = clv_step_averages(a, p[i], clv_step_gradient(a, p[i], g[i]), &m0[i], &m1[i]);
+}
+
+CLV_STEP_FORMULA(adamw) {
+  float shrunk = a->weight_decay != 0 ? p[i] * a->shrink : p[i];
+  p[i] = clv_step_averages(a, shrunk, g[i] * a->grad_scale, &m0[i], &m1[i]);
+}
+
+CLV_STEP_FORMULA(adagrad) {
+  float d = clv_step_gradient(a, p[i], g[i]);
+  m0[i] = fmaf(d, d, m0[i]);
+  p[i] = p[i] - a->rate * d / (sqrtf(m0[i]) + a->eps);
+}
+
+CLV_STEP_FORMULA(rmsprop) {
+  float d = clv_step_gradient(a, p[i], g[i]), square;
+  m0[i] = fmaf(a->take[0] * d, d, a->keep[0] * m0[i]);
+  square = m0[i];
+  if (m2) {
+    m2[i] = fmaf(a->take[0], d, a->keep[0] * m2[i]);
+    square = fmaf(-m2[i], m2[i], square);
+  }
+  float average = sqrtf(square) + a->eps;
+  if (m1) {
+    m1[i] = a->momentum * m1[i] + d / average;
+    p[i] = fmaf(-a->rate, m1[i], p[i]);
+  } else {
+    p[i] = p[i] - a->rate * d / average;
+  }
+}
+
+CLV_STEP_FORMULA(adamax) {
+  float d = clv_step_gradient(a, p[i], g[i]);
+  float faded = a->keep[1] * m1[i], now = fabsf(d) + a->eps;
+  m0[i] = fmaf(a->take[0], d, a->keep[0] * m0[i]);
+  m1[i] = faded > now ? faded : now;
+  p[i] = p[i] - a->rate * m0[i] / m1[i];
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every optimiser through the C API: api_optimizers SESSION.yaml A B steps a module at A, with a
+ * loss at B, by the gradients of torch.optim's golden runs, and ends with a digest of what came
+ * out. Runs from the root of the repository.
+ */
+#include "api_int.h"
+
+enum { N = 67, STEPS = 5 };
+
+/* ---- golden runs ----------------------------------------------------------------------------- */
+
+/* Values of tests/golden/optim: "CASE.WHAT". */
+static bool golden(const char *name, const char *what, float *ret, size_t n) {
+  char line[160], key[96];
+  size_t length = (size_t)snprintf(key, sizeof key, "%s.%s f32 ", name, what);
+  long at = -1;
+  FILE *index = fopen("tests/golden/optim.txt", "r"),
+       *values = fopen("tests/golden/optim.bin", "r");
+  CHECK(index && values);
+  while (at < 0 && fgets(line, sizeof line, index))
+    if (strncmp(line, key, length) == 0) at = strtol(line + length, NULL, 10);
+  bool there = at >= 0 && fseek(values, at, SEEK_SET) == 0 && fread(ret, 4, n, values) == n;
+  fclose(index);
+  fclose(values);
+  return there;
+}
+
+#define CLV_OPTIM_SGD CLEAVE_SGD
+#define CLV_OPTIM_ADAM CLEAVE_ADAM
+#define CLV_OPTIM_ADAMW CLEAVE_ADAMW
+#define CLV_OPTIM_ADAGRAD CLEAVE_ADAGRAD
+#define CLV_OPTIM_RMSPROP CLEAVE_RMSPROP
+#define CLV_OPTIM_ADAMAX CLEAVE_ADAMAX
+static const struct {
+  const char *name;
+  cleave_group group;
+} cases[] = {
+#define CASE(name, ...) {#name, {__VA_ARGS__}},
+#include "../../golden/optim_cases.def"
+#undef CASE
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* ---- a module whose gradients are given ------------------------------------------------------ */
+
+typedef struct trained {
+  cleave_module *m, *loss;
+  cleave_optimizer *o;
+} trained;
+
+/* y = w x with x = 1: 67 weights; the loss is mean((y - t)^2). */
+static bool make(const char *name, const cleave_group *group, trained *t) {
+  char label[96];
+  cleave_module_options m = {.size = sizeof m, .name = name, .at = at_a};
+  cleave_module_options l = {.size = sizeof l, .name = label, .at = at_b};
+  cleave_input one = CLEAVE_INPUT(CLEAVE_F32, 1, 1), row = CLEAVE_INPUT(CLEAVE_F32, 1, N);
+  snprintf(label, sizeof label, "%s loss", name);
+  MUST(cleave_load_layers(rt, &m, "[{op: linear, out: 67, bias: false}]", &one, &t->m, e));
+  MUST(cleave_load_loss(rt, &l, "mse", &row, &t->loss, e));
+  cleave_group g = *group;
+  g.modules = &t->m;
+  g.n_modules = 1;
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &t->o, e));
+  return true;
+}
+
+static bool put(trained *t, const float *values) {
+  cleave_tensor w = CLEAVE_TENSOR_F32(values, N, 1);
+  MUST(cleave_weight_write(rt, t->m, "0.weight", &w, 0, e));
+  return true;
+}
+
+static bool get(trained *t, float *ret) {
+  cleave_tensor w = {0};
+  DO(read_weight(t->m, "0.weight", &w));
+  note(&w);
+  memcpy(ret, w.data, N * 4);
+  cleave_tensor_free(&w);
+  return true;
+}
+
+/* A step by the gradient g: the target of the loss lies where its gradient is g. */
+static bool step(trained *t, const float *g) {
+  float w[N], target[N], x = 1;
+  cleave_context c;
+  cleave_reference in, y, wanted, loss;
+  DO(get(t, w));
+  for (int i = 0; i < N; i++) target[i] = (float)(w[i] - (double)g[i] * N / 2);
+  DO(open_context(&c));
+  DO(leaf(c, &x, 1, 1, false, &in));
+  DO(leaf(c, target, 1, N, false, &wanted));
+  MUST(cleave_call(rt, c, t->m, &in, 1, &y, e));
+  MUST(cleave_call(rt, c, t->loss, (cleave_reference[]){y, wanted}, 2, &loss, e));
+  DO(backward(c, loss, false));
+  MUST(cleave_step(rt, t->o, c, 0, NULL, e));
+  return close_context(c);
+}
+
+static bool all_near(const char *name, const float *got, const float *want) {
+  for (int i = 0; i < N; i++)
+    if (!near(got[i], want[i])) {
+      snprintf(why, sizeof why, "%s [%d] is %.9g, torch has %.9g", name, i, (double)got[i],
+               (double)want[i]);
+      return false;
+    }
+  return true;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static bool moments_are_torchs(trained *t, const char *name) {
+  cleave_state state;
+  MUST(cleave_state_read(rt, t->m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
+  CHECK(state.n == cleave_state_count(t->m, CLEAVE_STATE_OPTIMIZER));
+  for (size_t i = 0; i < state.n; i++) {
+    float want[N];
+    const char *what = state.items[i].name;
+    if (strcmp(what, "step") == 0) continue;
+    CHECK(strncmp(what, "0.weight.", 9) == 0 && golden(name, what + 9, want, N));
+    DO(all_near(name, state.items[i].tensor.data, want));
+  }
+  cleave_state_free(&state);
+  return true;
+}
+
+static bool golden_run(size_t i) {
+  float start[N], grads[STEPS * N], after[STEPS * N], now[N];
+  const char *name = cases[i].name;
+  trained t;
+  CHECK(golden(name, "start", start, N) && golden(name, "grads", grads, STEPS * N));
+  CHECK(golden(name, "after", after, STEPS * N));
+  DO(make(name, &cases[i].group, &t));
+  DO(put(&t, start));
+  for (int s = 0; s < STEPS; s++) {
+    DO(step(&t, grads + s * N));
+    DO(get(&t, now));
+    DO(all_near(name, now, after + s * N));
+  }
+  return moments_are_torchs(&t, name);
+}
+
+static bool every_optimiser_steps_as_torchs(void) {
+  for (size_t i = 0; i < CASES; i++) DO(golden_run(i));
+  return true;
+}
+
+/* Weights and state of one module in another: both go on with the same bits. */
+static bool resumed_run(size_t i) {
+  float g[N], w[N], q[N];
+  char name[96];
+  trained a, b;
+  cleave_state state;
+  snprintf(name, sizeof name, "%s before", cases[i].name);
+  DO(make(name, &cases[i].group, &a));
+  snprintf(name, sizeof name, "%s after", cases[i].name);
+  DO(make(name, &cases[i].group, &b));
+  for (unsigned s = 0; s < 4; s++) {
+    fill(g, N, s);
+    DO(step(&a, g));
+    if (s == 1) {
+      DO(get(&a, w));
+      DO(put(&b, w));
+      MUST(cleave_state_read(rt, a.m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
+      MUST(cleave_state_write(rt, b.m, CLEAVE_STATE_OPTIMIZER, state.items, state.n, 0, e));
+      cleave_state_free(&state);
+    }
+    if (s > 1) DO(step(&b, g));
+  }
+  DO(get(&a, w));
+  DO(get(&b, q));
+  CHECK(memcmp(w, q, sizeof w) == 0);
+  return true;
+}
+
+static bool every_optimiser_goes_on_from_its_state(void) {
+  for (size_t i = 7; i < CASES; i++) DO(resumed_run(i));
+  return true;
+}
+
+static bool wrong_settings_are_refused(void) {
+  trained t;
+  cleave_optimizer *o;
+  const cleave_group sgd = {.lr = 0.1};
+  DO(make("wrong", &sgd, &t));
+  MUST(cleave_optimizer_release(rt, t.o, e));
+  static const struct {
+    cleave_group group;
+    const char *says;
+  } wrong[] = {
+      {{.kind = (cleave_optimizer_kind)6, .lr = 0.1}, "kind 6 is none of 0 (sgd)"},
+      {{.kind = CLEAVE_RMSPROP, .lr = 0.1, .alpha = 1}, "alpha is 1"},
+      {{.kind = CLEAVE_ADAGRAD, .lr = 0.1, .lr_decay = -1}, "lr_decay is -1"},
+      {{.kind = CLEAVE_ADAMAX, .lr = 0.1, .beta1 = 1}, "beta1 is 1"},
+  };
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    cleave_group g = wrong[i].group;
+    g.modules = &t.m;
+    g.n_modules = 1;
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
+  }
+  return true;
+}
+
+/* A step by the gradient 1 moves plain descent by the rate. */
+static bool moves_by(trained *t, float rate) {
+  float before[N], after[N], one[N];
+  for (int i = 0; i < N; i++) one[i] = 1;
+  DO(get(t, before));
+  DO(step(t, one));
+  DO(get(t, after));
+  for (int i = 0; i < N; i++) CHECK(near(before[i] - after[i], rate));
+  return true;
+}
+
+static bool rates_are_read_and_set(void) {
+  const cleave_group sgd = {.lr = 0.25,
+                            .schedule = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5}};
+  const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
+  trained t;
+  double rate;
+  DO(make("rates", &sgd, &t));
+  DO(moves_by(&t, 0.25f));
+  MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
+  CHECK(rate == 0.125);
+  DO(moves_by(&t, 0.125f));
+  MUST(cleave_optimizer_set_schedule(t.o, &constant, e));
+  MUST(cleave_optimizer_set_rate(rt, t.o, 0, 0.75, e));
+  MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
+  CHECK(rate == 0.75);
+  DO(moves_by(&t, 0.75f));
+  REFUSED(cleave_optimizer_set_rate(rt, t.o, 0, -1, e), CLEAVE_INVALID, "lr is -1");
+  REFUSED(cleave_optimizer_set_rate(rt, t.o, 1, 1, e), CLEAVE_NOT_FOUND, "group 1 of");
+  REFUSED(cleave_optimizer_rate(rt, t.o, 1, &rate, e), CLEAVE_NOT_FOUND, "group 1 of");
+  return moves_by(&t, 0.75f);
+}
+
+static bool wrong_schedules_are_refused(void) {
+  const struct {
+    cleave_schedule schedule;
+    const char *says;
+  } wrong[] = {{{.curve = (cleave_curve)9}, "curve 9: there is no such"},
+               {{.curve = CLEAVE_STEPS, .gamma = 0.5}, "needs a step_size"},
+               {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = -1}, "gamma is -1"},
+               {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = NAN}, "gamma is nan"}};
+  const cleave_group sgd = {.lr = 0.25};
+  cleave_optimizer *o;
+  trained t, other = {0};
+  DO(make("schedules", &sgd, &t));
+  DO(load("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    REFUSED(cleave_optimizer_set_schedule(t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
+            wrong[i].says);
+    cleave_group g = {.modules = &other.m, .n_modules = 1, .schedule = wrong[i].schedule};
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
+  }
+  REFUSED(cleave_optimizer_set_steps(NULL, 1, e), CLEAVE_INVALID, "optimizer");
+  REFUSED(cleave_optimizer_set_schedule(t.o, NULL, e), CLEAVE_INVALID, "schedule");
+  return moves_by(&t, 0.25f);
+}
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(every_optimiser_steps_as_torchs), TEST(every_optimiser_goes_on_from_its_state),
+    TEST(wrong_settings_are_refused),      TEST(rates_are_read_and_set),
+    TEST(wrong_schedules_are_refused),
+};
+
+int main(int argc, char **argv) {
+  if (argc < 4) return 2;
+  if (!open_session(argv)) {
+    said(false, "open");
+    return 1;
+  }
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
+  return n_failed != 0;
+}
