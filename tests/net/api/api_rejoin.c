@@ -134,7 +134,7 @@ static bool train_undisturbed(saved *ret) {
   DO(train(&n, o, 0, 2) && save(&n, &s));
   DO(train(&n, o, 2, 4));
   DO(write_back(n.a, &s, 0) && write_back(n.b, &s, 1));
-  cleave_optimizer_set_steps(o, 2);
+  MUST(cleave_optimizer_set_steps(o, 2, e));
   DO(train(&n, o, 2, 5) && save(&n, ret));
   saved_free(&s);
   return close_runtime();
@@ -143,7 +143,7 @@ static bool train_undisturbed(saved *ret) {
 static bool go_back(net *n, cleave_optimizer *o, const saved *s) {
   MUST(cleave_module_reload(rt, n->b, &s->weights[1], &s->moments[1], 0, e));
   DO(write_back(n->a, s, 0));
-  cleave_optimizer_set_steps(o, 2);
+  MUST(cleave_optimizer_set_steps(o, 2, e));
   return true;
 }
 
@@ -173,7 +173,7 @@ static bool training_goes_on_from_what_was_saved(void) {
     DO(same(&wanted, &here));
     saved_free(&here);
     DO(write_back(n.a, &s, 0) && write_back(n.b, &s, 1));
-    cleave_optimizer_set_steps(o, 2);
+    MUST(cleave_optimizer_set_steps(o, 2, e));
   }
   saved_free(&s);
   saved_free(&wanted);
