@@ -81,7 +81,7 @@ static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv
 }
 
 static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_err *err) {
-  if (!o->learns || !m->n_learning) return CLV_OK;
+  if (!o->learns || !m->params->trainable_bytes) return CLV_OK;
   CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
   size_t n;
@@ -96,7 +96,7 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
 }
 
 static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
-  if (!o->learns || !m->n_learning) return 0;
+  if (!o->learns) return 0;
   uint32_t moments = clv_optim_moments_of(&o->optimizer);
   for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
     moments |= clv_optim_moments_of(&o->groups[i].optimizer);

@@ -24,6 +24,7 @@
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
  *   groups.c    groups of parameters and their settings
+ *   learning.c  parameters frozen and thawed, modules loaded again with what has changed
  *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
@@ -134,7 +135,7 @@ struct cleave_module {
   uint32_t index, generation; /* `module` on the wire */
   uint64_t number;            /* in the order of loading */
   uint32_t contexts, keeps;   /* that need it (life_int.h); kept values that are its */
-  uint64_t unload;            /* the message that told its node */
+  uint64_t unload;            /* the message that told its node, 0: it has answered */
   char name[CLEAVE_NAME + 1], device[API_DEVICE];
   uint32_t node, life; /* and the life of it that has the module */
   clv_graph *graph;
@@ -155,6 +156,9 @@ struct cleave_module {
   api_module_state state;
   api_pending_weight *weights; /* until it is placed */
   size_t n_weights;
+  bool stale, anew; /* it is to be loaded again before its next use; with moments of 0 */
+  struct api_state_item *held[2]; /* [n_held] weights, moments, while it is loaded again */
+  uint32_t n_held[2];
   struct cleave_optimizer *optimizer; /* NULL: none of its parameters is in one */
   const api_optimizer_group
       *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */

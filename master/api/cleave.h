@@ -476,6 +476,30 @@ CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size
                                                cleave_parameter *ret_parameter,
                                                cleave_error *error) CLEAVE_RESULT;
 
+/* torch's requires_grad_(False): parameters with these names, or globs as in
+ * cleave_module_options.frozen, get no gradients from the next call on. They are not stepped, not
+ * by weight decay or momentum either, and do not count in the norm; their moments stay as they are.
+ * Thawing, requires_grad_(True), lets them go on from there. The step counter, from which Adam,
+ * AdamW and Adamax correct their averages, is the module's: it goes on with the steps of others.
+ * One that was frozen when its optimiser was made is in none of its groups: thawed, it gets
+ * gradients and is not stepped, until another optimiser is made.
+ *
+ * The next use of the module that follows takes it from its node with all that it has, loads it
+ * again and BLOCKS for that; no bit of its state changes. If that use fails on the way, the next one
+ * goes on with it. Versions of events count anew.
+ *
+ * BLOCKS while contexts that have called the module are being closed. CLEAVE_PRECONDITION: one is
+ * open, and named. CLEAVE_NOT_FOUND: no parameter has such a name, and nothing is changed.
+ * CLEAVE_EXHAUSTED: thawed, some parameters would be in no group, and 16 groups have the others. */
+CLEAVE_API cleave_status cleave_parameter_freeze(cleave_runtime *runtime, cleave_module *module,
+                                                 const char *const *names, size_t n,
+                                                 uint64_t deadline_ms,
+                                                 cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_parameter_thaw(cleave_runtime *runtime, cleave_module *module,
+                                               const char *const *names, size_t n,
+                                               uint64_t deadline_ms,
+                                               cleave_error *error) CLEAVE_RESULT;
+
 /* BLOCKS. One parameter or buffer by name, copied out; steps taken before are in it. */
 CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
                                             const char *name, uint64_t deadline_ms,
@@ -1066,9 +1090,16 @@ typedef struct cleave_group {
   bool final;
 } cleave_group;
 
-/* One local optimiser per module, at the module's node. A module is in one optimiser at most, and
- * joins it before its first call: its moments are made with the module. clip_norm: the largest norm
- * over all gradients of all groups (torch's clip_grad_norm_); 0 = no clipping.
+/* One local optimiser per module, at the module's node. A module is in one optimiser at most
+ * (CLEAVE_EXISTS). clip_norm: the largest norm over all gradients of all groups (torch's
+ * clip_grad_norm_); 0 = no clipping.
+ *
+ * One that has been called may join too: when it was in none, or when the program has released the
+ * one that it was in. Its moments and its step counter begin at 0, unless cleave_state_write gives
+ * it others. Its next use loads it again, as after cleave_parameter_freeze. Contexts that have
+ * called it must be closed (CLEAVE_PRECONDITION names one that is open); those that are being
+ * closed are waited for, at most the runtime's deadline. Whatever refuses the new optimiser, a
+ * module whose old one was released may then be in none.
  *
  * A module may be in several groups of its optimiser, as torch's param_groups:
  *

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/life_int.h"
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
@@ -100,11 +100,9 @@ static cleave_status check_names(const cleave_group *g, cleave_error *error) {
 static cleave_status check_module(const cleave_optimizer *o, const cleave_module *m,
                                   cleave_error *error) {
   if (m->runtime != o->runtime) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  if (m->optimizer && m->optimizer != o)
-    return api_fail(error, CLV_EXISTS, "module '%s' is in an optimiser already", m->name);
-  if (m->state != MODULE_NEW)
-    return api_fail(error, CLV_PRECONDITION,
-                    "module '%s' has been used: make its optimiser before its first call", m->name);
+  if (m->optimizer && m->optimizer != o && !m->optimizer->released)
+    return api_fail(error, CLV_EXISTS,
+                    "module '%s' is in an optimiser already: release that one first", m->name);
   if (!m->n_learning)
     return api_fail(error, CLV_INVALID, "module '%s' has no parameter that learns", m->name);
   return CLEAVE_OK;
@@ -124,6 +122,7 @@ static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g
   if (m->n_groups && m->groups[0]->optim.kind != g->optim.kind)
     return api_fail(error, CLV_INVALID, "module '%s' is in groups of different kinds", m->name);
   if (!m->optimizer) {
+    api_module_outdated(m, true);
     TRY(clv_alloc((size_t)m->params->n, sizeof *m->group_of, &m->group_of, &err));
     m->optimizer = o;
     o->modules[o->n_modules++] = m;
@@ -149,6 +148,13 @@ static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
   return CLEAVE_OK;
 }
 
+/* The optimiser that it was in has been released. */
+static void leave_released(const cleave_optimizer *o, cleave_module *m) {
+  if (!m->optimizer || m->optimizer == o) return;
+  api_module_leave_optimizer(m);
+  api_module_outdated(m, true);
+}
+
 static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
                                 cleave_error *error) {
   api_optimizer_group *g = &o->groups[o->n_groups++];
@@ -158,28 +164,47 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
   *g = (api_optimizer_group){config_of(from), api_schedule_of(&from->schedule)};
   for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
   PASS(check_names(from, error));
+  for (size_t k = 0; k < from->n_modules; k++) leave_released(o, from->modules[k]);
   for (size_t k = 0; k < from->n_modules; k++)
     PASS(join_module(o, from, g, from->modules[k], error));
   return CLEAVE_OK;
 }
 
 /* Parameters that are in no group make room for themselves at number 0. */
-static cleave_status hold_rest(cleave_module *m, cleave_error *error) {
-  uint32_t n = 0;
-  for (int i = 0; i < m->params->n; i++) n += m->group_of[i] > 0;
-  m->hold_rest = n < m->n_learning;
-  if (!m->hold_rest) return CLEAVE_OK;
+cleave_status api_groups_hold(cleave_module *m, cleave_error *error) {
+  bool rest = false;
+  if (!m->optimizer || m->hold_rest) return CLEAVE_OK;
+  for (int i = 0; i < m->params->n; i++) rest |= learns(&m->params->list[i]) && !m->group_of[i];
+  if (!rest) return CLEAVE_OK;
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  m->hold_rest = true;
   memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(api_optimizer_group *));
   for (int i = 0; i < m->params->n; i++) m->group_of[i] += m->group_of[i] > 0;
   return CLEAVE_OK;
+}
+
+/* Which another optimiser has is refused, and waits for nobody. */
+static bool may_join(const cleave_optimizer *o, const cleave_module *m) {
+  return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
+}
+
+cleave_status api_groups_idle(const cleave_optimizer *o, const cleave_group *groups,
+                              size_t n_groups, cleave_error *error) {
+  CLV_AUTO(clv_freep) cleave_module **all = NULL;
+  size_t n = 0;
+  for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
+  TRY(clv_alloc(n, sizeof *all, &all, &err));
+  for (size_t i = n = 0; i < n_groups; i++)
+    for (size_t k = 0; k < groups[i].n_modules; k++)
+      if (may_join(o, groups[i].modules[k])) all[n++] = groups[i].modules[k];
+  return api_modules_idle(all, n, "gets no other optimiser", api_until(o->runtime, 0), error);
 }
 
 cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
                               cleave_error *error) {
   o->final = groups[0].final;
   for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
-  for (size_t i = 0; i < o->n_modules; i++) PASS(hold_rest(o->modules[i], error));
+  for (size_t i = 0; i < o->n_modules; i++) PASS(api_groups_hold(o->modules[i], error));
   return CLEAVE_OK;
 }
 
@@ -199,6 +224,7 @@ void api_groups_leave(cleave_optimizer *o) {
 uint32_t api_group_names(const cleave_module *m, uint32_t number, const char **ret_names) {
   uint32_t n = 0;
   for (int i = 0; i < m->params->n; i++)
-    if (m->group_of[i] == number + 1) ret_names[n++] = m->params->list[i].name;
+    if (m->group_of[i] == number + 1 && learns(&m->params->list[i]))
+      ret_names[n++] = m->params->list[i].name;
   return n;
 }

@@ -25,6 +25,29 @@ void api_module_unkeep(cleave_module *m);
 void api_module_look(cleave_module *m);
 void api_optimizer_look(cleave_optimizer *o);
 
+/* What its node was told of it holds no more: it is loaded again before its next use, with the state
+ * that it has, or, `anew`, with moments of 0. */
+void api_module_outdated(cleave_module *m, bool anew);
+/* Its optimiser was released, and it is in none. */
+void api_module_leave_optimizer(cleave_module *m);
+/* What api_module_place does for one that is outdated. */
+cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns,
+                                  cleave_error *error) CLEAVE_RESULT;
+/* What it had, and is to have again; forgets it. */
+cleave_status api_module_put_back(cleave_module *m, uint64_t until_ns,
+                                  cleave_error *error) CLEAVE_RESULT;
+void api_module_unhold(cleave_module *m, int kind);
+/* BLOCKS while contexts that used one of the modules are on their way out. CLEAVE_PRECONDITION: one
+ * is open. what: cannot be done then. */
+cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const char *what,
+                               uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
+
+/* groups.c: the same for the modules of groups, and room for parameters that learn and are in
+ * none. */
+cleave_status api_groups_idle(const cleave_optimizer *o, const cleave_group *groups,
+                              size_t n_groups, cleave_error *error) CLEAVE_RESULT;
+cleave_status api_groups_hold(cleave_module *m, cleave_error *error) CLEAVE_RESULT;
+
 /* The node has answered to UNLOAD. ERROR: true when it is such an answer. */
 bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p);
 bool api_unload_refused(cleave_runtime *rt, const api_peer *from, const clv_frame *f);

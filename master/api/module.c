@@ -178,6 +178,7 @@ static void free_weights(cleave_module *m) {
 void api_module_free(cleave_module *m) {
   if (!m) return;
   free_weights(m);
+  for (int k = 0; k < 2; k++) api_module_unhold(m, k);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
   free(m->weights);
@@ -327,7 +328,11 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
     if (!api_sleep(rt, until))
       return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
   PASS(api_module_is_there(m, error));
-  if (m->state == MODULE_PLACED) return CLEAVE_OK;
+  if (m->state == MODULE_PLACED && !m->stale) return CLEAVE_OK;
+  if (m->state == MODULE_PLACED) {
+    PASS(api_module_take_off(m, until, error));
+    input_grads = m->input_grads;
+  }
   m->state = MODULE_PLACING;
   m->input_grads = input_grads;
   m->life = rt->peers[m->node].life;
@@ -336,6 +341,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   cleave_status status = api_load_module(m, deadline_ms, error);
   api_lock(rt);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
+  if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
   m->tried = status != CLEAVE_OK;
   rt->peers[m->node].loading--;
@@ -367,11 +373,14 @@ static void gone(cleave_module *m) {
 }
 
 /* One that nobody holds goes with its last module. */
-static void leave_optimizer(cleave_module *m) {
+void api_module_leave_optimizer(cleave_module *m) {
   cleave_optimizer *o = m->optimizer;
   size_t at = 0;
   if (!o) return;
   m->optimizer = NULL;
+  m->n_groups = 0;
+  m->hold_rest = false;
+  free(clv_steal(&m->group_of));
   while (o->modules[at] != m) at++;
   memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));
   if (o->n_modules) return;
@@ -402,7 +411,7 @@ static bool is_needed(const cleave_module *m) {
 
 void api_module_look(cleave_module *m) {
   if (is_needed(m) || !m->runtime->node) return; /* without one the runtime is being closed */
-  leave_optimizer(m);
+  api_module_leave_optimizer(m);
   unload(m);
 }
 
@@ -443,15 +452,23 @@ void api_module_unkeep(cleave_module *m) {
 static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
-    if (m && m->state == MODULE_LEAVING && m->unload == f->reply_to && m->node == from->index)
-      return m;
+    bool asked = m && (m->state == MODULE_LEAVING || m->state == MODULE_PLACING);
+    if (asked && m->unload && m->unload == f->reply_to && m->node == from->index) return m;
   }
   return NULL;
 }
 
+static void answered(cleave_module *m) {
+  m->unload = 0;
+  if (m->state == MODULE_LEAVING)
+    gone(m);
+  else
+    api_wake(m->runtime);
+}
+
 bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   cleave_module *m = leaving(rt, from, &p->frame);
-  if (m) gone(m);
+  if (m) answered(m);
   return false;
 }
 
@@ -459,7 +476,7 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
  * node does not let go keeps its index. */
 bool api_unload_refused(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = leaving(rt, from, f);
-  if (m && (f->failure.code == CLV_NOT_FOUND || m->tried)) gone(m);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->tried)) answered(m);
   return m;
 }
 

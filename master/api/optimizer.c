@@ -36,6 +36,7 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
       clv_alloc(n_groups, sizeof *o->groups, &o->groups, &err) != CLV_OK)
     status = api_from(error, &err);
   LOCKED(runtime);
+  if (status == CLEAVE_OK) status = api_groups_idle(o, groups, n_groups, error);
   if (status == CLEAVE_OK) status = api_groups_join(o, groups, n_groups, error);
   if (status != CLEAVE_OK) {
     api_groups_leave(o);
@@ -226,7 +227,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
 /* Running statistics move with the calls: when no step is taken, those of modules that learn
  * nothing go back as well. */
 static bool gives_up(const cleave_module *m, const api_context *c) {
-  return !m->optimizer && c->called[m->index] &&
+  return (!m->optimizer || !m->n_learning) && c->called[m->index] &&
          m->params->total_bytes > m->params->trainable_bytes;
 }
 

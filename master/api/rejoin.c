@@ -210,6 +210,7 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   m->state = MODULE_PLACED;
   m->changes++;
   if (status == CLEAVE_OK) m->life = life;
+  if (status == CLEAVE_OK) m->stale = m->anew = false;
   if (status != CLEAVE_OK && there) give_up(m);
   p->has_module |= status == CLEAVE_OK;
   api_module_look(m);

@@ -42,6 +42,10 @@ cleave_status api_connect_to(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 cleave_status api_state_items(const cleave_module *m, cleave_state_kind kind,
                               const cleave_named *from, size_t n, api_state_item **ret_items,
                               cleave_error *error) CLEAVE_RESULT;
+/* With the lock, BLOCKS: all of a kind as the module's node has it. */
+cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
+                             api_state_item **ret_items, uint32_t *ret_n,
+                             cleave_error *error) CLEAVE_RESULT;
 void api_state_items_done(api_state_item *items, uint32_t n);
 
 #endif

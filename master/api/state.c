@@ -175,6 +175,26 @@ void api_state_items_done(api_state_item *items, uint32_t n) {
   free(items);
 }
 
+cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
+                             api_state_item **ret_items, uint32_t *ret_n, cleave_error *error) {
+  api_state_item *items = NULL;
+  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind)};
+  if (!r.count) return CLEAVE_OK;
+  TRY(clv_alloc(r.count, sizeof *items, &items, &err));
+  r.items = items;
+  cleave_status status = api_state_ask(m, (clv_state_what)kind, 0, &r, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, "the state", until_ns, error);
+  if (status == CLEAVE_OK) status = check_items(m, kind, items, r.count, error);
+  api_state_leave(m->runtime, &r);
+  if (status != CLEAVE_OK) {
+    api_state_items_done(items, r.count);
+    return status;
+  }
+  *ret_items = items;
+  *ret_n = r.count;
+  return CLEAVE_OK;
+}
+
 static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_state *ret,
                                 cleave_error *error) {
   TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
@@ -244,7 +264,7 @@ static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *erro
 void api_state_advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && rt->deciding) return;
+  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
   if (f->stage == WAITS_FOR_STEP) why.status = api_state_ask(f->module, f->what, 0, r, &why);
   f->stage = IS_ASKED;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;

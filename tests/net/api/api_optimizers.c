@@ -259,13 +259,226 @@ static bool wrong_schedules_are_refused(void) {
   return moves_by(&t, 0.25f);
 }
 
+/* ---- after the first call -------------------------------------------------------------------- */
+
+static bool remake(trained *t, const cleave_group *group) {
+  cleave_group g = *group;
+  g.modules = &t->m;
+  g.n_modules = 1;
+  MUST(cleave_optimizer_release(rt, t->o, e));
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &t->o, e));
+  return true;
+}
+
+/* An optimiser over a module that another one has stepped, beside one over a new module. */
+static bool replaced_run(size_t i) {
+  const cleave_group before = {.kind = CLEAVE_ADAM, .lr = 0.125};
+  float g[N], w[N], q[N];
+  char name[96];
+  trained a, b;
+  snprintf(name, sizeof name, "%s replaces", cases[i].name);
+  DO(make(name, &before, &a));
+  snprintf(name, sizeof name, "%s of a new one", cases[i].name);
+  DO(make(name, &cases[i].group, &b));
+  for (unsigned s = 0; s < 4; s++) {
+    fill(g, N, s + 40);
+    if (s == 2) {
+      DO(get(&a, w));
+      DO(put(&b, w));
+      DO(remake(&a, &cases[i].group));
+    }
+    DO(step(&a, g));
+    if (s > 1) DO(step(&b, g));
+  }
+  DO(get(&a, w));
+  DO(get(&b, q));
+  CHECK(memcmp(w, q, sizeof w) == 0);
+  return true;
+}
+
+static bool optimisers_are_replaced(void) {
+  for (size_t i = 7; i < CASES; i++) DO(replaced_run(i));
+  return true;
+}
+
+static bool an_optimiser_in_use_is_not_replaced(void) {
+  const cleave_group sgd = {.lr = 0.5};
+  float x = 1;
+  trained t;
+  cleave_context c;
+  cleave_reference in, y;
+  cleave_optimizer *o;
+  DO(make("in use", &sgd, &t));
+  cleave_group g = {.modules = &t.m, .n_modules = 1, .lr = 0.25};
+  DO(open_context(&c));
+  DO(leaf(c, &x, 1, 1, false, &in));
+  MUST(cleave_call(rt, c, t.m, &in, 1, &y, e));
+  REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_EXISTS, "release that one first");
+  MUST(cleave_optimizer_release(rt, t.o, e));
+  REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_PRECONDITION,
+          "'in use' gets no other optimiser while context");
+  DO(close_context(c));
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &t.o, e));
+  return moves_by(&t, 0.25f);
+}
+
+/* y = w x + b with x = 1: weight and bias have the same gradients. */
+typedef struct frozen_run {
+  trained t;
+  float at[2][N], v[2][N]; /* of weight and bias, as the formula has them */
+} frozen_run;
+
+static const char *const both[] = {"0.weight", "0.bias"};
+
+static bool compare(frozen_run *f) {
+  for (int k = 0; k < 2; k++) {
+    cleave_tensor got = {0};
+    DO(read_weight(f->t.m, both[k], &got));
+    note(&got);
+    DO(all_near(both[k], got.data, f->at[k]));
+    cleave_tensor_free(&got);
+  }
+  return true;
+}
+
+static bool begin_frozen_run(const char *name, frozen_run *f) {
+  char label[96];
+  cleave_module_options m = {.size = sizeof m, .name = name, .at = at_a};
+  cleave_module_options l = {.size = sizeof l, .name = label, .at = at_b};
+  cleave_input one = CLEAVE_INPUT(CLEAVE_F32, 1, 1), row = CLEAVE_INPUT(CLEAVE_F32, 1, N);
+  snprintf(label, sizeof label, "%s loss", name);
+  memset(f, 0, sizeof *f);
+  MUST(cleave_load_layers(rt, &m, "[{op: linear, out: 67}]", &one, &f->t.m, e));
+  MUST(cleave_load_loss(rt, &l, "mse", &row, &f->t.loss, e));
+  cleave_group g = {.modules = &f->t.m, .n_modules = 1, .lr = 0.25, .momentum = 0.5};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &f->t.o, e));
+  for (int k = 0; k < 2; k++) {
+    cleave_tensor got = {0};
+    DO(read_weight(f->t.m, both[k], &got));
+    memcpy(f->at[k], got.data, N * sizeof(float));
+    cleave_tensor_free(&got);
+  }
+  return true;
+}
+
+static bool forward(frozen_run *f, cleave_context c, const float *g, cleave_reference *ret_loss) {
+  float target[N], x = 1;
+  cleave_reference in, y, wanted;
+  for (int i = 0; i < N; i++)
+    target[i] = (float)((double)f->at[0][i] + (double)f->at[1][i] - (double)g[i] * N / 2);
+  DO(leaf(c, &x, 1, 1, true, &in));
+  DO(leaf(c, target, 1, N, false, &wanted));
+  MUST(cleave_call(rt, c, f->t.m, &in, 1, &y, e));
+  MUST(cleave_call(rt, c, f->t.loss, (cleave_reference[]){y, wanted}, 2, ret_loss, e));
+  return true;
+}
+
+/* v = v / 2 + g, w = w - v / 4, of those that learn. */
+static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
+  const bool learns[] = {weight, bias};
+  float g[N];
+  double norm = 0;
+  cleave_context c;
+  cleave_reference loss;
+  cleave_stepped stepped;
+  fill(g, N, seed);
+  for (int k = 0; k < 2; k++)
+    for (int i = 0; i < N && learns[k]; i++) norm += (double)g[i] * (double)g[i];
+  DO(open_context(&c));
+  DO(forward(f, c, g, &loss));
+  DO(backward(c, loss, false));
+  MUST(cleave_step(rt, f->t.o, c, 0, &stepped, e));
+  CHECK(near((float)stepped.norm, (float)sqrt(norm)));
+  DO(close_context(c));
+  for (int k = 0; k < 2; k++)
+    for (int i = 0; i < N && learns[k]; i++) {
+      f->v[k][i] = f->v[k][i] / 2 + g[i];
+      f->at[k][i] -= f->v[k][i] / 4;
+    }
+  return compare(f);
+}
+
+static bool learn(const frozen_run *f, bool weight, bool bias) {
+  const bool want[] = {weight, bias};
+  for (size_t k = 0; k < 2; k++) {
+    cleave_parameter p = {.size = sizeof p};
+    MUST(cleave_parameter_info(f->t.m, k, &p, e));
+    CHECK(p.learns == want[k] && p.optimizer == f->t.o);
+  }
+  return true;
+}
+
+static bool frozen_parameters_stay_and_go_on(void) {
+  const char *const all = "*";
+  frozen_run f;
+  DO(begin_frozen_run("frozen", &f));
+  DO(frozen_step(&f, 50, true, true));
+  MUST(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e));
+  DO(learn(&f, false, true));
+  DO(frozen_step(&f, 51, false, true));
+  DO(frozen_step(&f, 52, false, true));
+  MUST(cleave_parameter_thaw(rt, f.t.m, &all, 1, 0, e));
+  DO(learn(&f, true, true));
+  DO(frozen_step(&f, 53, true, true));
+  MUST(cleave_parameter_freeze(rt, f.t.m, both + 1, 1, 0, e));
+  return frozen_step(&f, 54, true, false);
+}
+
+static bool a_module_that_is_frozen_whole_keeps_its_moments(void) {
+  const char *const all = "*";
+  float g[N];
+  frozen_run f;
+  cleave_context c;
+  cleave_reference loss;
+  DO(begin_frozen_run("frozen whole", &f));
+  DO(frozen_step(&f, 60, true, true));
+  MUST(cleave_parameter_freeze(rt, f.t.m, &all, 1, 0, e));
+  fill(g, N, 61);
+  DO(open_context(&c));
+  DO(forward(&f, c, g, &loss));
+  DO(backward(c, loss, false));
+  REFUSED(cleave_step(rt, f.t.o, c, 0, NULL, e), CLEAVE_PRECONDITION, "no gradient");
+  DO(close_context(c));
+  DO(compare(&f));
+  MUST(cleave_parameter_thaw(rt, f.t.m, both, 2, 0, e));
+  return frozen_step(&f, 62, true, true);
+}
+
+static bool what_cannot_be_frozen_is_refused(void) {
+  const char *const none = "0.wieght", *const nothing = NULL;
+  float g[N];
+  frozen_run f;
+  cleave_context c;
+  cleave_reference loss;
+  DO(begin_frozen_run("not frozen", &f));
+  REFUSED(cleave_parameter_freeze(rt, f.t.m, &none, 1, 0, e), CLEAVE_NOT_FOUND, "'0.wieght' to");
+  REFUSED(cleave_parameter_thaw(rt, f.t.m, &nothing, 1, 0, e), CLEAVE_INVALID, "names[0]");
+  fill(g, N, 70);
+  DO(open_context(&c));
+  DO(forward(&f, c, g, &loss));
+  REFUSED(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e), CLEAVE_PRECONDITION,
+          "'not frozen' freezes nothing while context");
+  REFUSED(cleave_parameter_thaw(rt, f.t.m, both, 1, 0, e), CLEAVE_PRECONDITION,
+          "'not frozen' thaws nothing while context");
+  MUST(cleave_context_end(rt, c, e));
+  MUST(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e));
+  return frozen_step(&f, 71, false, true);
+}
+
 static const struct {
   bool (*run)(void);
   const char *name;
 } tests[] = {
-    TEST(every_optimiser_steps_as_torchs), TEST(every_optimiser_goes_on_from_its_state),
-    TEST(wrong_settings_are_refused),      TEST(rates_are_read_and_set),
+    TEST(every_optimiser_steps_as_torchs),
+    TEST(every_optimiser_goes_on_from_its_state),
+    TEST(wrong_settings_are_refused),
+    TEST(rates_are_read_and_set),
     TEST(wrong_schedules_are_refused),
+    TEST(optimisers_are_replaced),
+    TEST(an_optimiser_in_use_is_not_replaced),
+    TEST(frozen_parameters_stay_and_go_on),
+    TEST(a_module_that_is_frozen_whole_keeps_its_moments),
+    TEST(what_cannot_be_frozen_is_refused),
 };
 
 int main(int argc, char **argv) {
