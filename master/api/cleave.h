@@ -485,8 +485,8 @@ CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size
  * gradients and is not stepped, until another optimiser is made.
  *
  * The next use of the module that follows takes it from its node with all that it has, loads it
- * again and BLOCKS for that; no bit of its state changes. If that use fails on the way, the next one
- * goes on with it. Versions of events count anew.
+ * again and BLOCKS for that; no bit of its state changes. If that use fails on the way, the next
+ * one goes on with it. Versions of events count anew.
  *
  * BLOCKS while contexts that have called the module are being closed. CLEAVE_PRECONDITION: one is
  * open, and named. CLEAVE_NOT_FOUND: no parameter has such a name, and nothing is changed.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What of a module learns, after its first call: parameters that are frozen and thawed, optimisers
- * that are replaced. Its node has been told when the module was loaded, so it is loaded again before
- * its next use, with the state that it has, which is held here meanwhile.
+ * that are replaced. Its node has been told when the module was loaded, so it is loaded again
+ * before its next use, with the state that it has, which is held here meanwhile.
  */
 #include <fnmatch.h>
 

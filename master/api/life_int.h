@@ -25,8 +25,8 @@ void api_module_unkeep(cleave_module *m);
 void api_module_look(cleave_module *m);
 void api_optimizer_look(cleave_optimizer *o);
 
-/* What its node was told of it holds no more: it is loaded again before its next use, with the state
- * that it has, or, `anew`, with moments of 0. */
+/* What its node was told of it holds no more: it is loaded again before its next use, with the
+ * state that it has, or, `anew`, with moments of 0. */
 void api_module_outdated(cleave_module *m, bool anew);
 /* Its optimiser was released, and it is in none. */
 void api_module_leave_optimizer(cleave_module *m);
