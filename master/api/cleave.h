@@ -1126,12 +1126,14 @@ CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */
-CLEAVE_API cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps,
+CLEAVE_API cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime,
+                                                    cleave_optimizer *optimizer, uint64_t steps,
                                                     cleave_error *error);
 /* Another schedule for all groups, from the next step on. CLEAVE_INVALID, and nothing is changed: a
  * curve that there is not; CLEAVE_STEPS without a step_size, or with a gamma that is negative or no
  * number. cleave_optimizer_new refuses such a schedule as well. */
-CLEAVE_API cleave_status cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
+CLEAVE_API cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime,
+                                                       cleave_optimizer *optimizer,
                                                        const cleave_schedule *schedule,
                                                        cleave_error *error);
 

@@ -50,11 +50,12 @@ void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret)
   snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
   const char *element = from->index ? "" : f->failure.element;
-  char whole[CLEAVE_TEXT];
-  snprintf(whole, sizeof whole, "%s%s%s%s", text, element[0] ? " (" : "", element,
+  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
            element[0] ? ")" : "");
-  name_modules(rt, whole, ret->text, sizeof ret->text);
-  if (from->index) api_recognise(rt, ret);
+  if (from->index) api_recognise(rt, ret); /* by its text as it left */
+  char said[CLEAVE_TEXT];
+  memcpy(said, ret->text, sizeof said);
+  name_modules(rt, said, ret->text, sizeof ret->text);
 }
 
 /* For another node: passed on as it is. */

@@ -57,23 +57,29 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
+static cleave_status check_owner(const cleave_runtime *rt, const cleave_optimizer *o,
+                                 cleave_error *error) {
+  if (o->runtime == rt) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+}
+
 cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                        cleave_error *error) {
   if (!optimizer) return CLEAVE_OK;
   GIVEN(runtime);
-  if (optimizer->runtime != runtime)
-    return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+  PASS(check_owner(runtime, optimizer, error));
   LOCKED(runtime);
   optimizer->released = true;
   api_optimizer_look(optimizer);
   return CLEAVE_OK;
 }
 
-cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps,
-                                         cleave_error *error) {
-  GIVEN(optimizer);
-  LOCKED(optimizer->runtime);
-  api_send_step(optimizer->runtime);
+cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                         uint64_t steps, cleave_error *error) {
+  GIVEN(runtime, optimizer);
+  PASS(check_owner(runtime, optimizer, error));
+  LOCKED(runtime);
+  api_send_step(runtime);
   optimizer->steps = steps;
   return CLEAVE_OK;
 }
@@ -81,19 +87,20 @@ cleave_status cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t s
 /* The group with this number, of an optimiser of this runtime. */
 static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,
                                 api_optimizer_group **ret, cleave_error *error) {
-  if (o->runtime != rt) return api_fail(error, CLV_INVALID, "an optimiser of another runtime");
+  PASS(check_owner(rt, o, error));
   if (group >= o->n_groups)
     return api_fail(error, CLV_NOT_FOUND, "group %zu of an optimiser with %zu", group, o->n_groups);
   *ret = &o->groups[group];
   return CLEAVE_OK;
 }
 
-cleave_status cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
+cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                             const cleave_schedule *schedule, cleave_error *error) {
-  GIVEN(optimizer, schedule);
+  GIVEN(runtime, optimizer, schedule);
+  PASS(check_owner(runtime, optimizer, error));
   PASS(api_check_schedule(schedule, error));
-  LOCKED(optimizer->runtime);
-  api_send_step(optimizer->runtime);
+  LOCKED(runtime);
+  api_send_step(runtime);
   for (size_t i = 0; i < optimizer->n_groups; i++)
     optimizer->groups[i].schedule = api_schedule_of(schedule);
   return CLEAVE_OK;

@@ -149,7 +149,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
 
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
   cleave_schedule s = schedule_of(t->config, steps);
-  (void)cleave_optimizer_set_schedule(t->optimizer, &s, NULL); /* as make_optimizer's, checked */
+  (void)cleave_optimizer_set_schedule(t->runtime, t->optimizer, &s,
+                                      NULL); /* as make_optimizer's, checked */
 }
 
 static clv_code load_modules(clv_trainer *t, clv_err *err) {

@@ -141,7 +141,7 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
         notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n", isa,
         clv_backend_cpu()->isa());
   t->committed = m->step;
-  CLV_API(cleave_optimizer_set_steps(t->optimizer, m->step, CLV_WHY));
+  CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (restore_stage(t, i, c, err) != CLV_OK)
       return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),

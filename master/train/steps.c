@@ -159,7 +159,8 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   else
     CLV_API(cleave_context_end(t->runtime, r->context, CLV_WHY));
   t->committed += r->n_batches;
-  if (t->round > 1) CLV_API(cleave_optimizer_set_steps(t->optimizer, t->committed, CLV_WHY));
+  if (t->round > 1)
+    CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed, CLV_WHY));
   cleave_count(t->runtime, &after);
   uint64_t now = clv_now_ns();
   for (uint32_t i = 0; i < r->n_batches; i++) {

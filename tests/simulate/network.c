@@ -382,6 +382,8 @@ void sim_network_kill(sim_network *n, uint32_t place) {
     if (e->place != place && e->other->place == place && !e->ended) lose(e);
 }
 
+void sim_network_revive(sim_network *n, uint32_t place) { n->dead[place] = false; }
+
 /* ---- its life -------------------------------------------------------------------------------- */
 
 sim_network *sim_network_new(const sim_network_options *options) {

@@ -176,8 +176,12 @@ static void add_module(program *p, int index) {
                              .in_flight = below(p, 3),
                              .frozen = all,
                              .n_frozen = m->kind == FROZEN};
-  DO(p, cleave_load_graph(p->rt, &o, graph_of(m->kind, p->width), &m->module, &p->error), 0, 0,
-     "load %s of kind %d at %s", name, m->kind, place_name(p, m->place));
+  const cleave_graph *g = graph_of(m->kind, p->width);
+  if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->error), m->stands, 0,
+         "load %s of kind %d at %s", name, m->kind, place_name(p, m->place)))
+    return;
+  o.at = "master"; /* whoever was to have it is lost */
+  if (cleave_load_graph(p->rt, &o, g, &m->module, &p->error) != CLEAVE_OK) abort();
 }
 
 static bool learns(const stage *m) {
@@ -243,12 +247,14 @@ static void finish(program *p) {
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
   program p = {
       .stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}, .forms = {~seed}};
-  ret->n = ret->n_numbers = 0;
+  ret->n = ret->n_numbers = ret->rejoins = 0;
+  ret->wrong[0] = '\0';
   make(&p);
   do_open(&p);
   for (uint32_t left = 15 + below(&p, 45); left > 0; left--) {
     scope *s = any_open(&p);
     p.in = NULL;
+    if (stand->mend) do_rejoin(&p);
     if (!s || one_in(&p, 9))
       do_open(&p);
     else if (one_in(&p, 8))

@@ -30,6 +30,8 @@ typedef struct sim_record {
   size_t n, cap;
   unsigned char *numbers;
   size_t n_numbers, cap_numbers;
+  uint32_t rejoins; /* workers that came back */
+  char wrong[256];  /* with that; "": nothing */
 } sim_record;
 
 void sim_record_done(sim_record *r);
@@ -40,6 +42,8 @@ typedef struct sim_stand {
   clv_clock clock;
   /* Before each thing that the program does; may be NULL. */
   void (*between)(void *user);
+  /* Has whoever was lost come back, and gives its name, or NULL; may be NULL. */
+  const char *(*mend)(void *user);
   /* Told of each line when it is done; may be NULL. */
   void (*line)(void *user, const sim_record *record, const sim_line *line);
   void *user;

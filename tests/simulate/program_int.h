@@ -145,7 +145,9 @@ void read_weight_gradient(program *p, scope *s, int module);
 bool write_weight(program *p, int module);
 void do_open(program *p);
 void do_in_scope(program *p, scope *s); /* anything that is done in an open context */
-void do_outside(program *p);            /* weights and kept values */
+/* rejoins.c: no line of its own. Whoever was lost comes back, or not yet. */
+void do_rejoin(program *p);
+void do_outside(program *p); /* weights and kept values */
 void do_close(program *p, scope *s);
 void do_release_kept(program *p, int index);
 void do_read_state(program *p, stage *m);

@@ -25,7 +25,7 @@
 
 static struct {
   bool trace;
-  uint64_t lines, messages, faults, errors, bytes;
+  uint64_t lines, messages, faults, errors, bytes, rejoins;
 } total;
 
 /* ---- one run --------------------------------------------------------------------------------- */
@@ -77,6 +77,7 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
                      .home = weather->home,
                      .clock = sim_world_clock(w),
                      .between = sim_world_pause,
+                     .mend = sim_world_mend,
                      .line = total.trace ? show : NULL,
                      .user = w};
   sim_program(seed, &stand, ret);
@@ -121,6 +122,8 @@ static bool run_fault(uint64_t seed, sim_weather w, sim_random *random) {
   w.fault = draw_fault(random, &w, &rough);
   if (!run(seed, &w, &faulty, &came)) return false;
   total.faults += came;
+  total.rejoins += faulty.rejoins;
+  if (faulty.wrong[0]) return complain(seed, name_of(&w), faulty.wrong);
   for (size_t i = 0; i < faulty.n; i++) total.errors += faulty.lines[i].error.status != CLEAVE_OK;
   return sim_judge(&rough, &faulty, &w.fault, text, sizeof text) ||
          complain(seed, name_of(&w), text);
@@ -177,9 +180,10 @@ int main(int argc, char **argv) {
   }
   double seconds = (double)(clv_now_ns() - begin) / 1e9;
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
-         " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64 " errors after them\n",
+         " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64
+         " errors after them, %" PRIu64 " workers came back\n",
          seed - first, (double)(seed - first) / seconds, failures, total.lines, total.bytes,
-         total.messages, total.faults, total.errors);
+         total.messages, total.faults, total.errors, total.rejoins);
   printf("%s simulate\n", failures ? "not ok" : "ok");
   sim_record_done(&home);
   sim_record_done(&calm);

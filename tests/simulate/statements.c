@@ -576,11 +576,12 @@ static bool read_weight(program *p, int i, const char *name) {
 
 /* What was read, with another first number. */
 static bool write_back(program *p, int i, const char *name, bool read) {
-  const stage *m = &p->stages[i];
+  stage *m = &p->stages[i];
   float number = (float)below(p, 100) / 100;
   age(p);
   if (!read) {
     skip(p, "write");
+    m->stands |= EVERYBODY; /* whoever it was that its node could not dial */
     return false;
   }
   if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;

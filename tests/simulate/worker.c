@@ -14,10 +14,16 @@ enum { DIAL_MS = 5000 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
+/* Those of an earlier one end in their own time. */
+static bool is_of_session(const sim_worker *k, const clv_link *link) {
+  bool is = link == k->master;
+  for (uint32_t i = 0; i < SIM_PLACES; i++) is |= link == k->in[i] || link == k->out[i];
+  return is;
+}
+
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
-  const sim_worker *k = user;
-  (void)link;
-  if (k->node && k->open)
+  sim_worker *k = user;
+  if (k->node && k->open && is_of_session(k, link))
     clv_node_post(k->node, p);
   else
     clv_packet_free(p);
@@ -26,7 +32,9 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 /* The service closes such a session with its next tick. */
 static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
   sim_worker *k = user;
-  (void)link, (void)code, (void)text;
+  (void)code, (void)text;
+  if (link != k->master) return;
+  k->abandoned = true;
   sim_world_close_soon(k->world, k);
 }
 
@@ -36,7 +44,8 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   clv_packet *p;
   clv_err err;
   snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
-  if (!k->open || !k->master || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
+  if (!k->open || !k->master || !is_of_session(k, link)) return;
+  if (clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
   clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
                         clv_link_peer(link));
   (void)!clv_link_send(k->master, p, &err);
@@ -120,6 +129,9 @@ static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *rep
 static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
   CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
+  if (k->open) return clv_fail(err, CLV_EXISTS, "a session of this id is open");
+  sim_worker_stop(k);
+  k->abandoned = false;
   k->session = r.session;
   k->lease_ms = r.reference_lease_ms;
   k->open = true;

@@ -165,11 +165,29 @@ static void strike(void *user) {
   if (w->weather.trace) printf("%12.6f ms  the fault\n", (double)sim_network_now(w->network) / 1e6);
 }
 
-static void close_worker(void *user) { sim_worker_close(user); }
+/* Unless another session has been opened meanwhile. */
+static void close_worker(void *user) {
+  sim_worker *k = user;
+  if (k->abandoned) sim_worker_close(k);
+}
 
 void sim_world_close_soon(sim_world *w, sim_worker *k) {
   sim_network_at(w->network, sim_network_now(w->network) + sim_below(&w->random, TICK_MS) * MS,
                  close_worker, k);
+}
+
+const char *sim_world_mend(void *world) {
+  sim_world *w = world;
+  const sim_fault *f = &w->weather.fault;
+  sim_worker *k = &w->workers[f->a];
+  if (!f->kind || !w->fault_came) return NULL;
+  if (k->dead) {
+    k->dead = false;
+    sim_network_revive(w->network, f->a);
+    sim_worker_stop(k);
+    k->incarnation.bytes[1]++;
+  }
+  return k->name;
 }
 
 /* ---- its life -------------------------------------------------------------------------------- */

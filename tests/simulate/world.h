@@ -37,6 +37,9 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
 clv_clock sim_world_clock(sim_world *w);
 /* Some time goes by, in which the program does not wait. For sim_stand.between. */
 void sim_world_pause(void *world);
+/* The worker that the fault has hit is there again, if it has died: its name, or NULL. For
+ * sim_stand.mend. */
+const char *sim_world_mend(void *world);
 /* For as long as notice of a loss takes, and the leases of what is lost with it; then what a
  * worker still holds, or "". */
 void sim_world_settle(sim_world *w, cleave_runtime *runtime, char *text, size_t len);

@@ -20,8 +20,8 @@ typedef struct sim_worker {
   clv_session_node *node; /* at place 0: the master's, while it is open */
   clv_lane_acceptor acceptor;
   clv_link *master, *in[SIM_PLACES], *out[SIM_PLACES];
-  bool open, dead;
-  uint64_t busy_until; /* its node computes */
+  bool open, dead, abandoned; /* its master is gone */
+  uint64_t busy_until;        /* its node computes */
 } sim_worker;
 
 struct sim_world {

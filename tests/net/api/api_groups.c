@@ -225,8 +225,8 @@ static bool another_schedule_is_for_all_groups(void) {
   cleave_group groups[] = {group_of(&c, &c.weights, weight, both),
                            group_of(&c, &c.biases, bias, both)};
   MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
-  MUST(cleave_optimizer_set_steps(o, 3, e));
-  MUST(cleave_optimizer_set_schedule(o, &off, e));
+  MUST(cleave_optimizer_set_steps(rt, o, 3, e));
+  MUST(cleave_optimizer_set_schedule(rt, o, &off, e));
   param params[] = {{.module = n.a, .name = "0.weight", .with = &still},
                     {.module = n.b, .name = "0.bias", .with = &still}};
   for (size_t i = 0; i < 2; i++) DO(read_param(&params[i]));

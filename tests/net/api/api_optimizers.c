@@ -224,7 +224,7 @@ static bool rates_are_read_and_set(void) {
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.125);
   DO(moves_by(&t, 0.125f));
-  MUST(cleave_optimizer_set_schedule(t.o, &constant, e));
+  MUST(cleave_optimizer_set_schedule(rt, t.o, &constant, e));
   MUST(cleave_optimizer_set_rate(rt, t.o, 0, 0.75, e));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.75);
@@ -249,13 +249,13 @@ static bool wrong_schedules_are_refused(void) {
   DO(make("schedules", &sgd, &t));
   DO(load("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    REFUSED(cleave_optimizer_set_schedule(t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
+    REFUSED(cleave_optimizer_set_schedule(rt, t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
             wrong[i].says);
     cleave_group g = {.modules = &other.m, .n_modules = 1, .schedule = wrong[i].schedule};
     REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
   }
-  REFUSED(cleave_optimizer_set_steps(NULL, 1, e), CLEAVE_INVALID, "optimizer");
-  REFUSED(cleave_optimizer_set_schedule(t.o, NULL, e), CLEAVE_INVALID, "schedule");
+  REFUSED(cleave_optimizer_set_steps(rt, NULL, 1, e), CLEAVE_INVALID, "optimizer");
+  REFUSED(cleave_optimizer_set_schedule(rt, t.o, NULL, e), CLEAVE_INVALID, "schedule");
   return moves_by(&t, 0.25f);
 }
 

@@ -488,13 +488,13 @@ static bool steps_and_schedules_can_be_set(void) {
     cleave_group g = {
         .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .final = last};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-    MUST(cleave_optimizer_set_steps(o, 2, e));
+    MUST(cleave_optimizer_set_steps(rt, o, 2, e));
     DO(stepped_by(&n, o, 1, 0.125, 3));
     DO(stepped_by(&n, o, 2, 0.0625, 4));
-    MUST(cleave_optimizer_set_schedule(o, &constant, e));
+    MUST(cleave_optimizer_set_schedule(rt, o, &constant, e));
     DO(stepped_by(&n, o, 3, 0.5, 5));
-    MUST(cleave_optimizer_set_schedule(o, &halves, e));
-    MUST(cleave_optimizer_set_steps(o, 1, e));
+    MUST(cleave_optimizer_set_schedule(rt, o, &halves, e));
+    MUST(cleave_optimizer_set_steps(rt, o, 1, e));
     DO(stepped_by(&n, o, 4, 0.25, 2));
   }
   return true;
@@ -514,7 +514,7 @@ static bool what_is_set_is_for_the_next_step(void) {
     cleave_group group = {
         .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .final = true};
     MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
-    MUST(cleave_optimizer_set_steps(o, 1, e));
+    MUST(cleave_optimizer_set_steps(rt, o, 1, e));
     DO(copy_weight(n.a, "0.weight", before, 15));
     DO(open_context(&c));
     DO(run_after(&n, c, 1, none, NULL, &loss));
@@ -522,9 +522,9 @@ static bool what_is_set_is_for_the_next_step(void) {
     DO(copy_gradient(c, n.a, "0.weight", g, 15));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     if (steps)
-      MUST(cleave_optimizer_set_steps(o, 3, e));
+      MUST(cleave_optimizer_set_steps(rt, o, 3, e));
     else
-      MUST(cleave_optimizer_set_schedule(o, &constant, e));
+      MUST(cleave_optimizer_set_schedule(rt, o, &constant, e));
     MUST(cleave_context_end(rt, c, e));
     DO(copy_weight(n.a, "0.weight", after, 15));
     for (int i = 0; i < 15; i++) CHECK(fabs(after[i] - (before[i] - 0.25 * g[i])) < 1e-6);

@@ -29,7 +29,7 @@ static bool adam_over(const net *n, uint64_t steps, cleave_optimizer **ret) {
                     .lr = 0.05,
                     .schedule = halves};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, ret, e));
-  MUST(cleave_optimizer_set_steps(*ret, steps, e));
+  MUST(cleave_optimizer_set_steps(rt, *ret, steps, e));
   return true;
 }
 

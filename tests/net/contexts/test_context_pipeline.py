@@ -259,7 +259,7 @@ def a_call_after_one_that_is_not_there_is_an_error_of_its_value():
             w.send(follower(1, i, after))
             w.send(deliver(1, i))
             f = failure_of(w, i)
-            assert f.code == 5 and f"call {after:x}, after whose backward module 0 is to run" in f.text, f
+            assert f.code == 5 and f"call {after}, after whose backward module 0 is to run" in f.text, f
         calls_of(w, 2, (20,))
         w.send(follower(1, 13, 20))  # of another context
         w.send(deliver(1, 13))
