@@ -74,13 +74,19 @@ static bool is_refusal(const cleave_error *e) {
          (e->status == CLEAVE_CANCELLED && strstr(e->text, "its context ended before"));
 }
 
+/* Between two workers nobody is lost, and so nobody comes back. */
+static bool is_back(const sim_fault *f) { return f->kind == SIM_KILL || !f->b; }
+
 static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
                          const sim_fault *f) {
   const sim_line *a = &wanted->lines[i], *b = &got->lines[i];
   bool equal = same_line(wanted, got, i);
   if (b->ended < f->at) return equal ? NULL : "it differs before the fault";
   if (b->ended - b->began > longest_ns) return "it took too long";
-  if (equal || b->skipped) return NULL;
+  if (equal) return NULL;
+  if (b->firm && is_back(f)) return "it differs though who was lost is back";
+  if (b->skipped) return NULL;
+  if (b->firm) return b->error.status != CLEAVE_OK ? NULL : "it differs and went well";
   if (b->error.status == CLEAVE_OK)
     return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;

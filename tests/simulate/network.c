@@ -17,6 +17,7 @@ typedef struct end {
   unsigned n_enclosed;
   size_t enclosed_bytes;
   char enclosed[4096]; /* goes behind the next message */
+  bool gone;           /* it was at a place that died */
   uint64_t last_at;    /* when the last message from here arrives: they keep their order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
@@ -274,7 +275,7 @@ static void happen(sim_network *n, event *e) {
   end *to = e->to;
   if (e->kind == CALL) {
     e->happen(e->user);
-  } else if (n->dead[to->place]) {
+  } else if (to->gone) {
     return;
   } else if (e->kind == JOB) {
     e->job->run(e->job);
@@ -317,6 +318,7 @@ static end *new_end(sim_network *n, uint32_t place, uint32_t index) {
   e->network = n;
   e->place = place;
   e->index = index;
+  e->gone = n->dead[place];
   e->next = n->ends;
   return n->ends = e;
 }
@@ -378,8 +380,10 @@ unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index)
 
 void sim_network_kill(sim_network *n, uint32_t place) {
   n->dead[place] = true;
-  for (end *e = n->ends; e; e = e->next)
+  for (end *e = n->ends; e; e = e->next) {
+    e->gone |= e->place == place;
     if (e->place != place && e->other->place == place && !e->ended) lose(e);
+  }
 }
 
 void sim_network_revive(sim_network *n, uint32_t place) { n->dead[place] = false; }

@@ -47,7 +47,7 @@ clv_dialler sim_network_dialler(sim_network *n, uint32_t from, uint32_t to,
 unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index);
 /* Nothing comes from there any more, or happens there. */
 void sim_network_kill(sim_network *n, uint32_t place);
-/* Somebody else is there: what was on its way to the dead may still come. */
+/* It can be dialled again. What was open there stays dead. */
 void sim_network_revive(sim_network *n, uint32_t place);
 
 typedef struct sim_network_counts {

@@ -92,6 +92,7 @@ static sim_line *add_line(program *p, uint32_t needs, uint32_t stands) {
   sim_line *l = &r->lines[r->n++];
   *l = (sim_line){.needs = needs,
                   .stands = needs | stands,
+                  .firm = p->firm,
                   .began = p->began,
                   .ended = clv_clock_now(&p->stand->clock),
                   .shaken = p->in && p->in->shaken,
@@ -160,28 +161,51 @@ static stage_kind draw_kind(program *p, int index) {
   return (stage_kind)below(p, p->wide ? LOSS : WIDEN);
 }
 
-static void add_module(program *p, int index) {
+/* In place of the earlier one, if any. */
+static void load(program *p, int index) {
   static const char *const all[] = {"*"};
   stage *m = &p->stages[index];
   char name[16];
-  *m = (stage){.kind = draw_kind(p, index), .optimizer = -1};
-  m->place = one_in(p, 5) ? 0 : 1 + below(p, SIM_PLACES - 1);
-  if (p->neighbours && index == 2) m->place = p->stages[1].place;
-  m->stands = 1u << m->place;
   snprintf(name, sizeof name, "m%d", index);
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = place_name(p, m->place),
-                             .seed = 1 + (uint64_t)index,
+                             .seed = 1 + (uint64_t)index + 100 * m->times,
                              .in_flight = below(p, 3),
                              .frozen = all,
                              .n_frozen = m->kind == FROZEN};
   const cleave_graph *g = graph_of(m->kind, p->width);
-  if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->error), m->stands, 0,
-         "load %s of kind %d at %s", name, m->kind, place_name(p, m->place)))
+  if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->error), bit(m->place), 0,
+         "load %s of kind %d at %s", name, m->kind, o.at))
     return;
-  o.at = "master"; /* whoever was to have it is lost */
-  if (cleave_load_graph(p->rt, &o, g, &m->module, &p->error) != CLEAVE_OK) abort();
+  o.at = "master"; /* who was to have it is lost */
+  cleave_error e;
+  if (cleave_load_graph(p->rt, &o, g, &m->module, &e) != CLEAVE_OK) {
+    fprintf(stderr, "module %s: %s\n", name, e.text);
+    abort();
+  }
+}
+
+static void add_module(program *p, int index) {
+  stage *m = &p->stages[index];
+  *m = (stage){.kind = draw_kind(p, index), .optimizer = -1};
+  m->place = one_in(p, 5) ? 0 : 1 + below(p, SIM_PLACES - 1);
+  if (p->neighbours && index == 2) m->place = p->stages[1].place;
+  m->stands = 1u << m->place;
+  load(p, index);
+}
+
+/* Contexts that are open have the old one. */
+void do_replace(program *p) {
+  int index = 1 + (int)below(p, (uint32_t)p->n_stages - 1);
+  stage *m = &p->stages[index];
+  if (m->optimizer >= 0) return;
+  DO(p, cleave_module_release(p->rt, m->module, &p->error), 0, 0, "release m%d", index);
+  m->module = NULL;
+  anybody(p);
+  m->placed = false;
+  m->times++;
+  load(p, index);
 }
 
 static bool learns(const stage *m) {
@@ -238,6 +262,7 @@ static void finish(program *p) {
   p->in = NULL;
   while (p->n_kept) do_release_kept(p, p->n_kept - 1);
   for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
+  do_come_back(p);
   for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->rt, p->optimizers[i], NULL);
   for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->rt, p->stages[i].module, NULL);
   show(p);
@@ -247,14 +272,12 @@ static void finish(program *p) {
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
   program p = {
       .stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}, .forms = {~seed}};
-  ret->n = ret->n_numbers = ret->rejoins = 0;
-  ret->wrong[0] = '\0';
+  ret->n = ret->n_numbers = 0;
   make(&p);
   do_open(&p);
   for (uint32_t left = 15 + below(&p, 45); left > 0; left--) {
     scope *s = any_open(&p);
     p.in = NULL;
-    if (stand->mend) do_rejoin(&p);
     if (!s || one_in(&p, 9))
       do_open(&p);
     else if (one_in(&p, 8))

@@ -17,6 +17,7 @@ typedef struct sim_line {
   char what[72];
   bool skipped;    /* what it needs had failed before */
   bool shaken;     /* something in its context has, or was not done for it */
+  bool firm;       /* whoever was lost is back: it is what it would be without the loss */
   bool anybody;    /* it may say what happened to somebody else's work */
   uint32_t needs;  /* places, a bit each, whose loss it may report */
   uint32_t stands; /* the same with everything that its numbers depend on */
@@ -30,8 +31,7 @@ typedef struct sim_record {
   size_t n, cap;
   unsigned char *numbers;
   size_t n_numbers, cap_numbers;
-  uint32_t rejoins; /* workers that came back */
-  char wrong[256];  /* with that; "": nothing */
+  uint64_t comes_back; /* when the program has done all but what is firm */
 } sim_record;
 
 void sim_record_done(sim_record *r);
@@ -42,8 +42,7 @@ typedef struct sim_stand {
   clv_clock clock;
   /* Before each thing that the program does; may be NULL. */
   void (*between)(void *user);
-  /* Has whoever was lost come back, and gives its name, or NULL; may be NULL. */
-  const char *(*mend)(void *user);
+  void (*settle)(void *user); /* long enough to hear of every loss */
   /* Told of each line when it is done; may be NULL. */
   void (*line)(void *user, const sim_record *record, const sim_line *line);
   void *user;

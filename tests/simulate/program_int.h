@@ -52,6 +52,7 @@ typedef struct stage {
   int optimizer;   /* -1: none */
   bool placed;     /* its node has been asked to take it */
   uint32_t stands; /* places that what it holds depends on, its own among them */
+  uint32_t times;  /* it has been replaced */
 } stage;
 
 typedef struct value {
@@ -106,11 +107,15 @@ typedef struct program {
   cleave_tensor tensor; /* of the last thing that gave one */
   cleave_error error;
   uint64_t began;
+  bool firm; /* so are the lines that follow */
   scope *in; /* of the lines that follow; NULL: of none */
 } program;
 
 static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }
 static inline bool one_in(program *p, uint32_t n) { return below(p, n) == 0; }
+
+static inline uint32_t bit(uint32_t place) { return 1u << place; }
+static inline int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
 
 /* The name of a place, of the master's where all is at home. */
 const char *place_name(const program *p, uint32_t place);
@@ -143,14 +148,39 @@ void read_leaf_gradient(program *p, scope *s, const value *v);
 void read_weight_gradient(program *p, scope *s, int module);
 /* Reads a parameter of the module and changes it. */
 bool write_weight(program *p, int module);
+void do_loss(program *p, scope *s);
+void fetch_all(program *p, scope *s);
+void read_gradients(program *p, scope *s);
+bool moves_statistics(const program *p, const scope *s);
+void steps(program *p, scope *s, int optimizer);
+void age(program *p);
 void do_open(program *p);
 void do_in_scope(program *p, scope *s); /* anything that is done in an open context */
-/* rejoins.c: no line of its own. Whoever was lost comes back, or not yet. */
-void do_rejoin(program *p);
-void do_outside(program *p); /* weights and kept values */
+void do_outside(program *p);            /* weights and kept values */
 void do_close(program *p, scope *s);
+void release_futures(program *p, scope *s);
 void do_release_kept(program *p, int index);
 void do_read_state(program *p, stage *m);
+
+/* program.c: another module under the name of one that is released. */
+void do_replace(program *p);
+
+/* comeback.c */
+/* A worker that was lost comes back, its modules with it, as they began. */
+void do_rejoin(program *p);
+/* Everybody does; then all modules get the same numbers and are used once more. */
+void do_come_back(program *p);
+
+/* futures.c: what blocks, by a future now and then; tensors are the program's. */
+cleave_status to_here(program *p, cleave_reference from);
+cleave_status fetch_of(program *p, cleave_kept from);
+cleave_status weight_of(program *p, cleave_module *m, const char *name);
+cleave_status closed(program *p, cleave_context c);
+cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c, cleave_stepped *ret);
+cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
+                     const cleave_backward_options *o);
+/* Futures that are cancelled on the way. */
+void do_cancel(program *p, scope *s);
 
 /* plots.c: several of these in a row, which what is ordered by chance seldom does. */
 void do_plot(program *p, scope *s);

@@ -5,96 +5,6 @@
 
 #include "tests/simulate/program_int.h"
 
-/* ---- futures --------------------------------------------------------------------------------- *
- *
- * Of what blocks a program takes the other form now and then, with a callback. */
-
-static bool by_future(program *p) { return sim_below(&p->forms, 3) == 0; }
-
-static void count(void *user, cleave_future future, const cleave_error *error) {
-  (void)future, (void)error;
-  ++*(int *)user;
-}
-
-/* What the future of something that has begun ends with. */
-static cleave_status end_of(program *p, cleave_status begun, cleave_future f) {
-  int calls = 0;
-  if (begun != CLEAVE_OK) return begun;
-  cleave_status status = cleave_future_then(p->rt, f, count, &calls, &p->error);
-  if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->error);
-  if (calls == 1) return status;
-  snprintf(p->error.text, sizeof p->error.text, "its callback was called %d times", calls);
-  return CLEAVE_INTERNAL;
-}
-
-static cleave_status tensor_of(program *p, cleave_status begun, cleave_future f) {
-  cleave_status status = end_of(p, begun, f);
-  if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->tensor, &p->error);
-  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
-  return status;
-}
-
-/* One that is given up on the way changes nothing. */
-static cleave_status to_here(program *p, cleave_reference from) {
-  cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_below(&p->forms, 2);
-  if (!by_future(p)) return cleave_to_here(p->rt, from, 0, &p->tensor, &p->error);
-  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->error);
-  if (gives_up && cleave_to_here_async(p->rt, from, 0, &given_up, NULL) == CLEAVE_OK) {
-    (void)cleave_future_cancel(p->rt, given_up, NULL);
-    (void)cleave_future_release(p->rt, given_up, NULL);
-  }
-  return tensor_of(p, begun, f);
-}
-
-static cleave_status fetch_of(program *p, cleave_kept from) {
-  cleave_future f = {0};
-  if (!by_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->tensor, &p->error);
-  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->error);
-  return tensor_of(p, begun, f);
-}
-
-static cleave_status weight_of(program *p, cleave_module *m, const char *name) {
-  cleave_future f = {0};
-  if (!by_future(p)) return cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error);
-  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->error);
-  return tensor_of(p, begun, f);
-}
-
-static cleave_status closed(program *p, cleave_context c) {
-  cleave_future f = {0};
-  if (!by_future(p)) return cleave_context_close(p->rt, c, 0, &p->error);
-  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->error);
-  cleave_status status = end_of(p, begun, f);
-  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
-  return status;
-}
-
-static cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
-                                cleave_stepped *ret) {
-  cleave_future f = {0};
-  if (!by_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->error);
-  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->error);
-  cleave_status status = end_of(p, begun, f);
-  if (status == CLEAVE_OK) status = cleave_future_stepped(p->rt, f, ret, &p->error);
-  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
-  return status;
-}
-
-static cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
-                            const cleave_backward_options *o) {
-  cleave_future f = {0};
-  if (!by_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->error);
-  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->error);
-  cleave_status status = end_of(p, begun, f);
-  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
-  return status;
-}
-
-static uint32_t bit(uint32_t place) { return 1u << place; }
-
-static int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
-
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static value *any_value(program *p, scope *s, bool wide) {
@@ -208,7 +118,7 @@ void new_loss(program *p, scope *s, const value *of) {
   s->losses[s->n_losses++] = made;
 }
 
-static void do_loss(program *p, scope *s) {
+void do_loss(program *p, scope *s) {
   if (s->n_losses == LOSSES || s->n + 3 > VALUES) return;
   new_loss(p, s, some_value(p, s, false));
 }
@@ -320,7 +230,7 @@ void do_open(program *p) {
 }
 
 /* A future stays until it is released, unless it was waited for and brought something. */
-static void release_futures(program *p, scope *s) {
+void release_futures(program *p, scope *s) {
   for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
   for (int i = 0; i < s->n_losses; i++)
     (void)cleave_future_release(p->rt, s->losses[i].future, NULL);
@@ -418,7 +328,7 @@ void read_weight_gradient(program *p, scope *s, int module) {
 }
 
 /* Some gradients of the context: of a leaf, and of a parameter. */
-static void read_gradients(program *p, scope *s) {
+void read_gradients(program *p, scope *s) {
   int leaf = (int)below(p, VALUES);
   if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
     read_leaf_gradient(p, s, &s->values[leaf]);
@@ -426,11 +336,11 @@ static void read_gradients(program *p, scope *s) {
 }
 
 /* Parameters change: what was computed with them before may have no backward any more. */
-static void age(program *p) {
+void age(program *p) {
   for (int i = 0; i < p->n_scopes; i++) p->scopes[i].old = true;
 }
 
-static bool moves_statistics(const program *p, const scope *s) {
+bool moves_statistics(const program *p, const scope *s) {
   for (int i = 0; i < p->n_stages && !s->evaluation; i++)
     if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM) return true;
   return false;
@@ -454,7 +364,7 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
 }
 
 /* What has come of values when their context fails is nobody's to say: they come before. */
-static void fetch_all(program *p, scope *s) {
+void fetch_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
   for (int i = 0; i < s->n_losses; i++) fetch(p, s, &s->losses[i], "a loss likewise");
@@ -533,15 +443,20 @@ static void do_write_gradient(program *p, scope *s) {
      name);
 }
 
+/* What a step means for what the rest of the program stands on. */
+void steps(program *p, scope *s, int optimizer) {
+  s->undecided |= !p->final;
+  age(p);
+  for (int i = 0; i < p->n_stages; i++)
+    if (p->stages[i].optimizer == optimizer && (s->stages & bit((uint32_t)i)))
+      p->stages[i].stands |= s->stands;
+}
+
 static void do_step(program *p, scope *s) {
   cleave_stepped stepped = {0};
   int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
   if (!p->n_optimizers || !s->passed) return;
-  s->undecided |= !p->final;
-  age(p);
-  for (int i = 0; i < p->n_stages; i++)
-    if (p->stages[i].optimizer == o && (s->stages & bit((uint32_t)i)))
-      p->stages[i].stands |= s->stands;
+  steps(p, s, o);
   if (!s->made) {
     skip(p, "step");
     return;
@@ -558,7 +473,8 @@ void do_in_scope(program *p, scope *s) {
   static void (*const all[])(program *, scope *) = {
       do_call,     do_call,    do_call, do_call,  do_call,          do_loss, do_backward,
       do_backward, do_step,    do_step, do_fetch, do_fetch,         do_keep, do_use,
-      do_use,      do_release, do_send, do_close, do_backward_from, do_list, do_write_gradient};
+      do_use,      do_release, do_send, do_close, do_backward_from, do_list, do_write_gradient,
+      do_cancel};
   all[below(p, CLV_COUNT(all))](p, s);
 }
 
@@ -576,12 +492,11 @@ static bool read_weight(program *p, int i, const char *name) {
 
 /* What was read, with another first number. */
 static bool write_back(program *p, int i, const char *name, bool read) {
-  stage *m = &p->stages[i];
+  const stage *m = &p->stages[i];
   float number = (float)below(p, 100) / 100;
   age(p);
   if (!read) {
     skip(p, "write");
-    m->stands |= EVERYBODY; /* whoever it was that its node could not dial */
     return false;
   }
   if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;
@@ -606,11 +521,15 @@ static void do_weight(program *p) {
 }
 
 void do_outside(program *p) {
-  uint32_t what = below(p, 4);
+  uint32_t what = below(p, 6);
   if (what == 0 && p->n_kept)
     do_release_kept(p, (int)below(p, (uint32_t)p->n_kept));
   else if (what == 1)
     do_fetch_kept(p);
+  else if (what == 2)
+    do_rejoin(p);
+  else if (what == 3)
+    do_replace(p);
   else
     do_weight(p);
 }

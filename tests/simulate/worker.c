@@ -14,16 +14,10 @@ enum { DIAL_MS = 5000 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Those of an earlier one end in their own time. */
-static bool is_of_session(const sim_worker *k, const clv_link *link) {
-  bool is = link == k->master;
-  for (uint32_t i = 0; i < SIM_PLACES; i++) is |= link == k->in[i] || link == k->out[i];
-  return is;
-}
-
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
-  sim_worker *k = user;
-  if (k->node && k->open && is_of_session(k, link))
+  const sim_worker *k = user;
+  (void)link;
+  if (k->node && k->open)
     clv_node_post(k->node, p);
   else
     clv_packet_free(p);
@@ -32,9 +26,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 /* The service closes such a session with its next tick. */
 static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
   sim_worker *k = user;
-  (void)code, (void)text;
-  if (link != k->master) return;
-  k->abandoned = true;
+  (void)link, (void)code, (void)text;
   sim_world_close_soon(k->world, k);
 }
 
@@ -44,8 +36,7 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   clv_packet *p;
   clv_err err;
   snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
-  if (!k->open || !k->master || !is_of_session(k, link)) return;
-  if (clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
+  if (!k->open || !k->master || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
   clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
                         clv_link_peer(link));
   (void)!clv_link_send(k->master, p, &err);
@@ -126,12 +117,22 @@ static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *rep
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
+/* What was its session, or its process, ends with the world: work of it may still be going on. */
+static void leave(sim_worker *k, bool process) {
+  clv_err err;
+  sim_worker *before;
+  if (!process && !k->node) return;
+  if (clv_alloc(1, sizeof *before, &before, &err) != CLV_OK) abort();
+  *before = *k;
+  k->node = NULL;
+  k->before = before;
+  if (!process) before->pool = NULL; /* links have been dropped */
+}
+
 static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
   CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
-  if (k->open) return clv_fail(err, CLV_EXISTS, "a session of this id is open");
-  sim_worker_stop(k);
-  k->abandoned = false;
+  leave(k, false);
   k->session = r.session;
   k->lease_ms = r.reference_lease_ms;
   k->open = true;
@@ -215,6 +216,17 @@ clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
   return clv_pool_new((size_t)1 << 30, 4096, &k->pool, err);
 }
 
+void sim_worker_restart(sim_worker *k) {
+  clv_err err;
+  leave(k, true);
+  sim_worker *before = k->before;
+  sim_network_revive(k->world->network, k->place);
+  if (sim_worker_start(k->world, k->place, &err) != CLV_OK) abort();
+  k->before = before;
+  k->life = before->life + 1;
+  k->incarnation.bytes[1] = (uint8_t)k->life;
+}
+
 uint64_t sim_worker_due(sim_worker *k) {
   if (!k->node || !k->open || k->dead) return UINT64_MAX;
   uint64_t due = clv_node_due(k->node);
@@ -263,10 +275,13 @@ void sim_worker_stop(sim_worker *k) {
   sim_worker_close(k);
   clv_node_free(k->node); /* its work ends first */
   k->node = NULL;
+  if (k->before) sim_worker_stop(k->before);
 }
 
 /* What is charged to its pool when node and links have gone are tensors that somebody holds. */
 void sim_worker_free(sim_worker *k, char *text, size_t len) {
+  if (k->before) sim_worker_free(k->before, text, len);
+  free(k->before);
   if (!k->pool) return;
   sim_pool_left(k->pool, k->name, text, len);
   clv_pool_unref(k->pool);

@@ -64,7 +64,7 @@ void sim_world_pause(void *world) {
 /* ---- work that takes time -------------------------------------------------------------------- */
 
 typedef struct started {
-  sim_worker *at;
+  clv_session_node *at;
   clv_work *work;
 } started;
 
@@ -72,7 +72,7 @@ static void end_work(void *user) {
   started *s = user;
   clv_err why;
   clv_code code = clv_work_compute(s->work, &why);
-  clv_node_work_ended(s->at->node, s->work, code, &why);
+  clv_node_work_ended(s->at, s->work, code, &why);
   free(s);
 }
 
@@ -82,7 +82,7 @@ static void start_work(void *user, clv_work *work) {
   clv_err err;
   started *s;
   if (clv_alloc(1, sizeof *s, &s, &err) != CLV_OK) abort();
-  *s = (started){k, work};
+  *s = (started){k->node, work};
   sim_network_at(n, sim_network_now(n) + sim_network_delay(n), end_work, s);
 }
 
@@ -152,12 +152,15 @@ static clv_code open_link(void *user, const char *worker, const clv_link_options
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
+static void start_again(void *user) { sim_worker_restart(user); }
+
 static void strike(void *user) {
   sim_world *w = user;
   const sim_fault *f = &w->weather.fault;
   if (f->kind == SIM_KILL) {
     w->workers[f->a].dead = true;
     sim_network_kill(w->network, f->a);
+    sim_network_at(w->network, f->back, start_again, &w->workers[f->a]);
     w->fault_came = true;
   } else {
     w->fault_came = sim_network_cut(w->network, f->a, f->b, f->lane) > 0;
@@ -165,29 +168,11 @@ static void strike(void *user) {
   if (w->weather.trace) printf("%12.6f ms  the fault\n", (double)sim_network_now(w->network) / 1e6);
 }
 
-/* Unless another session has been opened meanwhile. */
-static void close_worker(void *user) {
-  sim_worker *k = user;
-  if (k->abandoned) sim_worker_close(k);
-}
+static void close_worker(void *user) { sim_worker_close(user); }
 
 void sim_world_close_soon(sim_world *w, sim_worker *k) {
   sim_network_at(w->network, sim_network_now(w->network) + sim_below(&w->random, TICK_MS) * MS,
                  close_worker, k);
-}
-
-const char *sim_world_mend(void *world) {
-  sim_world *w = world;
-  const sim_fault *f = &w->weather.fault;
-  sim_worker *k = &w->workers[f->a];
-  if (!f->kind || !w->fault_came) return NULL;
-  if (k->dead) {
-    k->dead = false;
-    sim_network_revive(w->network, f->a);
-    sim_worker_stop(k);
-    k->incarnation.bytes[1]++;
-  }
-  return k->name;
 }
 
 /* ---- its life -------------------------------------------------------------------------------- */
@@ -244,18 +229,27 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
   if (status == CLEAVE_OK) {
     config->limits.credit_bytes = w->weather.credit;
     status = api_open_in(&world, config, &o, ret, error);
-    if (status == CLEAVE_OK) w->workers[0].node = (*ret)->node;
+    if (status == CLEAVE_OK) {
+      w->runtime = *ret;
+      w->workers[0].node = (*ret)->node;
+    }
   }
   return status;
 }
 
-void sim_world_settle(sim_world *w, cleave_runtime *rt, char *text, size_t len) {
+void sim_world_wait_for_notice(void *world) {
+  sim_world *w = world;
+  clv_session_node *node = w->runtime->node;
   uint64_t until = sim_network_now(w->network) + (NEWS_MS + 3 * LEASE_MS) * MS;
   while (sim_network_now(w->network) < until) {
-    clv_node_unkick(rt->node);
-    clv_node_poll(rt->node);
-    sim_world_step(w, CLV_MIN(until, clv_node_due(rt->node)));
+    clv_node_unkick(node);
+    clv_node_poll(node);
+    sim_world_step(w, CLV_MIN(until, clv_node_due(node)));
   }
+}
+
+void sim_world_settle(sim_world *w, char *text, size_t len) {
+  sim_world_wait_for_notice(w);
   text[0] = '\0';
   for (uint32_t i = 1; i < SIM_PLACES && !text[0]; i++) sim_worker_holds(&w->workers[i], text, len);
 }

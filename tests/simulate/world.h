@@ -18,6 +18,7 @@ typedef struct sim_fault {
   sim_fault_kind kind;
   uint32_t a, b, lane; /* SIM_KILL: worker a */
   uint64_t at;         /* ns */
+  uint64_t back;       /* SIM_KILL: ns, when it is started again */
 } sim_fault;
 
 typedef struct sim_weather {
@@ -37,12 +38,11 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
 clv_clock sim_world_clock(sim_world *w);
 /* Some time goes by, in which the program does not wait. For sim_stand.between. */
 void sim_world_pause(void *world);
-/* The worker that the fault has hit is there again, if it has died: its name, or NULL. For
- * sim_stand.mend. */
-const char *sim_world_mend(void *world);
+/* For as long as notice of a loss takes. For sim_stand.settle. */
+void sim_world_wait_for_notice(void *world);
 /* For as long as notice of a loss takes, and the leases of what is lost with it; then what a
  * worker still holds, or "". */
-void sim_world_settle(sim_world *w, cleave_runtime *runtime, char *text, size_t len);
+void sim_world_settle(sim_world *w, char *text, size_t len);
 /* After the runtime was closed. The same of tensors that are held after the nodes have gone. */
 void sim_world_free(sim_world *w, char *text, size_t len);
 /* The same of a pool that nobody uses any more. */

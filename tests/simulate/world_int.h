@@ -20,8 +20,10 @@ typedef struct sim_worker {
   clv_session_node *node; /* at place 0: the master's, while it is open */
   clv_lane_acceptor acceptor;
   clv_link *master, *in[SIM_PLACES], *out[SIM_PLACES];
-  bool open, dead, abandoned; /* its master is gone */
-  uint64_t busy_until;        /* its node computes */
+  bool open, dead;
+  uint64_t busy_until;       /* its node computes */
+  uint32_t life;             /* how often it has been started again */
+  struct sim_worker *before; /* an earlier session of it, or life */
 } sim_worker;
 
 struct sim_world {
@@ -30,6 +32,7 @@ struct sim_world {
   sim_worker workers[SIM_PLACES]; /* 0: the master, of which nothing else is here */
   sim_random random;
   uint64_t ids;
+  cleave_runtime *runtime; /* while it is open */
   bool fault_came;
   bool work_takes_time;
 };
@@ -48,6 +51,8 @@ clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link
 void sim_world_close_soon(sim_world *w, sim_worker *k);
 
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err);
+/* After it has died: another process at its place. */
+void sim_worker_restart(sim_worker *k);
 /* A method of the service, by the master. */
 clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *request,
                          clv_bytes *reply, clv_err *err);

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/simulate/program_int.h"
+
+/* ---- futures --------------------------------------------------------------------------------- *
+ *
+ * Of what blocks a program takes the other form now and then, with a callback. */
+
+static bool by_future(program *p) { return sim_below(&p->forms, 3) == 0; }
+
+static void count(void *user, cleave_future future, const cleave_error *error) {
+  (void)future, (void)error;
+  ++*(int *)user;
+}
+
+/* What the future of something that has begun ends with. */
+static cleave_status end_of(program *p, cleave_status begun, cleave_future f) {
+  int calls = 0;
+  if (begun != CLEAVE_OK) return begun;
+  cleave_status status = cleave_future_then(p->rt, f, count, &calls, &p->error);
+  if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->error);
+  if (calls == 1) return status;
+  snprintf(p->error.text, sizeof p->error.text, "its callback was called %d times", calls);
+  return CLEAVE_INTERNAL;
+}
+
+static cleave_status tensor_of(program *p, cleave_status begun, cleave_future f) {
+  cleave_status status = end_of(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->tensor, &p->error);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+/* One that is given up on the way changes nothing. */
+cleave_status to_here(program *p, cleave_reference from) {
+  cleave_future f = {0}, given_up = {0};
+  bool gives_up = sim_below(&p->forms, 2);
+  if (!by_future(p)) return cleave_to_here(p->rt, from, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->error);
+  if (gives_up && cleave_to_here_async(p->rt, from, 0, &given_up, NULL) == CLEAVE_OK) {
+    (void)cleave_future_cancel(p->rt, given_up, NULL);
+    (void)cleave_future_release(p->rt, given_up, NULL);
+  }
+  return tensor_of(p, begun, f);
+}
+
+cleave_status fetch_of(program *p, cleave_kept from) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->error);
+  return tensor_of(p, begun, f);
+}
+
+cleave_status weight_of(program *p, cleave_module *m, const char *name) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error);
+  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->error);
+  return tensor_of(p, begun, f);
+}
+
+cleave_status closed(program *p, cleave_context c) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_context_close(p->rt, c, 0, &p->error);
+  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c, cleave_stepped *ret) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->error);
+  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_stepped(p->rt, f, ret, &p->error);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
+                     const cleave_backward_options *o) {
+  cleave_future f = {0};
+  if (!by_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->error);
+  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->error);
+  cleave_status status = end_of(p, begun, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return status;
+}
+
+/* ---- what is given up ------------------------------------------------------------------------ */
+
+/* Some time later, or never; then it is said of the future that it is done, once. */
+static cleave_status stop(program *p, cleave_future f) {
+  int calls = 0;
+  cleave_status status = cleave_future_then(p->rt, f, count, &calls, &p->error);
+  for (uint32_t left = sim_below(&p->forms, 3); left > 0 && p->stand->between; left--)
+    p->stand->between(p->stand->user);
+  if (status == CLEAVE_OK) status = cleave_future_cancel(p->rt, f, &p->error);
+  cleave_status end = cleave_future_wait(p->rt, f, 0, &p->error);
+  if (status != CLEAVE_OK || end == CLEAVE_CANCELLED) end = status;
+  if (calls == 1) return end;
+  snprintf(p->error.text, sizeof p->error.text, "its callback was called %d times", calls);
+  return CLEAVE_INTERNAL;
+}
+
+static cleave_status give_up(program *p, cleave_status begun, cleave_future f) {
+  if (begun == CLEAVE_OK) begun = stop(p, f);
+  if (f.id) (void)cleave_future_release(p->rt, f, NULL);
+  return begun;
+}
+
+/* Reading, which changes nothing, whatever becomes of it. */
+static void give_up_reading(program *p, scope *s) {
+  cleave_future f = {0};
+  int i = (int)below(p, VALUES), module = (int)below(p, (uint32_t)p->n_stages);
+  stage *m = &p->stages[module];
+  const char *name = cleave_module_weight(m->module, 0);
+  bool weight = one_in(p, 2) && name;
+  if (!weight && (i >= s->n || s->values[i].released)) return;
+  if (!weight && !s->values[i].ref.id) {
+    skip(p, "given up");
+    return;
+  }
+  begin(p);
+  cleave_status status = weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->error)
+                                : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->error);
+  status = give_up(p, status, f);
+  if (weight) m->placed |= status == CLEAVE_OK; /* the first use takes it there */
+  uint32_t needs = weight ? bit(m->place) : s->needs;
+  done(p, status, needs, weight ? m->stands : s->stands, "c%d: reading %s given up",
+       number_of(p, s), weight ? "a weight" : "a value");
+  anybody(p);
+}
+
+/* A backward that has begun goes on, one that waits for it never begins: the call of its root may
+ * have its backward later. */
+static cleave_status of_two(program *p, const scope *s, bool second, cleave_future f[2]) {
+  const cleave_backward_options o = {.size = sizeof o, .retain = true};
+  for (int i = 0; i < 2; i++) {
+    const cleave_reference *root = &s->losses[s->n_losses - 1 - i].ref;
+    cleave_status begun = cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->error);
+    if (begun != CLEAVE_OK) return begun;
+  }
+  if (second) (void)cleave_future_cancel(p->rt, f[1], NULL);
+  cleave_status first = second ? end_of(p, CLEAVE_OK, f[0]) : stop(p, f[0]);
+  if (first != CLEAVE_OK) return first;
+  cleave_status last = cleave_future_wait(p->rt, f[1], 0, &p->error);
+  if (second && last == CLEAVE_OK) return CLEAVE_INTERNAL;
+  return second && last == CLEAVE_CANCELLED ? CLEAVE_OK : last;
+}
+
+static void give_up_backward(program *p, scope *s) {
+  cleave_future f[2] = {{0}};
+  bool second = one_in(p, 2);
+  if (s->old || s->evaluation) return;
+  while (s->n_losses < 2 && s->n + 3 <= VALUES) do_loss(p, s);
+  if (s->n_losses < 2) return;
+  s->passed = true;
+  if (!s->made || !s->losses[s->n_losses - 1].ref.id || !s->losses[s->n_losses - 2].ref.id) {
+    skip(p, "backward given up");
+  } else {
+    begin(p);
+    cleave_status status = of_two(p, s, second, f);
+    done(p, status, s->needs, s->stands, "c%d: of two backwards the %s is given up",
+         number_of(p, s), second ? "second" : "first");
+  }
+  for (int i = 0; i < 2; i++)
+    if (f[i].id) (void)cleave_future_release(p->rt, f[i], NULL);
+  read_gradients(p, s);
+}
+
+/* A step that has begun is taken, and heard of by who reads what it changes. */
+static void give_up_step(program *p, scope *s) {
+  cleave_future f = {0};
+  int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
+  if (!p->n_optimizers || !s->passed) return;
+  steps(p, s, o);
+  if (!s->made) {
+    skip(p, "step given up");
+    return;
+  }
+  begin(p);
+  cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->error);
+  status = give_up(p, status, f);
+  done(p, status, s->needs, s->stands, "c%d: step of optimizer %d, given up", number_of(p, s), o);
+  anybody(p);
+}
+
+void do_cancel(program *p, scope *s) {
+  static void (*const all[])(program *, scope *) = {give_up_reading, give_up_reading,
+                                                    give_up_backward, give_up_step};
+  all[below(p, CLV_COUNT(all))](p, s);
+}
