@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda: the backend for NVIDIA's devices, and the one table through which it uses NVIDIA's runtime
+ * and libraries.
+ *
+ * Nothing above that table includes a header of the toolkit, so all of the backend but the table's
+ * real filling (kernels/cuda/nvidia) is built on any machine. The tests fill the table with a
+ * simulated device. A table is constant and lives as long as the process.
+ *
+ * Order: what takes a stream is only asked for, and done in the order of the stream; functions
+ * called `finish` wait. Nothing else waits for a device, and nothing uses the default stream.
+ *
+ * Threads: the table's functions may be called from any thread. A backend opened from it is used
+ * by one thread at a time.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_H
+#define CLEAVE_KERNELS_CUDA_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct clv_cuda_stream clv_cuda_stream;
+typedef struct clv_cuda_event clv_cuda_event;
+typedef struct clv_cuda_graph clv_cuda_graph; /* launches that were captured */
+typedef struct clv_cuda_matmul clv_cuda_matmul;
+typedef struct clv_cuda_conv clv_cuda_conv;
+
+typedef struct clv_cuda_info {
+  char name[64];            /* "NVIDIA H200" */
+  char libraries[128];      /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0": what is loaded */
+  int capability;           /* 90: compute capability 9.0 */
+  int multiprocessors;
+  size_t memory_bytes;
+} clv_cuda_info;
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* One kernel over grid[0] x grid[1] blocks of `block` threads. Arguments are as cudaLaunchKernel
+ * takes them; `call` unpacks them for a kernel that was compiled for the host, and is NULL where it
+ * was compiled for a device. */
+typedef struct clv_cuda_launch {
+  const char *name;
+  const void *kernel;
+  void (*call)(void *const *args);
+  unsigned grid[2], block;
+  size_t shared_bytes;
+  int n_args;
+  void *const *args;
+  const bool *is_pointer; /* [n_args] */
+} clv_cuda_launch;
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then what `after` says. D is
+ * m x n with leading dimension ldd, op(A) m x k, op(B) k x n. `batch` such products lie
+ * stride_a, stride_b, stride_d elements apart. f32 throughout; tf32 allows its rounding. */
+typedef enum clv_cuda_after {
+  CLV_CUDA_AFTER_NOTHING,
+  CLV_CUDA_AFTER_BIAS,      /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
+  CLV_CUDA_AFTER_BIAS_RELU, /* CUBLASLT_EPILOGUE_RELU_BIAS */
+} clv_cuda_after;
+
+typedef struct clv_cuda_matmul_desc {
+  bool a_t, b_t; /* op is the transpose */
+  int64_t m, n, k, lda, ldb, ldd;
+  int64_t batch, stride_a, stride_b, stride_d; /* batch 1: strides are not read */
+  float beta;                                  /* 0 (D is not read) or 1 */
+  clv_cuda_after after;
+  bool tf32;
+} clv_cuda_matmul_desc;
+
+/* ---- convolutions ---------------------------------------------------------------------------- */
+
+typedef enum clv_cuda_pass {
+  CLV_CUDA_FORWARD,     /* y from x and w */
+  CLV_CUDA_GRAD_INPUT,  /* x from y and w */
+  CLV_CUDA_GRAD_WEIGHT, /* w from x and y; beta 0 or 1 */
+} clv_cuda_pass;
+
+/* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow], all
+ * row-major f32. */
+typedef struct clv_cuda_conv_desc {
+  clv_cuda_pass pass;
+  clv_window window;
+  int64_t groups;
+  float beta;
+  bool tf32;
+} clv_cuda_conv_desc;
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+enum { CLV_VENDOR_ABI = 1 };
+
+typedef struct clv_vendor {
+  uint32_t abi, size; /* CLV_VENDOR_ABI, sizeof(clv_vendor) */
+  const char *name;   /* "cuda", or "cuda-sim" of the tests */
+
+  clv_code (*count)(int *ret, clv_err *err); /* CLV_UNAVAILABLE: why there is none */
+  clv_code (*describe)(int device, clv_cuda_info *ret, clv_err *err);
+
+  /* Device memory in the order of a stream, contents undefined, on 256 bytes. CLV_EXHAUSTED: there
+   * is not so much. */
+  clv_code (*take)(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err);
+  void (*give)(clv_cuda_stream *s, void *p);
+  clv_code (*memory)(int device, size_t *ret_free, size_t *ret_total, clv_err *err);
+  clv_code (*host_take)(size_t bytes, void **ret, clv_err *err); /* page-locked, zeroed */
+  void (*host_give)(void *p);
+
+  /* The host's memory must be page-locked, and stay as it is until the copy is done. */
+  clv_code (*put)(clv_cuda_stream *s, void *dst, const void *host, size_t bytes, clv_err *err);
+  clv_code (*get)(clv_cuda_stream *s, void *host, const void *src, size_t bytes, clv_err *err);
+  clv_code (*copy)(clv_cuda_stream *s, void *dst, const void *src, size_t bytes, clv_err *err);
+  clv_code (*copy_peer)(clv_cuda_stream *s, void *dst, int dst_device, const void *src,
+                        int src_device, size_t bytes, clv_err *err);
+  clv_code (*fill)(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err);
+
+  clv_code (*stream_new)(int device, bool urgent, clv_cuda_stream **ret, clv_err *err);
+  void (*stream_free)(clv_cuda_stream *s); /* waits for it */
+  clv_code (*stream_finish)(clv_cuda_stream *s, clv_err *err);
+  clv_code (*event_new)(int device, bool timed, clv_cuda_event **ret, clv_err *err);
+  void (*event_free)(clv_cuda_event *e);
+  clv_code (*event_record)(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err);
+  clv_code (*event_done)(clv_cuda_event *e, bool *ret, clv_err *err);
+  clv_code (*event_finish)(clv_cuda_event *e, clv_err *err);
+  clv_code (*event_ms)(clv_cuda_event *begin, clv_cuda_event *end, double *ret, clv_err *err);
+  clv_code (*stream_wait)(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err);
+
+  clv_code (*launch)(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err);
+  clv_code (*capture_begin)(clv_cuda_stream *s, clv_err *err);
+  clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, clv_err *err);
+  clv_code (*graph_launch)(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err);
+  void (*graph_free)(clv_cuda_graph *g);
+
+  /* A product is chosen once, by its description alone and never by timing. *ret_workspace: what
+   * the caller lends it, on 256 bytes. bias: m values, or NULL. */
+  clv_code (*matmul_new)(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
+                         size_t *ret_workspace, clv_err *err);
+  void (*matmul_free)(clv_cuda_matmul *m);
+  clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+                     const float *bias, float *d, void *workspace, clv_err *err);
+
+  /* CLV_UNIMPLEMENTED: there is no cuDNN, or it has no engine for this one. */
+  clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
+                       size_t *ret_workspace, clv_err *err);
+  void (*conv_free)(clv_cuda_conv *c);
+  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
+                   void *workspace, clv_err *err);
+} clv_vendor;
+
+/* ---- the backend ----------------------------------------------------------------------------- */
+
+/* A backend on one device of the table, with a stream and memory of its own: named as the table,
+ * its device "cuda:0". The caller frees it, after all that was made with it.
+ * CLV_PRECONDITION: the table is of another version; CLV_UNAVAILABLE: no such device. */
+clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret,
+                       clv_err *err) CLV_USE_RESULT;
+void clv_cuda_close(clv_backend *b); /* takes NULL */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
