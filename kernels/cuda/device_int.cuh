@@ -204,17 +204,24 @@ static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
   atomicMax(&f->place, ~(unsigned long long)place);
 }
 
+/* What a note says beside place and value. */
+struct gpu_refusal {
+  int32_t op;
+  uint32_t layer;
+  int64_t limit, per_sample;
+};
+
 /* By one thread, after the launch that may have refused some of `values`. */
 template <typename Value>
-static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, int32_t op, int64_t limit,
-                                int64_t per_sample) {
+static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const gpu_refusal &r) {
   if (f->noted || !f->place) return;
   f->noted = true;
-  f->op = op;
+  f->op = r.op;
+  f->layer = r.layer;
   f->at = ~f->place;
   f->value = static_cast<double>(values[f->at]);
-  f->limit = limit;
-  f->per_sample = per_sample;
+  f->limit = r.limit;
+  f->per_sample = r.per_sample;
 }
 
 #endif

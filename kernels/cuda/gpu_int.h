@@ -24,26 +24,40 @@ extern "C" {
 typedef struct clv_gpu_fault {
   unsigned long long place; /* ~ of the least index of a value that was refused */
   bool noted;
-  int32_t op;  /* clv_op */
-  uint64_t at; /* index among the op's values */
+  int32_t op;     /* clv_op */
+  uint32_t layer; /* key.layer of the call */
+  uint64_t at;    /* index among the op's values */
   double value;
   int64_t limit, per_sample; /* what the op's text needs */
 } clv_gpu_fault;
+
+/* Page-locked memory of the host, through which everything goes in and out. */
+enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 1 << 20 };
+typedef struct gpu_slot {
+  void *host;
+  clv_cuda_event *free; /* its last copy is done */
+} gpu_slot;
 
 /* One device, opened. */
 typedef struct clv_gpu {
   const clv_vendor *vendor;
   int device;
   clv_cuda_stream *stream; /* all kernels, in the order of the plan */
-  clv_gpu_fault *fault;    /* device memory */
+  gpu_slot slots[GPU_SLOTS];
+  int next_slot;
+  clv_gpu_fault *fault; /* device memory */
+  double *sums;         /* device memory: GPU_SUMS results, and parts behind them */
+  clv_err failed;       /* of what cannot report it itself; told by finish */
   clv_cuda_info info;
-  clv_backend backend; /* its `own` is this */
-  char name[16];       /* "cuda:0" */
+  char name[16], isa[16]; /* "cuda:0", "sm_90" */
+  clv_backend backend;    /* its `own` is this */
 } clv_gpu;
+
+enum { GPU_SUMS = 64 };
 
 /* ---- kernels (backend.c) --------------------------------------------------------------------- */
 
-enum { GPU_PRODUCTS = 4 };
+enum { GPU_PRODUCTS = 12 };
 
 typedef struct gpu_kernel {
   clv_ref_kernel r; /* first: what the op's row is asked with; a clv_kernel is a gpu_kernel */
@@ -70,12 +84,17 @@ typedef struct gpu_op {
   extern const gpu_op clv_gpu_op_##name;                       \
   const gpu_op clv_gpu_op_##name
 
-/* Product i of k: its workspace and its place. */
+/* Makes product i of k; its workspace is at the beginning of scratch, as those of the others. */
 clv_code clv_gpu_product(gpu_kernel *k, int i, const clv_cuda_matmul_desc *d,
                          clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_multiply(gpu_kernel *k, int i, const clv_kernel_args *a, const float *x,
-                          const float *y, const float *bias, float *out,
-                          clv_err *err) CLV_USE_RESULT;
+/* The matrices of product i; beta: 0 or 1. */
+typedef struct gpu_factors {
+  const float *a, *b, *bias;
+  float beta;
+  float *d;
+} gpu_factors;
+clv_code clv_gpu_multiply(const gpu_kernel *k, int i, const gpu_factors *f,
+                          const clv_kernel_args *a, clv_err *err) CLV_USE_RESULT;
 
 /* What of scratch is left behind the products' workspace. */
 static inline void *gpu_scratch(const gpu_kernel *k, const clv_kernel_args *a) {
@@ -115,14 +134,26 @@ clv_code clv_gpu_channel_sums(clv_gpu *g, const gpu_sums *s, const float *x, voi
 clv_code clv_gpu_square_sum(clv_gpu *g, const float *x, size_t n, void *parts, double *ret,
                             clv_err *err) CLV_USE_RESULT;
 
-/* ---- whole buffers (pointwise.cu, steps.cu) -------------------------------------------------- */
+/* ---- to the host and back (staging.c) -------------------------------------------------------- */
+
+clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) CLV_USE_RESULT;
+void clv_gpu_close_slots(clv_gpu *g);
+clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                     clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
+                     clv_err *err) CLV_USE_RESULT;
+
+/* Waits for the stream; see clv_backend_memory. */
+clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
+
+/* ---- whole buffers (pointwise.c, steps.cu) -------------------------------------------------- */
 
 /* dst += src over n values. */
 clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
-                      float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n,
-                      clv_err *err) CLV_USE_RESULT;
+                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                      size_t n_runs, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -7,9 +7,9 @@
 /* The mean of what the parts are of, over n; and the first value that was refused, if one was. */
 template <typename Value>
 static __global__ void put_mean(gpu_sums s, const gpu_pair *parts, double n, float *out,
-                                clv_gpu_fault *f, const Value *values, int32_t op, int64_t limit) {
+                                clv_gpu_fault *f, const Value *values, gpu_refusal r) {
   *out = static_cast<float>(gpu_total(s, parts, 0).first / n);
-  gpu_note(f, values, op, limit, 1);
+  gpu_note(f, values, r);
 }
 
 /* ---- a class for each sample ----------------------------------------------------------------- */
@@ -52,8 +52,8 @@ clv_code clv_gpu_class_loss(clv_gpu *g, const gpu_classes *c, const float *x, co
                      *c, x, label, terms, g->fault));
   CLV_TRY(gpu_parts(g, &s, double_term{terms}, parts, err));
   return gpu_launch(g, 1, 1, err, put_mean<int64_t>, s, static_cast<const gpu_pair *>(parts),
-                    static_cast<double>(c->rows), out, g->fault, label, c->op,
-                    static_cast<int64_t>(c->classes));
+                    static_cast<double>(c->rows), out, g->fault, label,
+                    gpu_refusal{c->op, c->layer, static_cast<int64_t>(c->classes), 1});
 }
 
 static __global__ void class_back(gpu_classes c, const float *xs, const int64_t *label,
@@ -120,11 +120,11 @@ struct loss_term {
 
 template <typename Loss>
 static clv_code mean_loss(clv_gpu *g, int32_t op, const float *x, const float *t, size_t n,
-                          void *parts, float *out, clv_err *err) {
+                          void *parts, float *out, uint32_t layer, clv_err *err) {
   gpu_sums s = gpu_sums_of(1, 1, n);
   CLV_TRY(gpu_parts(g, &s, loss_term<Loss>{x, t, g->fault}, parts, err));
   return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const gpu_pair *>(parts),
-                    static_cast<double>(n), out, g->fault, x, op, static_cast<int64_t>(0));
+                    static_cast<double>(n), out, g->fault, x, gpu_refusal{op, layer, 0, 1});
 }
 
 template <typename Loss>
@@ -140,8 +140,8 @@ static __global__ void mean_back(const float *xs, const float *ts, size_t n, con
 
 #define MEAN_LOSS(name, NAME)                                                                    \
   clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,     \
-                          float *out, clv_err *err) {                                            \
-    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, parts, out, err);                          \
+                          float *out, uint32_t layer, clv_err *err) {                            \
+    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, parts, out, layer, err);                   \
   }                                                                                              \
   clv_code clv_gpu_##name##_back(clv_gpu *g, const float *x, const float *t, size_t n,           \
                                  const float *dout, float *dx, float *dt, clv_err *err) {        \

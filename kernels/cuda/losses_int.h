@@ -18,6 +18,7 @@ typedef struct gpu_classes {
   size_t rows, classes;
   bool log_of;
   int32_t op;
+  uint32_t layer;
 } gpu_classes;
 
 clv_code clv_gpu_class_loss(clv_gpu *g, const gpu_classes *c, const float *x, const int64_t *label,
@@ -29,7 +30,7 @@ clv_code clv_gpu_class_loss_back(clv_gpu *g, const gpu_classes *c, const float *
 /* out = the mean over n values of the op's term; parts: gpu_sums_of(1, 1, n). bce refuses a value
  * outside 0..1. */
 typedef clv_code gpu_mean_loss(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,
-                               float *out, clv_err *err);
+                               float *out, uint32_t layer, clv_err *err);
 gpu_mean_loss clv_gpu_mse, clv_gpu_bce, clv_gpu_bce_with_logits;
 
 /* dx and dt, each unless it is NULL. */
