@@ -11,11 +11,11 @@
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-#define CUDA_OP(name) extern const gpu_op clv_gpu_op_##name;
+#define CUDA_OP(name) extern const cuda_op clv_gpu_op_##name;
 #include "cuda_ops.def"
 #undef CUDA_OP
 
-static const gpu_op *const ops[CLV_OP_COUNT] = {
+static const cuda_op *const ops[CLV_OP_COUNT] = {
 #define CUDA_OP(name) [CLV_OP_NUMBER_##name] = &clv_gpu_op_##name,
 #include "cuda_ops.def"
 #undef CUDA_OP
@@ -24,7 +24,7 @@ static const gpu_op *const ops[CLV_OP_COUNT] = {
 static bool cuda_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && ops[op]; }
 
 static void kernel_free(clv_kernel *base) {
-  gpu_kernel *k = gpu_kernel_of(base);
+  cuda_kernel *k = gpu_kernel_of(base);
   for (int i = 0; i < GPU_PRODUCTS; i++)
     if (k->product[i]) k->gpu->vendor->matmul_free(k->product[i]);
   for (size_t i = 0; i < CLV_COUNT(k->conv); i++)
@@ -32,7 +32,7 @@ static void kernel_free(clv_kernel *base) {
   free(k);
 }
 
-clv_code clv_gpu_product(gpu_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
+clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
   size_t workspace = 0;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
   CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, d, &k->product[i], &workspace, err));
@@ -40,7 +40,7 @@ clv_code clv_gpu_product(gpu_kernel *k, int i, const clv_cuda_matmul_desc *d, cl
   return CLV_OK;
 }
 
-clv_code clv_gpu_multiply(const gpu_kernel *k, int i, const gpu_factors *f,
+clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
                           const clv_kernel_args *a, clv_err *err) {
   if (!k->product[i]) return CLV_OK;
   return k->gpu->vendor->matmul(k->gpu->stream, k->product[i], f->a, f->b, f->bias, f->beta, f->d,
@@ -48,7 +48,7 @@ clv_code clv_gpu_multiply(const gpu_kernel *k, int i, const gpu_factors *f,
 }
 
 /* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
-static void describe(gpu_kernel *k, const clv_op_def *row, const gpu_op *op) {
+static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;
   bool dx = false, dw = d->need_dw && (op->backward_weight || row->fused);
   clv_kernel *b = &k->r.base;
@@ -70,7 +70,7 @@ static void describe(gpu_kernel *k, const clv_op_def *row, const gpu_op *op) {
 static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                              clv_err *err) {
   const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
-  gpu_kernel *k;
+  cuda_kernel *k;
   size_t n_in, n_out;
   if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
@@ -79,7 +79,7 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (gpu_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out}, .gpu = b->own};
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out}, .gpu = b->own};
   describe(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
   if (code != CLV_OK)
@@ -214,7 +214,7 @@ static void name_backend(clv_gpu *g) {
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
-  const gpu_sums sums = gpu_sums_of(1, 1, SIZE_MAX / 2);
+  const cuda_sums sums = gpu_sums_of(1, 1, SIZE_MAX / 2);
   void *p;
   CLV_TRY(clv_gpu_open_slots(g, err));
   CLV_TRY(memory_take(&g->backend, sizeof *g->fault, &p, err));

@@ -2,7 +2,7 @@
 #include "kernels/cuda/conv_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static __global__ void to_columns(gpu_columns c, const float *x, float *columns, size_t n) {
+static __global__ void to_columns(cuda_columns c, const float *x, float *columns, size_t n) {
   const clv_window &s = c.window;
   int64_t taps = s.kernel[0] * s.kernel[1], image = s.oh * s.ow;
   GPU_FOR(p, n) {
@@ -17,7 +17,7 @@ static __global__ void to_columns(gpu_columns c, const float *x, float *columns,
   }
 }
 
-clv_code clv_gpu_to_columns(clv_gpu *g, const gpu_columns *c, const float *x, float *columns,
+clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, float *columns,
                             clv_err *err) {
   const clv_window *s = &c->window;
   size_t n =
@@ -25,7 +25,7 @@ clv_code clv_gpu_to_columns(clv_gpu *g, const gpu_columns *c, const float *x, fl
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, to_columns, *c, x, columns, n);
 }
 
-static __global__ void from_columns(gpu_columns c, const float *columns, float *x, size_t n) {
+static __global__ void from_columns(cuda_columns c, const float *columns, float *x, size_t n) {
   const clv_window &s = c.window;
   int64_t taps = s.kernel[0] * s.kernel[1], image = s.oh * s.ow;
   GPU_FOR(p, n) {
@@ -49,7 +49,7 @@ static __global__ void from_columns(gpu_columns c, const float *columns, float *
   }
 }
 
-clv_code clv_gpu_from_columns(clv_gpu *g, const gpu_columns *c, const float *columns, float *x,
+clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) {
   size_t n = c->samples * c->channels * static_cast<size_t>(c->window.h * c->window.w);
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, from_columns, *c, columns, x, n);

@@ -8,16 +8,16 @@
 
 enum { COLUMN_BYTES = 64 << 20 };
 
-typedef struct conv_site {
+typedef struct conv2d_site {
   clv_window s;
   int64_t groups, c, k;   /* channels in and out of one group */
   int64_t taps, image;    /* of a window; of an output */
   int64_t samples, parts; /* at a time, and how many times */
   size_t column_bytes;
-} conv_site;
+} conv2d_site;
 
-static conv_site conv_of(const gpu_kernel *k) {
-  conv_site v = {.s = clv_window_of(&k->r.d), .groups = k->r.d.attrs.groups};
+static conv2d_site conv_of(const cuda_kernel *k) {
+  conv2d_site v = {.s = clv_window_of(&k->r.d), .groups = k->r.d.attrs.groups};
   v.c = v.s.c / v.groups;
   v.k = v.s.k / v.groups;
   v.taps = v.s.kernel[0] * v.s.kernel[1];
@@ -32,49 +32,49 @@ static conv_site conv_of(const gpu_kernel *k) {
 
 /* ---- written out ----------------------------------------------------------------------------- */
 
-static gpu_columns columns_of(const conv_site *v) {
-  return (gpu_columns){.window = v->s,
-                       .samples = (size_t)v->samples,
-                       .channels = (size_t)v->c,
-                       .stride = (size_t)(v->s.c * v->s.h * v->s.w)};
+static cuda_columns columns_of(const conv2d_site *v) {
+  return (cuda_columns){.window = v->s,
+                        .samples = (size_t)v->samples,
+                        .channels = (size_t)v->c,
+                        .stride = (size_t)(v->s.c * v->s.h * v->s.w)};
 }
 
 /* Where samples `part` of group `group` begin. */
-static size_t input_at(const conv_site *v, int64_t part, int64_t group) {
+static size_t input_at(const conv2d_site *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.c + group * v->c) * v->s.h * v->s.w);
 }
-static size_t output_at(const conv_site *v, int64_t part, int64_t group) {
+static size_t output_at(const conv2d_site *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.k + group * v->k) * v->image);
 }
-static size_t weights_at(const conv_site *v, int64_t group) {
+static size_t weights_at(const conv2d_site *v, int64_t group) {
   return (size_t)(group * v->k * v->c * v->taps);
 }
 
-static clv_code forward_columns(const gpu_kernel *k, const clv_kernel_args *a, const conv_site *v,
-                                clv_err *err) {
-  gpu_columns c = columns_of(v);
+static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
+                                const conv2d_site *v, clv_err *err) {
+  cuda_columns c = columns_of(v);
   float *columns = gpu_scratch(k, a);
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
     CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)a->in[0] + input_at(v, part, group),
                                columns, err));
-    gpu_factors f = {.a = columns,
-                     .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
-                     .d = (float *)a->out + output_at(v, part, group)};
+    cuda_factors f = {.a = columns,
+                      .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
+                      .d = (float *)a->out + output_at(v, part, group)};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   return CLV_OK;
 }
 
-static clv_code input_columns(const gpu_kernel *k, const clv_kernel_args *a, const conv_site *v,
+static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                               clv_err *err) {
-  gpu_columns c = columns_of(v);
+  cuda_columns c = columns_of(v);
   float *columns = gpu_scratch(k, a);
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    gpu_factors f = {.a = (const float *)a->dout + output_at(v, part, group),
-                     .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
-                     .d = columns};
+    cuda_factors f = {.a = (const float *)a->dout + output_at(v, part, group),
+                      .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
+                      .d = columns};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
     CLV_TRY(clv_gpu_from_columns(k->gpu, &c, columns, (float *)a->din[0] + input_at(v, part, group),
                                  err));
@@ -83,16 +83,16 @@ static clv_code input_columns(const gpu_kernel *k, const clv_kernel_args *a, con
 }
 
 /* Samples are added one after the other, so that the sum has one order. */
-static clv_code weight_columns(const gpu_kernel *k, const clv_kernel_args *a, const conv_site *v,
+static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                                clv_err *err) {
-  gpu_columns c = columns_of(v);
+  cuda_columns c = columns_of(v);
   float *columns = gpu_scratch(k, a);
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
     CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)a->in[0] + input_at(v, part, group),
                                columns, err));
     for (int64_t n = 0; n < v->samples; n++) {
-      gpu_factors f = {
+      cuda_factors f = {
           .a = columns + n * v->c * v->taps * v->image,
           .b = (const float *)a->dout + output_at(v, part, group) + n * v->s.k * v->image,
           .beta = part || n || a->accumulate ? 1 : 0,
@@ -103,7 +103,8 @@ static clv_code weight_columns(const gpu_kernel *k, const clv_kernel_args *a, co
   return CLV_OK;
 }
 
-static clv_code open_columns(gpu_kernel *k, const conv_site *v, clv_cuda_pass pass, clv_err *err) {
+static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
+                             clv_err *err) {
   int64_t wide = v->c * v->taps, in = wide * v->image, out = v->s.k * v->image;
   const clv_cuda_matmul_desc products[] = {
       [CLV_CUDA_FORWARD] = {.m = v->image,
@@ -139,7 +140,7 @@ static clv_code open_columns(gpu_kernel *k, const conv_site *v, clv_cuda_pass pa
 
 /* ---- the op ---------------------------------------------------------------------------------- */
 
-static clv_code run(const gpu_kernel *k, clv_cuda_pass pass, const float *x, const float *w,
+static clv_code run(const cuda_kernel *k, clv_cuda_pass pass, const float *x, const float *w,
                     const float *y, bool accumulate, const clv_kernel_args *a, clv_err *err) {
   /* The table says which of the three a pass writes. */
   return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], (float *)(uintptr_t)x,
@@ -148,8 +149,8 @@ static clv_code run(const gpu_kernel *k, clv_cuda_pass pass, const float *x, con
 }
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  conv_site v = conv_of(k);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  conv2d_site v = conv_of(k);
   const float *w = a->param[CLV_SLOT_WEIGHT];
   CLV_TRY(k->conv[CLV_CUDA_FORWARD] ? run(k, CLV_CUDA_FORWARD, a->in[0], w, a->out, false, a, err)
                                     : forward_columns(k, a, &v, err));
@@ -159,20 +160,20 @@ static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 }
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  conv_site v = conv_of(k);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  conv2d_site v = conv_of(k);
   if (!k->conv[CLV_CUDA_GRAD_INPUT]) return input_columns(k, a, &v, err);
   return run(k, CLV_CUDA_GRAD_INPUT, a->din[0], a->param[CLV_SLOT_WEIGHT], a->dout, false, a, err);
 }
 
-static gpu_sums bias_sums(const conv_site *v) {
+static cuda_sums bias_sums(const conv2d_site *v) {
   return gpu_sums_of((size_t)v->s.n, (size_t)v->s.k, (size_t)v->image);
 }
 
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  conv_site v = conv_of(k);
-  gpu_sums sums = bias_sums(&v);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  conv2d_site v = conv_of(k);
+  cuda_sums sums = bias_sums(&v);
   CLV_TRY(k->conv[CLV_CUDA_GRAD_WEIGHT]
               ? run(k, CLV_CUDA_GRAD_WEIGHT, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->dout,
                     a->accumulate, a, err)
@@ -182,7 +183,7 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                               a->accumulate, err);
 }
 
-static clv_code open_pass(gpu_kernel *k, const conv_site *v, clv_cuda_pass pass,
+static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
                           size_t *ret_columns, clv_err *err) {
   clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups};
   size_t workspace = 0;
@@ -193,9 +194,9 @@ static clv_code open_pass(gpu_kernel *k, const conv_site *v, clv_cuda_pass pass,
   return open_columns(k, v, pass, err);
 }
 
-static clv_code conv_open(gpu_kernel *k, clv_err *err) {
-  conv_site v = conv_of(k);
-  gpu_sums sums = bias_sums(&v);
+static clv_code conv_open(cuda_kernel *k, clv_err *err) {
+  conv2d_site v = conv_of(k);
+  cuda_sums sums = bias_sums(&v);
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
   size_t columns = 0;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)

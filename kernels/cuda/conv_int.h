@@ -13,15 +13,15 @@ extern "C" {
 
 /* `samples` images with `channels` of each side by side, whose samples lie `stride` values apart:
  * what a window sees of them. columns [samples, channels * taps, oh * ow]. */
-typedef struct gpu_columns {
+typedef struct cuda_columns {
   clv_window window;
   size_t samples, channels, stride;
-} gpu_columns;
+} cuda_columns;
 
-clv_code clv_gpu_to_columns(clv_gpu *g, const gpu_columns *c, const float *x, float *columns,
+clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, float *columns,
                             clv_err *err) CLV_USE_RESULT;
 /* The sum of what each value of x was copied to. */
-clv_code clv_gpu_from_columns(clv_gpu *g, const gpu_columns *c, const float *columns, float *x,
+clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) CLV_USE_RESULT;
 /* y [n, channels, inner] += bias[channel] */
 clv_code clv_gpu_add_bias(clv_gpu *g, const float *bias, float *y, size_t n, size_t channels,

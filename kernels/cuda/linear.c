@@ -11,30 +11,30 @@ typedef struct linear_site {
   int64_t rows, in, out;
 } linear_site;
 
-static linear_site linear_of(const gpu_kernel *k) {
+static linear_site linear_of(const cuda_kernel *k) {
   int64_t in = k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
   return (linear_site){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
 }
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  gpu_factors f = {.a = a->param[CLV_SLOT_WEIGHT],
-                   .b = a->in[0],
-                   .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
-                   .d = a->out};
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_factors f = {.a = a->param[CLV_SLOT_WEIGHT],
+                    .b = a->in[0],
+                    .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
+                    .d = a->out};
   return clv_gpu_multiply(k, FORWARD, &f, a, err);
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  gpu_factors f = {.a = a->param[CLV_SLOT_WEIGHT], .b = a->dout, .d = a->din[0]};
+  cuda_factors f = {.a = a->param[CLV_SLOT_WEIGHT], .b = a->dout, .d = a->din[0]};
   return clv_gpu_multiply(gpu_kernel_of(base), GRAD_INPUT, &f, a, err);
 }
 
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   linear_site s = linear_of(k);
-  gpu_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
-  gpu_factors f = {
+  cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
+  cuda_factors f = {
       .a = a->in[0], .b = a->dout, .beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
@@ -42,7 +42,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
                               a->accumulate, err);
 }
 
-static clv_code linear_open(gpu_kernel *k, clv_err *err) {
+static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   linear_site s = linear_of(k);
   const clv_cuda_matmul_desc products[] = {
       [FORWARD] = {.a_t = true,
@@ -66,7 +66,7 @@ static clv_code linear_open(gpu_kernel *k, clv_err *err) {
                        .batch = 1},
   };
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
-  gpu_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
+  cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
     if (wanted[i]) CLV_TRY(clv_gpu_product(k, i, &products[i], err));
   k->r.base.scratch_bytes = k->workspace + (k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);

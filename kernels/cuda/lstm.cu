@@ -8,7 +8,7 @@ enum gate { GATE_I, GATE_F, GATE_G, GATE_O };
 
 static __device__ inline double squash(double x) { return 1 / (1 + exp(-x)); }
 
-static __global__ void cell(gpu_lstm l, size_t at, const float *bias_in, const float *bias_h) {
+static __global__ void cell(cuda_lstm l, size_t at, const float *bias_in, const float *bias_h) {
   GPU_FOR(p, l.n * l.h) {
     size_t j = p % l.h, row = p / l.h * l.t + at;
     float *gates = l.gates + row * 4 * l.h;
@@ -28,12 +28,12 @@ static __global__ void cell(gpu_lstm l, size_t at, const float *bias_in, const f
   }
 }
 
-clv_code clv_gpu_lstm_cell(clv_gpu *g, const gpu_lstm *l, size_t at, const float *bias_in,
+clv_code clv_gpu_lstm_cell(clv_gpu *g, const cuda_lstm *l, size_t at, const float *bias_in,
                            const float *bias_h, clv_err *err) {
   return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell, *l, at, bias_in, bias_h);
 }
 
-static __global__ void cell_back(gpu_lstm l, size_t at, const float *outside, const float *dhs,
+static __global__ void cell_back(cuda_lstm l, size_t at, const float *outside, const float *dhs,
                                  float *dcs, float *dgates) {
   GPU_FOR(p, l.n * l.h) {
     size_t j = p % l.h, row = p / l.h * l.t + at;
@@ -57,16 +57,16 @@ static __global__ void cell_back(gpu_lstm l, size_t at, const float *outside, co
   }
 }
 
-clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const gpu_lstm *l, size_t at, const float *outside,
+clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside,
                                 const float *dh, float *dc, float *dgates, clv_err *err) {
   return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell_back, *l, at, outside, dh, dc,
                     dgates);
 }
 
-static __global__ void shift(gpu_lstm l, float *to) {
+static __global__ void shift(cuda_lstm l, float *to) {
   GPU_FOR(i, l.n * l.t * l.h) to[i] = i / l.h % l.t ? l.hidden[i - l.h] : 0;
 }
 
-clv_code clv_gpu_lstm_shift(clv_gpu *g, const gpu_lstm *l, float *to, clv_err *err) {
+clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *err) {
   return gpu_launch(g, gpu_blocks(l->n * l->t * l->h), GPU_BLOCK, err, shift, *l, to);
 }

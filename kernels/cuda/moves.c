@@ -4,7 +4,7 @@
 /* ---- concat ---------------------------------------------------------------------------------- */
 
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   clv_axis all = clv_axis_around(&k->r.d.attrs, &k->r.d.out);
   size_t at = 0, stride = all.extent * all.inner;
   for (int i = 0; i < k->r.d.n_in; i++) {
@@ -16,7 +16,7 @@ static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 }
 
 static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   clv_axis all = clv_axis_around(&k->r.d.attrs, &k->r.d.out);
   size_t at = 0, stride = all.extent * all.inner;
   for (int i = 0; i < k->r.d.n_in; i++) {
@@ -34,14 +34,14 @@ CLV_CUDA_OP(concat) = {.forward = concat_forward, .backward_input = concat_backw
 /* ---- slice ----------------------------------------------------------------------------------- */
 
 /* Where in each run of in[0] the slice begins, in values. */
-static size_t slice_at(const gpu_kernel *k, const clv_axis *s, size_t *ret_run) {
+static size_t slice_at(const cuda_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->r.d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;
   return (size_t)start * s->inner;
 }
 
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
   size_t run, at = slice_at(k, &s, &run);
   return clv_gpu_move(k->gpu, (const float *)a->in[0] + at, s.extent * s.inner, a->out, run,
@@ -49,7 +49,7 @@ static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 }
 
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
   size_t run, at = slice_at(k, &s, &run);
   CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, a->din[0], 0, k->r.n_in * sizeof(float), err));
@@ -61,30 +61,30 @@ CLV_CUDA_OP(slice) = {.forward = slice_forward, .backward_input = slice_backward
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
-static gpu_lookup lookup_of(const gpu_kernel *k, const clv_kernel_args *a) {
+static cuda_lookup lookup_of(const cuda_kernel *k, const clv_kernel_args *a) {
   int64_t samples = k->r.d.in[0].dim[0];
-  return (gpu_lookup){.n = k->r.n_in,
-                      .out = (size_t)k->r.d.attrs.out,
-                      .rows = k->r.d.attrs.rows,
-                      .per_sample = samples ? (int64_t)k->r.n_in / samples : 1,
-                      .layer = a->key.layer};
+  return (cuda_lookup){.n = k->r.n_in,
+                       .out = (size_t)k->r.d.attrs.out,
+                       .rows = k->r.d.attrs.rows,
+                       .per_sample = samples ? (int64_t)k->r.n_in / samples : 1,
+                       .layer = a->key.layer};
 }
 
 static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  gpu_lookup l = lookup_of(k, a);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_lookup l = lookup_of(k, a);
   return clv_gpu_lookup(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
 }
 
 static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  gpu_lookup l = lookup_of(k, a);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_lookup l = lookup_of(k, a);
   return clv_gpu_lookup_back(k->gpu, &l, a->in[0], a->dout, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
                              a->accumulate, err);
 }
 
-static clv_code embedding_open(gpu_kernel *k, clv_err *err) {
+static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
   if (k->r.n_in > UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u",
                     k->r.n_in, UINT32_MAX);

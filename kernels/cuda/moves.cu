@@ -16,11 +16,11 @@ clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *d
 /* ---- rows of a table ------------------------------------------------------------------------- */
 
 /* What places whose number is refused are computed with: row 0. */
-static __device__ inline size_t row_at(const gpu_lookup &l, const int64_t *row, size_t i) {
+static __device__ inline size_t row_at(const cuda_lookup &l, const int64_t *row, size_t i) {
   return row[i] < 0 || row[i] >= l.rows ? 0 : static_cast<size_t>(row[i]);
 }
 
-static __global__ void lookup(gpu_lookup l, const int64_t *row, const float *table, float *y,
+static __global__ void lookup(cuda_lookup l, const int64_t *row, const float *table, float *y,
                               clv_gpu_fault *f) {
   GPU_FOR(i, l.n * l.out) {
     size_t place = i / l.out;
@@ -29,11 +29,11 @@ static __global__ void lookup(gpu_lookup l, const int64_t *row, const float *tab
   }
 }
 
-static __global__ void note(gpu_lookup l, const int64_t *row, clv_gpu_fault *f) {
-  gpu_note(f, row, gpu_refusal{CLV_OP_EMBEDDING, l.layer, l.rows, l.per_sample});
+static __global__ void note(cuda_lookup l, const int64_t *row, clv_gpu_fault *f) {
+  gpu_note(f, row, cuda_refusal{CLV_OP_EMBEDDING, l.layer, l.rows, l.per_sample});
 }
 
-clv_code clv_gpu_lookup(clv_gpu *g, const gpu_lookup *l, const int64_t *row, const float *table,
+clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *table,
                         float *y, clv_err *err) {
   CLV_TRY(gpu_launch(g, gpu_blocks(l->n * l->out), GPU_BLOCK, err, lookup, *l, row, table, y,
                      g->fault));
@@ -43,7 +43,7 @@ clv_code clv_gpu_lookup(clv_gpu *g, const gpu_lookup *l, const int64_t *row, con
 /* ---- their gradients ------------------------------------------------------------------------- */
 
 /* Row and place in one number, the row in the upper half; places behind the last are greater. */
-static __global__ void make_keys(gpu_lookup l, const int64_t *row, uint64_t *keys, size_t n_keys) {
+static __global__ void make_keys(cuda_lookup l, const int64_t *row, uint64_t *keys, size_t n_keys) {
   GPU_FOR(i, n_keys)
   keys[i] = i < l.n ? static_cast<uint64_t>(row_at(l, row, i)) << 32 | i : UINT64_MAX;
 }
@@ -61,7 +61,7 @@ static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_
 }
 
 /* Place s of the sorted keys, where a row begins, adds all that are of this row. */
-static __global__ void add_rows(gpu_lookup l, const uint64_t *keys, const float *dy,
+static __global__ void add_rows(cuda_lookup l, const uint64_t *keys, const float *dy,
                                 float *dtable) {
   GPU_FOR(i, l.n * l.out) {
     size_t s = i / l.out, o = i % l.out;
@@ -81,7 +81,7 @@ static clv_code sort(clv_gpu *g, uint64_t *keys, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_gpu_lookup_back(clv_gpu *g, const gpu_lookup *l, const int64_t *row, const float *dy,
+clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *dy,
                              uint64_t *keys, float *dtable, bool accumulate, clv_err *err) {
   size_t n = gpu_keys(l->n), bytes = static_cast<size_t>(l->rows) * l->out * sizeof(float);
   if (!accumulate) CLV_TRY(g->vendor->fill(g->stream, dtable, 0, bytes, err));

@@ -17,15 +17,15 @@ clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *d
                       size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
 
 /* n row numbers, of a table [rows, out]. */
-typedef struct gpu_lookup {
+typedef struct cuda_lookup {
   size_t n, out;
   int64_t rows;
   int64_t per_sample;
   uint32_t layer;
-} gpu_lookup;
+} cuda_lookup;
 
 /* y[i] = table[row[i]]; a number outside 0..rows-1 is refused. */
-clv_code clv_gpu_lookup(clv_gpu *g, const gpu_lookup *l, const int64_t *row, const float *table,
+clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *table,
                         float *y, clv_err *err) CLV_USE_RESULT;
 
 /* keys: gpu_keys(n) of them. They are sorted, and the gradients of each row added in the order of
@@ -35,7 +35,7 @@ static inline size_t gpu_keys(size_t n) {
   while (keys < n) keys *= 2;
   return keys;
 }
-clv_code clv_gpu_lookup_back(clv_gpu *g, const gpu_lookup *l, const int64_t *row, const float *dy,
+clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *dy,
                              uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) CLV_USE_RESULT;
 

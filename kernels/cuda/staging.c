@@ -23,7 +23,7 @@ void clv_gpu_close_slots(clv_gpu *g) {
   }
 }
 
-static clv_code next_slot(clv_gpu *g, gpu_slot **ret, clv_err *err) {
+static clv_code next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
   *ret = &g->slots[g->next_slot];
   g->next_slot = (g->next_slot + 1) % GPU_SLOTS;
   return g->vendor->event_finish((*ret)->free, err);
@@ -34,7 +34,7 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
   clv_gpu *g = b->own;
   for (size_t at = 0; at < bytes; at += GPU_SLOT_BYTES) {
     size_t n = CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
-    gpu_slot *slot;
+    cuda_slot *slot;
     CLV_TRY(next_slot(g, &slot, err));
     memcpy(slot->host, (const char *)host + at, n);
     CLV_TRY(g->vendor->put(g->stream, (char *)dst + at, slot->host, n, err));
@@ -44,7 +44,7 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
 }
 
 /* The piece at `from` has arrived in its slot. */
-static clv_code take_piece(clv_gpu *g, gpu_slot *slot, char *host, size_t bytes, clv_err *err) {
+static clv_code take_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
   CLV_TRY(g->vendor->event_finish(slot->free, err));
   memcpy(host, slot->host, bytes);
   return CLV_OK;
@@ -58,12 +58,12 @@ static size_t piece_of(size_t bytes, size_t at) {
 clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                      clv_err *err) {
   clv_gpu *g = b->own;
-  gpu_slot *slots[GPU_SLOTS];
+  cuda_slot *slots[GPU_SLOTS];
   size_t asked = 0, taken = 0;
   for (int i = 0; taken < bytes;) {
     if (asked < bytes && asked - taken < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
       size_t n = piece_of(bytes, asked);
-      gpu_slot **slot = &slots[asked / GPU_SLOT_BYTES % GPU_SLOTS];
+      cuda_slot **slot = &slots[asked / GPU_SLOT_BYTES % GPU_SLOTS];
       CLV_TRY(next_slot(g, slot, err));
       CLV_TRY(g->vendor->get(g->stream, (*slot)->host, (const char *)src + asked, n, err));
       CLV_TRY(g->vendor->event_record((*slot)->free, g->stream, err));
@@ -103,7 +103,7 @@ static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
   return clv_err_element(err, "%g", f->value);
 }
 
-static clv_code tell(const clv_gpu_fault *f, clv_err *err) {
+static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
   static const struct {
     clv_op op;
     clv_code (*refuse)(const clv_gpu_fault *f, clv_err *err);
@@ -138,5 +138,5 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
   CLV_TRY(take_fault(g, &fault, err));
   if (!fault.noted) return CLV_OK;
   *ret_layer = fault.layer;
-  return tell(&fault, err);
+  return report_fault(&fault, err);
 }

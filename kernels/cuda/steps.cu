@@ -33,7 +33,7 @@ static clv_code step_some(clv_gpu *g, const clv_step_args *a, float *p, const fl
     list.run[i] = runs[i];
     longest = runs[i].n > longest ? runs[i].n : longest;
   }
-  gpu_grid grid(gpu_blocks(longest), n);
+  cuda_grid grid(gpu_blocks(longest), n);
 #define CLV_OPTIMIZER(NAME, name, ...) \
   if (a->kind == CLV_OPTIM_##NAME)     \
     return gpu_launch(g, grid, GPU_BLOCK, err, name, *a, p, grad, m, list);

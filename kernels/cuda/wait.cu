@@ -16,19 +16,19 @@ clv_code clv_gpu_times(clv_gpu *g, const float *x, const float *weight, float *y
 
 struct product_term {
   const float *x, *dy;
-  __device__ gpu_pair operator()(size_t at, size_t) const {
+  __device__ cuda_pair operator()(size_t at, size_t) const {
     return {static_cast<double>(x[at]) * static_cast<double>(dy[at]), 0};
   }
 };
 
-static __global__ void put_weight(gpu_sums s, const gpu_pair *parts, float *dw, bool accumulate) {
+static __global__ void put_weight(cuda_sums s, const cuda_pair *parts, float *dw, bool accumulate) {
   gpu_put(dw, gpu_total(s, parts, 0).first, accumulate);
 }
 
 clv_code clv_gpu_times_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
                                    void *parts, float *dw, bool accumulate, clv_err *err) {
-  gpu_sums s = gpu_sums_of(1, 1, n);
+  cuda_sums s = gpu_sums_of(1, 1, n);
   CLV_TRY(gpu_parts(g, &s, product_term{x, dy}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_weight, s, static_cast<const gpu_pair *>(parts), dw,
+  return gpu_launch(g, 1, 1, err, put_weight, s, static_cast<const cuda_pair *>(parts), dw,
                     accumulate);
 }
