@@ -171,6 +171,8 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;
+  if (clv_worker_check_device(config, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_CONFIG, &err);
   if (check_only) {
     int days = clv_tls_identity_days_left(identity);
     printf("configuration OK: %s as %s, certificate ends in %d day%s\n", config->listen,

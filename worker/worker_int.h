@@ -15,12 +15,19 @@ typedef struct clv_worker_arguments {
   clv_cli_line line; /* first */
   const char *config;
   clv_cli_list sets;
-  bool check_only;
+  bool check_only, json;
 } clv_worker_arguments;
 
 /* serve.c */
 int clv_cmd_serve(void *args);
 int clv_cmd_check(void *args);
+
+/* ---- devices.c ---- */
+
+int clv_cmd_devices(void *args);
+/* Whether what `device` names is there; where `auto` found nothing but the processor, the log says
+ * why. */
+clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) CLV_USE_RESULT;
 
 /* ---- reload.c ---- */
 
