@@ -107,6 +107,8 @@ CHECKS(16)
 void __asan_loadN_noabort(const void *p, size_t bytes);
 void __asan_storeN_noabort(const void *p, size_t bytes);
 void __asan_handle_no_return(void);
+void __asan_before_dynamic_init(const char *file);
+void __asan_after_dynamic_init(void);
 
 static void check_each(const char *p, size_t bytes, bool write) {
   for (size_t i = 0; i < bytes; i++) check(p + i, 1, write);
@@ -115,5 +117,7 @@ static void check_each(const char *p, size_t bytes, bool write) {
 void __asan_loadN_noabort(const void *p, size_t bytes) { check_each(p, bytes, false); }
 void __asan_storeN_noabort(const void *p, size_t bytes) { check_each(p, bytes, true); }
 void __asan_handle_no_return(void) {}
+void __asan_before_dynamic_init(const char *file) { (void)file; }
+void __asan_after_dynamic_init(void) {}
 
 #endif
