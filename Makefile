@@ -390,10 +390,10 @@ UNIT_PROGRAMS += $(OUT)/simulate/links
 CXX_WARN := $(filter-out -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(WARN))
 CXX_COMPILE = $(CXX) $(CPPFLAGS) -std=c++17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(CXX_WARN) $(CFLAGS_$(BUILD))
 # Without a sanitizer every load and store of a kernel is checked by tests/gpu/sim/checks.c.
-KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address --param asan-stack=0 --param asan-globals=0 \
+KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address -fsanitize=alignment --param asan-stack=0 --param asan-globals=0 \
                  --param asan-instrumentation-with-call-threshold=0)
 CFLAGS_tests/gpu/libraries += $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
-$(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags
+$(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags Makefile
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CXX_COMPILE) $(KERNEL_CHECKS) -include tests/gpu/device.h -x c++ -c $< -MMD -MP -o $@
