@@ -45,8 +45,7 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
 # The simulation tells the sanitizers what they are to know.
-CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all)
-CFLAGS_tests/gpu/libraries := $(if $(filter release,$(BUILD)),-O3)
+CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
@@ -393,7 +392,7 @@ CXX_COMPILE = $(CXX) $(CPPFLAGS) -std=c++17 -fvisibility=hidden -fPIC -pthread -
 # Without a sanitizer every load and store of a kernel is checked by tests/gpu/sim/checks.c.
 KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address -fsanitize=alignment --param asan-stack=0 --param asan-globals=0 \
                  --param asan-instrumentation-with-call-threshold=0)
-CFLAGS_tests/gpu/libraries += $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
+CFLAGS_tests/gpu/libraries := $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
 $(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags Makefile
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
