@@ -13,7 +13,7 @@ FIRST = int(os.environ.get("CLV_TEST_FIRST") or 1)
 suite = Suite()
 
 
-def obey(what, number):
+def handle(what, number):
     """To worker `number` of the session file."""
     i = int(number) - 1
     worker = cluster.workers[i]
@@ -31,7 +31,7 @@ def run(count, *args):
     for line in p.stdout:
         word, *rest = line.split()
         if word == "ask":
-            obey(*rest)
+            handle(*rest)
             p.stdin.write("done\n")
             p.stdin.flush()
         else:
