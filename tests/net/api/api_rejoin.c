@@ -523,10 +523,7 @@ static bool what_cannot_be_is_refused(void) {
 
 /* ---- running them ---------------------------------------------------------------------------- */
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(training_goes_on_from_what_was_saved),
     TEST(contexts_without_it_never_notice),
     TEST(every_call_says_the_same),
