@@ -198,12 +198,9 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   api_peer *p = &rt->peers[m->node];
   uint64_t until = api_until(rt, deadline_ms);
   uint32_t life = p->life;
-  m->generation = rt->generations[m->index]++;
   m->state = MODULE_PLACING;
   p->loading++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, deadline_ms, error);
-  api_lock(rt);
+  cleave_status status = api_module_take_there(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
   p->loading--;
@@ -212,6 +209,7 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   if (status == CLEAVE_OK) m->life = life;
   if (status == CLEAVE_OK) m->stale = m->anew = false;
   if (status != CLEAVE_OK && there) give_up(m);
+  api_module_tried(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_look(m);
   api_wake(rt);
