@@ -566,10 +566,7 @@ static bool a_failed_load_is_tried_again(void) {
 
 /* ---- running them ---------------------------------------------------------------------------- */
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(training_goes_on_from_what_was_saved),
     TEST(contexts_without_it_never_notice),
     TEST(every_call_says_the_same),
