@@ -25,10 +25,11 @@ static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer 
     return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
                     (*ret)->coming ? "is coming back already" : "is not lost");
   if (names < API_MAX_NODES) return CLEAVE_OK;
-  return api_fail(error, CLV_EXHAUSTED,
-                  "workers of this runtime have come back %u times, and no more names are left for "
-                  "them: open another runtime",
-                  names - rt->n_peers);
+  return api_fail(
+      error, CLV_EXHAUSTED,
+      "worker '%s' would come back under name number %u: a runtime has %d, and this one "
+      "has had %u workers and %u returns. Close it and open another runtime",
+      worker, names, API_MAX_NODES - 1, rt->n_peers - 1, names - rt->n_peers);
 }
 
 /* Nobody uses what it had of the worker any more, and no step waits for it. */
