@@ -68,6 +68,8 @@ enum {
 
 /* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
+/* Of a worker that keeps files of state: others end the stream at a frame about one. */
+#define CLV_CAPABILITY_STATE_FILES "state_files"
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
@@ -142,6 +144,10 @@ typedef enum clv_frame_kind {
   CLV_SPARE,
   CLV_UNLOAD,
   CLV_UNLOADED,
+  CLV_STATE_SAVE, /* these four only where CLV_CAPABILITY_STATE_FILES is */
+  CLV_STATE_LOAD,
+  CLV_STATE_REMOVE,
+  CLV_STATE_FILE,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -239,7 +245,9 @@ typedef struct clv_frame {
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
     char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
-  } state;                          /* STATE_* */
+    uint64_t bytes;                 /* STATE_FILE: the file's, as the next */
+    clv_sha256 sha256;
+  } state; /* STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
@@ -335,6 +343,9 @@ uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload,
                             size_t len);
 bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
                       clv_piece *ret_piece);
+
+/* What a file of state may be called: [A-Za-z0-9._-], 1..CLV_WIRE_NAME bytes, no leading dot. */
+bool clv_wire_is_file_name(const char *name);
 
 /* UTF-8 without control characters: what messages take for text. */
 bool clv_wire_is_text(const char *text);
