@@ -23,7 +23,7 @@ void api_module_outdated(cleave_module *m, bool anew) {
   m->anew |= anew;
 }
 
-static cleave_status let_go(cleave_module *m, uint64_t until, cleave_error *error) {
+cleave_status api_module_let_go(cleave_module *m, uint64_t until, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
   PASS(api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, error));
@@ -51,7 +51,7 @@ cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns, cleave_er
   rt->peers[m->node].loading++;
   cleave_status status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
-  if (held) status = let_go(m, until_ns, error);
+  if (held) status = api_module_let_go(m, until_ns, error);
   rt->peers[m->node].loading--;
   m->state = held ? MODULE_NEW : MODULE_PLACED;
   if (held) {

@@ -158,7 +158,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->local_only = o->local_only;
   PASS(keep_direct(m, o, error));
   m->bf16 = o->bf16;
-  if (m->bf16 && m->node == 0) TRY(clv_backend_cpu()->check_bf16(&err));
+  if (m->bf16 && m->node == 0) TRY(clv_backend_cpu()->check_bf16(clv_backend_cpu(), &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
@@ -320,6 +320,23 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
   return CLEAVE_OK;
 }
 
+/* An attempt that failed may have left it there, or its call may still be on its way: the node lets
+ * go of that one before the next generation comes. */
+cleave_status api_module_take_there(cleave_module *m, uint64_t deadline_ms, uint64_t until_ns,
+                                    cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  for (bool again = m->tried;; again = false) {
+    uint32_t earlier = m->generation;
+    if (m->tried) PASS(api_module_let_go(m, until_ns, error));
+    if (m->tried) m->generation = rt->generations[m->index]++;
+    api_unlock(rt);
+    cleave_status status = api_load_module(m, deadline_ms, error);
+    api_lock(rt);
+    if (status != CLEAVE_EXISTS || !again) return status;
+    m->generation = earlier; /* what had been given up has come after all */
+  }
+}
+
 cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
                                cleave_error *error) {
   cleave_runtime *rt = m->runtime;
@@ -337,9 +354,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   m->input_grads = input_grads;
   m->life = rt->peers[m->node].life;
   rt->peers[m->node].loading++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, deadline_ms, error);
-  api_lock(rt);
+  cleave_status status = api_module_take_there(m, deadline_ms, until, error);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;

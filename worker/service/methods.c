@@ -16,7 +16,7 @@ static void about_us(const clv_service *v, const clv_worker_settings *now, clv_w
   capabilities[1] = "direct";
   capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
   capabilities[3] = CLV_CAPABILITY_STATE_FILES;
-  libraries[0] = (clv_wire_library){"kernels", b->libraries()};
+  libraries[0] = (clv_wire_library){"kernels", b->libraries(b)};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                         .n_capabilities = v->states ? 4 : 3,
                         .n_libraries = 1,
@@ -24,7 +24,7 @@ static void about_us(const clv_service *v, const clv_worker_settings *now, clv_w
                         .libraries = libraries,
                         .limits = now->limits,
                         .software = "cleave " CLV_VERSION,
-                        .isa = b->isa(),
+                        .isa = b->isa(b),
                         .unix_ms = clv_wall_ms()};
 }
 
