@@ -189,7 +189,7 @@ clv_code clv_work_compute(clv_work *work, clv_err *err) CLV_USE_RESULT;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-/* Files of state that a node keeps, by plain names: clv_wire_is_file_name. By the compute thread;
+/* Files of state that a node keeps, by plain names: clv_is_file_name. By the compute thread;
  * BLOCK. Their errors are for the master to read, and name no path. */
 typedef struct clv_state_files {
   void *user;

@@ -187,21 +187,15 @@ static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err
   return check_bytes(f->chunk.total, "chunk.total", err);
 }
 
-bool clv_wire_is_file_name(const char *name) {
-  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-  size_t n = strspn(name, allowed);
-  return n && n <= CLV_WIRE_NAME && !name[n] && name[0] != '.';
-}
-
 /* It is no path: which folder it lies in is its worker's to know. */
 static clv_code check_file(const clv_frame *f, clv_err *err) {
   if (f->kind < CLV_STATE_SAVE || f->kind > CLV_STATE_FILE) return CLV_OK;
   if (f->state.what == CLV_STATE_GRADIENTS)
     return clv_fail(err, CLV_INVALID, "a file of gradients");
-  if (!clv_wire_is_file_name(f->state.name))
+  if (!clv_is_file_name(f->state.name))
     return clv_fail(err, CLV_INVALID,
                     "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
-                    CLV_WIRE_NAME);
+                    CLV_FILE_NAME);
   return check_bytes(f->state.bytes, "state.bytes", err);
 }
 

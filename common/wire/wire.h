@@ -68,8 +68,7 @@ enum {
 
 /* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
-/* Of a worker that keeps files of state: others end the stream at a frame about one. */
-#define CLV_CAPABILITY_STATE_FILES "state_files"
+#define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
@@ -344,9 +343,6 @@ uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload,
 bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
                       clv_piece *ret_piece);
 
-/* What a file of state may be called: [A-Za-z0-9._-], 1..CLV_WIRE_NAME bytes, no leading dot. */
-bool clv_wire_is_file_name(const char *name);
-
 /* UTF-8 without control characters: what messages take for text. */
 bool clv_wire_is_text(const char *text);
 
@@ -399,7 +395,6 @@ typedef struct clv_wire_open_request {
   bool single;                 /* no other attempt will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
-
 typedef struct clv_wire_open_reply {
   clv_wire_mem *mem;
   clv_wire_id incarnation;
@@ -423,25 +418,21 @@ typedef struct clv_wire_attr {
   int64_t *ints;
   double number;
 } clv_wire_attr;
-
 typedef struct clv_wire_node {
   uint32_t op, layer, n_inputs, n_attrs;
   const char *name;
   uint32_t *inputs;
   clv_wire_attr *attrs;
 } clv_wire_node;
-
 typedef struct clv_wire_graph {
   uint32_t n_nodes, n_outputs;
   clv_wire_node *nodes;
   uint32_t *outputs;
 } clv_wire_graph;
-
 typedef struct clv_wire_spec {
   clv_dtype dtype;
   clv_shape shape;
 } clv_wire_spec;
-
 typedef struct clv_wire_param {
   const char *name;
   clv_wire_spec spec;

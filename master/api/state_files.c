@@ -17,11 +17,11 @@ static const char *verb_of(clv_frame_kind kind) {
 }
 
 static cleave_status check_name(const char *name, cleave_error *error) {
-  if (clv_wire_is_file_name(name)) return CLEAVE_OK;
+  if (clv_is_file_name(name)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
                   "a file at a node has a name of 1..%d of [A-Za-z0-9._-] without a dot first, no "
                   "path",
-                  CLV_WIRE_NAME);
+                  CLV_FILE_NAME);
 }
 
 /* The master has no store of its own: its program has files. */

@@ -96,7 +96,7 @@ static void add_module(conversation *c, uint32_t index, clv_op op) {
 static clv_code save_file(void *user, const char *name, const clv_weights_tensor *list, size_t n,
                           clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   conversation *c = user;
-  NEVER(!clv_wire_is_file_name(name));
+  NEVER(!clv_is_file_name(name));
   clv_bytes_done(&c->file);
   CLV_TRY(clv_weights_encode(list, n, NULL, 0, &c->file, err));
   CLV_TRY(clv_weights_size(list, n, ret_bytes, err));
@@ -107,7 +107,7 @@ static clv_code save_file(void *user, const char *name, const clv_weights_tensor
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
   conversation *c = user;
-  NEVER(!clv_wire_is_file_name(name));
+  NEVER(!clv_is_file_name(name));
   if (!c->file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
   if (c->file.len > max_bytes) return clv_fail(err, CLV_EXHAUSTED, "more than %zu", max_bytes);
   return clv_weights_open_memory(c->file.data, c->file.len, name, ret, err);
@@ -115,7 +115,7 @@ static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_we
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
   conversation *c = user;
-  NEVER(!clv_wire_is_file_name(name));
+  NEVER(!clv_is_file_name(name));
   if (!c->file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
   clv_bytes_done(&c->file);
   return CLV_OK;

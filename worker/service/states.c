@@ -13,6 +13,15 @@ static void audit(const clv_session *s, const char *verb, const char *name, clv_
                   name, code == CLV_OK ? "ok" : err->text);
 }
 
+/* The audit has what the disk said; the peer is not told where anything lies. */
+static clv_code ended(const clv_session *s, const char *verb, const char *name, clv_code code,
+                      clv_err *err) {
+  audit(s, verb, name, code, err);
+  if (code != CLV_UNAVAILABLE) return code;
+  return clv_fail(err, code, "file of state '%s': the worker's disk failed; its log says how",
+                  name);
+}
+
 /* Bytes that its identity may have, by the newest settings; whoever is not in them any more has
  * none. */
 static uint64_t quota_of(const clv_session *s) {
@@ -26,23 +35,20 @@ static clv_code save(void *user, const char *name, const clv_weights_tensor *lis
   const clv_session *s = user;
   clv_code code = clv_states_save(s->service->states, s->owner, quota_of(s), name, list, n,
                                   ret_digest, ret_bytes, err);
-  audit(s, "save", name, code, err);
-  return code;
+  return ended(s, "save", name, code, err);
 }
 
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
   const clv_session *s = user;
   clv_code code = clv_states_open_file(s->service->states, s->owner, name, max_bytes, ret, err);
-  audit(s, "load", name, code, err);
-  return code;
+  return ended(s, "load", name, code, err);
 }
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
   const clv_session *s = user;
   clv_code code = clv_states_remove(s->service->states, s->owner, name, err);
-  audit(s, "remove", name, code, err);
-  return code;
+  return ended(s, "remove", name, code, err);
 }
 
 clv_state_files clv_session_files(clv_session *s) {

@@ -15,7 +15,7 @@
 
 #include "worker/store/store.h"
 
-enum { LOCKS = 64, BLOCK = 4096, MAX_NAME = 128 };
+enum { LOCKS = 64, BLOCK = 4096 };
 
 #define SUFFIX ".safetensors"
 
@@ -40,13 +40,10 @@ static void owner_done(owner *o) {
 
 /* Whoever asks has been told so already: what is no name of a file goes no further than this. */
 static clv_code check_name(const char *name, clv_err *err) {
-  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-  size_t n = strspn(name, allowed);
-  if (n && n <= MAX_NAME && !name[n] && name[0] != '.') return CLV_OK;
+  if (clv_is_file_name(name)) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "the name of a file of state is 1..%d of [A-Za-z0-9._-], no "
-                  "dot first",
-                  MAX_NAME);
+                  "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
+                  CLV_FILE_NAME);
 }
 
 static clv_code path_of(const char *dir, const char *name, clv_bytes *ret, clv_err *err) {
@@ -72,14 +69,6 @@ static clv_code begin(clv_states *s, const char *identity, const char *name, own
   o->lock = &s->locks[digest.bytes[0] % LOCKS];
   pthread_mutex_lock(o->lock);
   return CLV_OK;
-}
-
-/* The peer is not told where anything lies. */
-static clv_code hide(const char *name, const char *verb, const clv_err *why, clv_err *err) {
-  clv_log(CLV_LOG_ERROR, "state file %s: %s", name, why->text);
-  return clv_fail(err, CLV_UNAVAILABLE,
-                  "file of state '%s' cannot be %s on the worker's disk; its log says why", name,
-                  verb);
 }
 
 /* ---- what an identity has -------------------------------------------------------------------- */
@@ -142,15 +131,12 @@ clv_code clv_states_save(clv_states *s, const char *identity, uint64_t most, con
   CLV_AUTO(owner_done) owner o = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   uint64_t bytes;
-  clv_err why;
   CLV_TRY(clv_weights_size(list, n, &bytes, err));
   CLV_TRY(begin(s, identity, name, &o, err));
   CLV_TRY(path_of(o.dir.data, name, &path, err));
   CLV_TRY(check_quota(&o, path.data, bytes, most, err));
-  clv_code code = make_folder(&o, identity, &why);
-  if (code == CLV_OK)
-    code = clv_weights_write(path.data, list, n, NULL, 0, ret_digest, ret_bytes, &why);
-  return code == CLV_OK ? CLV_OK : hide(name, "written", &why, err);
+  CLV_TRY(make_folder(&o, identity, err));
+  return clv_weights_write(path.data, list, n, NULL, 0, ret_digest, ret_bytes, err);
 }
 
 static clv_code no_file(const char *name, clv_err *err) {
@@ -172,16 +158,11 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name, clv_err *err) {
   CLV_AUTO(owner_done) owner o = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_err why;
   CLV_TRY(begin(s, identity, name, &o, err));
   CLV_TRY(path_of(o.dir.data, name, &path, err));
-  if (unlink(path.data) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return no_file(name, err);
-    (void)!clv_fail(&why, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-    return hide(name, "removed", &why, err);
-  }
-  return clv_file_sync_folder(path.data, &why) == CLV_OK ? CLV_OK
-                                                         : hide(name, "removed", &why, err);
+  if (unlink(path.data) == 0) return clv_file_sync_folder(path.data, err);
+  if (errno == ENOENT || errno == ENOTDIR) return no_file(name, err);
+  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
 }
 
 /* What a process that died was writing. */

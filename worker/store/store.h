@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * store: what a worker has on its own disk. The weights it may load: masters name an artifact and
- * its SHA-256; the file behind the name stands in worker.yaml alone. And in state_dir the attempts of
- * sessions that have been there, and the files of state that identities keep.
+ * its SHA-256; the file behind the name stands in worker.yaml alone. And in state_dir the attempts
+ * of sessions that have been there, and the files of state that identities keep.
  *
  * Ownership: opened weights belong to the caller. Threads: any.
  */
@@ -40,8 +40,8 @@ clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t ses
                           clv_err *err) CLV_USE_RESULT;
 
 /* Files of state in STATE_DIR/states, of each identity its own: nobody reads, replaces or removes
- * another's, or learns of it. Names are [A-Za-z0-9._-], 1..128 bytes, no dot first: else
- * CLV_INVALID. Errors name no path, since they are for the identity to read. */
+ * another's, or learns of it. What is not clv_is_file_name is CLV_INVALID. CLV_UNAVAILABLE is what
+ * the disk says, with its path; other errors name none, since they are for the identity to read. */
 typedef struct clv_states clv_states;
 
 clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) CLV_USE_RESULT;

@@ -41,7 +41,7 @@ static bool train(unsigned from, unsigned to) {
   return true;
 }
 
-static void tell(cleave_module *m, const char *name, const cleave_state_file *f) {
+static void print_file(cleave_module *m, const char *name, const cleave_state_file *f) {
   printf("file %s %s %llu %s\n", cleave_module_node(m), name, (unsigned long long)f->bytes,
          f->sha256);
 }
@@ -50,7 +50,7 @@ static bool save_one(cleave_module *m, cleave_state_kind kind, const char *name)
   cleave_state_file f = {.size = sizeof f};
   char path[512];
   MUST(cleave_state_save_there(rt, m, kind, name, 0, &f, e));
-  tell(m, name, &f);
+  print_file(m, name, &f);
   snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
   MUST(cleave_state_save(rt, m, kind, path, 0, e));
   return true;
@@ -65,9 +65,9 @@ static bool save_all(void) {
 static bool load_module(cleave_module *m, const char *weights, const char *moments) {
   cleave_state_file f = {.size = sizeof f};
   MUST(cleave_state_load_there(rt, m, CLEAVE_STATE_WEIGHTS, weights, 0, &f, e));
-  tell(m, weights, &f);
+  print_file(m, weights, &f);
   MUST(cleave_state_load_there(rt, m, CLEAVE_STATE_OPTIMIZER, moments, 0, &f, e));
-  tell(m, moments, &f);
+  print_file(m, moments, &f);
   return true;
 }
 
@@ -181,6 +181,10 @@ static bool what_does_not_fit_changes_nothing(void) {
   REFUSED(cleave_state_load_there(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
           CLEAVE_DATA_LOSS, "'b.adam'");
   DO(ask("repair"));
+  DO(ask("block")); /* a folder stands where the file "blocked" should */
+  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
+          CLEAVE_UNAVAILABLE,
+          "file of state 'blocked': the worker's disk failed; its log says how");
   DO(digest_of_all(&then));
   CHECK(before == then);
   return true;
@@ -205,7 +209,7 @@ static bool the_quota_holds(void) {
   return true;
 }
 
-static bool lost(void) {
+static bool b_is_lost(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
   uint32_t b = 0;
@@ -222,7 +226,7 @@ static bool lost(void) {
 static bool a_worker_that_came_back_has_them(void) {
   uint64_t again;
   DO(ask("kill"));
-  DO(lost());
+  DO(b_is_lost());
   REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNAVAILABLE, at_b);
   DO(ask("start"));
@@ -259,7 +263,7 @@ static bool another_identity_has_none_of_them(void) {
           "'a'");
   REFUSED(cleave_state_remove_there(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
   MUST(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e)); /* its own */
-  tell(n.a, "stranger", &f);
+  print_file(n.a, "stranger", &f);
   MUST(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
   MUST(cleave_state_remove_there(rt, n.a, "a", 0, e));
   return true;

@@ -50,6 +50,8 @@ def do(c, what):
         os.rename(path, path + ".whole")
         with open(path + ".whole", "rb") as f, open(path, "wb") as g:
             g.write(f.read()[:-3])
+    elif what == "block":
+        os.makedirs(os.path.join(c.stored("w2", MASTER_URI, "blocked"), "x"))
     else:
         os.rename(path + ".whole", path)
 
