@@ -205,8 +205,8 @@ clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
 clv_shape clv_trailing_of(const clv_op_site *site);
 clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) CLV_USE_RESULT;
 
-/* Extents up to CLV_EXTENT_MAX, of the batch 1 or more, and at most CLV_VALUE_BYTES_MAX bytes. `what` starts the
- * sentence: "the output". */
+/* Extents up to CLV_EXTENT_MAX, that of the batch 1 or more, and at most CLV_VALUE_BYTES_MAX bytes.
+ * `what` starts the sentence: "the output". */
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
                          clv_err *err) CLV_USE_RESULT;
 
