@@ -91,7 +91,7 @@ static const bad_bytes malformed[] = {
     {BYTES(""), "unknown frame kind 0"},
     {BYTES("\x08"), "runs past the end"},
     {BYTES("\x08\x80"), "runs past the end"},
-    {BYTES("\x08\x2a"), "unknown frame kind 42"},
+    {BYTES("\x08\x2e"), "unknown frame kind 46"},
     {BYTES("\x08\x03"), "unknown frame kind 3"},
     {BYTES("\x08\x07"), "unknown frame kind 7"},
     {BYTES("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 32 bits"},
