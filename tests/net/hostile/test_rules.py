@@ -480,6 +480,7 @@ def no_names(e):
     for kind in (pb.STATE_SAVE, pb.STATE_LOAD, pb.STATE_REMOVE):
         for name in NAMES:
             stream_ends(e, lambda: [stored(kind, name)], INVALID)
+            e.tidy()
 
 
 def keeps(lane, name, kind=None):
