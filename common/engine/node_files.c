@@ -15,11 +15,14 @@ enum { SLACK_BYTES = 64 << 10 };
 
 typedef struct whole_state {
   clv_state_item *items;    /* [n] */
-  clv_weights_tensor *list; /* [n], views of them */
+  clv_weights_tensor *list; /* [n], views of them, or of */
+  clv_tensor **copies;      /* [n] those that are a device's, to be written; NULL elsewhere */
   uint32_t n;
 } whole_state;
 
 static void whole_state_done(whole_state *s) {
+  for (uint32_t i = 0; s->copies && i < s->n; i++) clv_tensor_unref(s->copies[i]);
+  free(s->copies);
   free(s->items);
   free(s->list);
 }
@@ -32,6 +35,18 @@ static clv_code state_of(clv_module *m, clv_state_what what, whole_state *ret, c
     clv_state_item *item = &ret->items[i];
     (void)clv_module_state_item(m, what, i, item);
     ret->list[i] = (clv_weights_tensor){item->name, item->dtype, item->shape, item->data};
+  }
+  return CLV_OK;
+}
+
+static clv_code bring_here(clv_pool *pool, whole_state *s, clv_err *err) {
+  CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
+  for (uint32_t i = 0; i < s->n; i++) {
+    const clv_state_item *item = &s->items[i];
+    if (!item->backend || !item->backend->memory) continue;
+    CLV_TRY(clv_pool_tensor(pool, item->dtype, &item->shape, &s->copies[i], err));
+    CLV_TRY(clv_state_item_get(item, s->copies[i]->data, err));
+    s->list[i].data = s->copies[i]->data;
   }
   return CLV_OK;
 }
@@ -89,6 +104,7 @@ clv_code clv_node_on_file(clv_session_node *n, clv_module *m, const clv_frame *f
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
   CLV_TRY(state_of(m, f->state.what, &s, err));
   if (f->kind == CLV_STATE_LOAD) return load(n, f, &s, ret, err);
+  CLV_TRY(bring_here(n->o.pool, &s, err));
   return files->save(files->user, f->state.name, s.list, s.n, &ret->state.sha256, &ret->state.bytes,
                      err);
 }
