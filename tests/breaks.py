@@ -294,7 +294,7 @@ of("master/api/rejoin_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
 of("master/api/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
-of("master/api/workers.c", "tests/net/api/test_api_rejoin.py stopped",
+of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
