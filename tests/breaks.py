@@ -212,6 +212,8 @@ of("common/engine/context_free.c", SPARED,
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
+of("common/engine/context_call.c", SPARED,
+   a_leaf_behind_the_end_stays=("static clv_code value_of_arg(", "(*ret)->spared = (*ret)->dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
    frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_is_awaited(e, c, &p->frame)", "false"))
 
@@ -292,7 +294,7 @@ of("master/api/rejoin_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
 of("master/api/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
-of("master/api/workers.c", "tests/net/api/test_api_rejoin.py stopped",
+of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
