@@ -92,6 +92,7 @@ clv_code clv_module_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
 }
 
 void clv_module_blocks_done(clv_module *m) {
+  if (!m) return;
   for (size_t i = 0; i < m->n_blocks; i++) clv_tensor_unref(m->blocks[i]);
   free(m->blocks);
 }
