@@ -368,6 +368,18 @@ of("common/graph/reads.c", "tests/unit/graph/test_reads",
    a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
 rules("common/wire/frame_check.c",
    r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
+rules("common/wire/frame_check.c",
+   r5_39_a_file_that_is_a_path=("static clv_code check_file(", "if (!clv_is_file_name(f->state.name))", "if (false)"),
+   r5_40_a_file_of_gradients=("static clv_code check_file(", "if (f->state.what == CLV_STATE_GRADIENTS)", "if (false)"))
+rules("worker/store/states.c",
+   r6_32_a_file_that_is_not_there=("static clv_code begin(", "strlen(identity), &digest", "0, &digest"),
+   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
+of("worker/store/states.c", "tests/unit/store/test_states",
+   a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
+   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
+of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
+   a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
+   what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "memset(a->dparam[i], 0, bytes)", "(void)bytes"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
 GRADIENTS = "tests/unit/api/test_gradients"
