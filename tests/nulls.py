@@ -24,6 +24,8 @@ MAY = {
     ("cleave_module_release", "module"): "nothing is released",
     ("cleave_module_reload", "weights"): "those it began with",
     ("cleave_module_reload", "optimizer"): "moments and steps of 0",
+    ("cleave_module_reload_async", "weights"): "those it began with",
+    ("cleave_module_reload_async", "optimizer"): "moments and steps of 0",
     ("cleave_optimizer_release", "optimizer"): "nothing is released",
     ("cleave_parallel_release", "parallel"): "nothing is released",
     ("cleave_context_open", "options"): "the defaults",

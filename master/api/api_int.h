@@ -20,6 +20,7 @@
  *   future.c    the records of what is waited for, future_int.h
  *   await.c     waiting, cancelling, callbacks
  *   async.c     what blocks, and its form that does not
+ *   errand.c    what a thread of its own does for a future
  *   kept.c      references that outlive their context
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
@@ -524,11 +525,7 @@ void api_failure_out(const api_value *v, clv_frame *ret);
 cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                         cleave_error *error);
 
-/* With the lock, waits: STATE_GET of one named item, STATE_PUT of one. */
-cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
-                            cleave_error *error);
-/* items: [n], n above 0; context_id: of gradients, else 0. */
+/* With the lock, waits: STATE_PUT of items: [n], n above 0; context_id: of gradients, else 0. */
 cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);

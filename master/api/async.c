@@ -3,9 +3,13 @@
  * Each function of the program that waits for nodes, and its form that returns a future: both begin
  * the same, and the first waits for what the second gives back.
  */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/api/future_int.h"
+#include "master/api/life_int.h"
+#include "master/api/rejoin_int.h"
 
 /* ---- beginning, and waiting ------------------------------------------------------------------ */
 
@@ -245,6 +249,126 @@ cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optim
   return api_future_start(runtime, f, ret_future, error);
 }
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static cleave_status begin_gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                                    const char *name, uint64_t deadline_ms, api_future **ret,
+                                    cleave_error *error) {
+  api_future *f;
+  PASS(new_until(rt, API_FUTURE_GRADIENT, deadline_ms, &f, error));
+  return begun(rt, f, api_gradient_begin(rt, handle, m, name, f, error), ret);
+}
+
+cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
+                              cleave_module *module, const char *name, uint64_t deadline_ms,
+                              cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_tensor);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  {
+    api_future *f;
+    LOCKED(runtime);
+    PASS(begin_gradient(runtime, context, module, name, deadline_ms, &f, error));
+    PASS(wait_for(runtime, f, &t, error));
+  }
+  return api_tensor_out(t, ret_tensor, error);
+}
+
+cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
+                                    cleave_module *module, const char *name, uint64_t deadline_ms,
+                                    cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  api_future *f;
+  PASS(ready(runtime, error));
+  LOCKED(runtime);
+  PASS(begin_gradient(runtime, context, module, name, deadline_ms, &f, error));
+  return api_future_start(runtime, f, ret_future, error);
+}
+
+cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
+                                    cleave_module *module, const char *name, uint64_t deadline_ms,
+                                    cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_place);
+  api_future *f;
+  LOCKED(runtime);
+  PASS(begin_gradient(runtime, context, module, name, deadline_ms, &f, error));
+  f->waiting++;
+  cleave_status status = wait_for(runtime, f, NULL, error);
+  if (status == CLEAVE_OK) {
+    api_module_is_on(module, f->request.device);
+    *ret_place = (cleave_place){runtime->peers[module->node].name, module->device};
+  }
+  api_future_leave(runtime, f);
+  return status;
+}
+
+static cleave_status begin_gradients(cleave_runtime *rt, cleave_context handle,
+                                     uint64_t deadline_ms, api_future **ret, cleave_error *error) {
+  api_future *f;
+  PASS(new_until(rt, API_FUTURE_GRADIENTS, deadline_ms, &f, error));
+  return begun(rt, f, api_gradients_begin(rt, handle, f, error), ret);
+}
+
+cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
+                                    uint64_t deadline_ms, cleave_gradients *ret_gradients,
+                                    cleave_error *error) {
+  GIVEN(runtime, ret_gradients);
+  api_future *f;
+  cleave_status status;
+  {
+    LOCKED(runtime);
+    PASS(begin_gradients(runtime, context, deadline_ms, &f, error));
+    f->waiting++;
+    status = wait_for(runtime, f, NULL, error);
+  }
+  if (status == CLEAVE_OK) status = api_gradients_out(f, ret_gradients, error);
+  LOCKED(runtime);
+  api_future_leave(runtime, f);
+  return status;
+}
+
+cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_context context,
+                                          uint64_t deadline_ms, cleave_future *ret_future,
+                                          cleave_error *error) {
+  GIVEN(runtime, ret_future);
+  api_future *f;
+  PASS(ready(runtime, error));
+  LOCKED(runtime);
+  PASS(begin_gradients(runtime, context, deadline_ms, &f, error));
+  return api_future_start(runtime, f, ret_future, error);
+}
+
+/* NULL for ret_future: it is waited for. */
+static cleave_status write_gradient(cleave_runtime *rt, cleave_context context, cleave_module *m,
+                                    const char *name, const cleave_tensor *tensor,
+                                    uint64_t deadline_ms, cleave_future *ret_future,
+                                    cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  api_future *f;
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  PASS(api_tensor_in(rt->pool, tensor, &t, error));
+  LOCKED(rt);
+  PASS(new_until(rt, API_FUTURE_WRITE, deadline_ms, &f, error));
+  PASS(begun(rt, f, api_gradient_write_begin(rt, context, m, name, t, f, error), &f));
+  return ret_future ? api_future_start(rt, f, ret_future, error) : wait_for(rt, f, NULL, error);
+}
+
+cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
+                                    cleave_module *module, const char *name,
+                                    const cleave_tensor *tensor, uint64_t deadline_ms,
+                                    cleave_error *error) {
+  GIVEN(runtime, module, name, tensor);
+  return write_gradient(runtime, context, module, name, tensor, deadline_ms, NULL, error);
+}
+
+cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_context context,
+                                          cleave_module *module, const char *name,
+                                          const cleave_tensor *tensor, uint64_t deadline_ms,
+                                          cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, tensor, ret_future);
+  PASS(ready(runtime, error));
+  return write_gradient(runtime, context, module, name, tensor, deadline_ms, ret_future, error);
+}
+
 /* ---- state ----------------------------------------------------------------------------------- */
 
 static cleave_status begin_state(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
@@ -309,6 +433,84 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
   return api_future_start(runtime, f, ret_future, error);
 }
 
+/* NULL for ret_future: it is waited for. Takes the items. */
+static cleave_status write_state(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
+                                 api_state_item *items, size_t n, uint64_t deadline_ms,
+                                 cleave_future *ret_future, cleave_error *error) {
+  api_future *f;
+  cleave_status status;
+  LOCKED(rt);
+  status = new_until(rt, API_FUTURE_PUT, deadline_ms, &f, error);
+  if (status != CLEAVE_OK) {
+    api_state_items_done(items, (uint32_t)n);
+    return status;
+  }
+  status = api_state_write_begin(rt, m, kind, items, (uint32_t)n, f, error);
+  PASS(begun(rt, f, status, &f));
+  return ret_future ? api_future_start(rt, f, ret_future, error) : wait_for(rt, f, NULL, error);
+}
+
+/* *ret_items stays NULL when n is 0. */
+static cleave_status copy_items(const cleave_module *m, cleave_state_kind kind,
+                                const cleave_named *items, size_t n, api_state_item **ret_items,
+                                cleave_error *error) {
+  if (n > cleave_state_count(m, kind))
+    return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, m->name,
+                    cleave_state_count(m, kind));
+  cleave_status status = n ? api_state_items(m, kind, items, n, ret_items, error) : CLEAVE_OK;
+  if (status == CLEAVE_OK) return status;
+  api_state_items_done(*ret_items, (uint32_t)n);
+  return status;
+}
+
+cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
+                                 cleave_state_kind kind, const cleave_named *items, size_t n,
+                                 uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
+  if (n) GIVEN(items);
+  api_state_item *list = NULL;
+  PASS(copy_items(module, kind, items, n, &list, error));
+  return n ? write_state(runtime, module, kind, list, n, deadline_ms, NULL, error) : CLEAVE_OK;
+}
+
+cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
+                                       cleave_state_kind kind, const cleave_named *items, size_t n,
+                                       uint64_t deadline_ms, cleave_future *ret_future,
+                                       cleave_error *error) {
+  GIVEN(runtime, module, items, ret_future);
+  api_state_item *list = NULL;
+  if (!n) return api_fail(error, CLV_INVALID, "no items to write");
+  PASS(ready(runtime, error));
+  PASS(copy_items(module, kind, items, n, &list, error));
+  return write_state(runtime, module, kind, list, n, deadline_ms, ret_future, error);
+}
+
+static cleave_status write_weight(cleave_runtime *rt, cleave_module *m, const char *name,
+                                  const cleave_tensor *tensor, uint64_t deadline_ms,
+                                  cleave_future *ret_future, cleave_error *error) {
+  const cleave_named one = {name, *tensor};
+  api_state_item *list = NULL;
+  PASS(api_check_weight(m, name, tensor, error));
+  PASS(copy_items(m, CLEAVE_STATE_WEIGHTS, &one, 1, &list, error));
+  return write_state(rt, m, CLEAVE_STATE_WEIGHTS, list, 1, deadline_ms, ret_future, error);
+}
+
+cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
+                                  const cleave_tensor *tensor, uint64_t deadline_ms,
+                                  cleave_error *error) {
+  GIVEN(runtime, module, name, tensor);
+  return write_weight(runtime, module, name, tensor, deadline_ms, NULL, error);
+}
+
+cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *module,
+                                        const char *name, const cleave_tensor *tensor,
+                                        uint64_t deadline_ms, cleave_future *ret_future,
+                                        cleave_error *error) {
+  GIVEN(runtime, module, name, tensor, ret_future);
+  PASS(ready(runtime, error));
+  return write_weight(runtime, module, name, tensor, deadline_ms, ret_future, error);
+}
+
 /* ---- the end of contexts --------------------------------------------------------------------- */
 
 static cleave_status begin_close(cleave_runtime *rt, cleave_context handle, uint64_t deadline_ms,
@@ -336,4 +538,61 @@ cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context
   LOCKED(runtime);
   PASS(begin_close(runtime, context, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
+}
+
+/* ---- modules and workers on their way -------------------------------------------------------- */
+
+/* Takes what the errand has. */
+static cleave_status send_out(cleave_runtime *rt, const api_errand *errand, const char *of,
+                              uint64_t deadline_ms, cleave_future *ret_future,
+                              cleave_error *error) {
+  api_future *f;
+  LOCKED(rt);
+  cleave_status status = api_futures_attend(rt, error);
+  if (status == CLEAVE_OK)
+    status = api_future_new(rt, API_FUTURE_ERRAND, UINT64_MAX, deadline_ms, &f, error);
+  if (status != CLEAVE_OK) {
+    api_errand_done(errand);
+    return status;
+  }
+  f->errand = *errand;
+  f->errand.runtime = rt;
+  snprintf(f->of, sizeof f->of, "%s", of);
+  return api_future_start(rt, f, ret_future, error);
+}
+
+/* Its record stays until the errand is done. */
+static cleave_status send_module(cleave_runtime *rt, const api_errand *errand, uint64_t deadline_ms,
+                                 cleave_future *ret_future, cleave_error *error) {
+  LOCKED(rt);
+  api_module_keep(errand->module);
+  return send_out(rt, errand, errand->module->name, deadline_ms, ret_future, error);
+}
+
+cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
+                                        bool input_grads, uint64_t deadline_ms,
+                                        cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, ret_future);
+  const api_errand errand = {
+      .kind = API_ERRAND_PLACE, .module = module, .input_grads = input_grads};
+  return send_module(runtime, &errand, deadline_ms, ret_future, error);
+}
+
+cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
+                                         const cleave_state *weights, const cleave_state *optimizer,
+                                         uint64_t deadline_ms, cleave_future *ret_future,
+                                         cleave_error *error) {
+  GIVEN(runtime, module, ret_future);
+  api_errand errand = {.kind = API_ERRAND_RELOAD, .module = module};
+  PASS(api_reloading_new(runtime, module, weights, optimizer, &errand.reloading, error));
+  return send_module(runtime, &errand, deadline_ms, ret_future, error);
+}
+
+cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
+                                         uint64_t deadline_ms, cleave_future *ret_future,
+                                         cleave_error *error) {
+  GIVEN(runtime, worker, ret_future);
+  const api_errand errand = {.kind = API_ERRAND_REJOIN};
+  PASS(api_rejoin_check(runtime, worker, error));
+  return send_out(runtime, &errand, worker, deadline_ms, ret_future, error);
 }
