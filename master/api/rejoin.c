@@ -219,7 +219,6 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   if (status == CLEAVE_OK) m->stale = m->anew = false;
   m->tried = status != CLEAVE_OK;
   if (m->tried && there) give_up(m);
-  m->tried = false;
   p->has_module |= status == CLEAVE_OK;
   api_module_look(m);
   api_wake(rt);
