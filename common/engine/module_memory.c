@@ -24,6 +24,25 @@ static void discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
   if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
 }
 
+clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
+                           const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
+                           clv_err *err) {
+  clv_account *device = m->o.account;
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
+  if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "device %s", m->device);
+  clv_code code = clv_pool_tensor(pool, dtype, shape, ret, err);
+  if (code == CLV_OK && device) *charged += bytes;
+  if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
+  return code;
+}
+
+void clv_module_tensors_gone(const clv_module *m, uint64_t *charged) {
+  if (*charged) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, *charged);
+  *charged = 0;
+}
+
 /* Memory that is about to be taken, or with what a library sizes has just been. */
 static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && charge(m, m->o.pool, bytes, err) != CLV_OK)
@@ -189,6 +208,7 @@ void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
   clv_tensor_unref(m->snapshot);
+  clv_module_tensors_gone(m, &m->on_device);
   clv_optim_free(m->optim);
   free(m->block);
   free(m->shadow);
@@ -344,7 +364,7 @@ clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) {
   if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
   clv_shape shape = CLV_SHAPE((int64_t)(blocks * m->params->trainable_bytes + sizeof(int64_t)));
-  return clv_pool_tensor(m->pool, CLV_U8, &shape, &m->snapshot, err);
+  return clv_module_tensor(m, m->pool, CLV_U8, &shape, &m->on_device, &m->snapshot, err);
 }
 
 /* Parameters, each moment, then the step counter: one copy in one direction. */

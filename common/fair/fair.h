@@ -32,7 +32,8 @@ typedef struct clv_account_options {
   const char *of;              /* whose it is, for messages; static, as the keys */
   uint64_t most[CLV_QUOTAS];   /* 0: no limit here */
   const char *key[CLV_QUOTAS]; /* of worker.yaml, that raises it; NULL: none does */
-  bool shared;                 /* with strangers: messages do not say how much is in use */
+  bool shared;                 /* with strangers: messages do not say how much is in use, */
+  bool tells_left;             /* but how much is left */
 } clv_account_options;
 
 clv_code clv_account_new(const clv_account_options *options, clv_account **ret,

@@ -44,6 +44,16 @@ def each_device_has_an_account_of_its_own():
         until(lambda: set(device_bytes(port).values()) == {0.0})
 
 
+@suite.test
+def activations_count_on_their_device():
+    """The calls of two programs, and what a context that was closed gives back."""
+    port = free_port()
+    with Cluster(1, limits=f"cpu_devices: 2\ndevice_memory: 16MiB\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n") as c:
+        done = run(PROGRAM, c.session("activations", ""), "w1", "activations")
+        assert done.returncode == 0, done.stdout + done.stderr
+        until(lambda: set(device_bytes(port).values()) == {0.0})
+
+
 STAGES = """data: {{format: npy, root: data, train: [x.npy, y.npy]}}
 stages:
   - {{name: a, at: {at}, device: {first}, layers: [{{op: linear, out: 4}}]}}
