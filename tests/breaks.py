@@ -287,8 +287,9 @@ of("master/api/workers.c", "tests/net/api/test_api_rejoin.py stopped",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
-of("master/api/learning.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"),
+of("master/api/place.c", "tests/net/api/test_api_optimizers.py",
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
+of("master/api/module.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_outdated(", "m->anew |= anew;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------

@@ -111,6 +111,8 @@ uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
 }
 
+uint64_t clv_account_most(const clv_account *a, clv_quota q) { return most_of(a, q); }
+
 bool clv_account_is_below(const clv_account *a, const clv_account *above) {
   while (a && a != above) a = a->o.above;
   return a != NULL;

@@ -4,13 +4,15 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
- *   runtime.c   opening, the node's thread, sleeping
+ *   runtime.c   the lock, sleeping, sending; open.c: opening, the node's thread, freeing
  *   closing.c   what was left open, closing
  *   error.c     failures, what callers hand in, tensors
+ *   failures.c  failures of nodes
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
- *   module.c    modules, their placement and end
+ *   module.c    modules, their beginning and end; place.c: their way to their nodes
+ *   requests.c  state on its way
  *   state.c     weights and optimiser state by name
  *   files.c     parameters for those who ask; state in files
  *   sending.c   what may leave this process
@@ -24,8 +26,8 @@
  *   kept.c      references that outlive their context
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
- *   groups.c    groups of parameters and their settings
- *   learning.c  parameters frozen and thawed, modules loaded again with what has changed
+ *   groups.c    groups of parameters and their settings; members.c: who is in which
+ *   learning.c  parameters frozen and thawed
  *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
@@ -294,6 +296,8 @@ typedef struct api_state_item {
   char name[CLV_WIRE_NAME + 1];
   clv_tensor *tensor;
 } api_state_item;
+
+void api_state_items_done(api_state_item *items, uint32_t n); /* NULL is allowed */
 
 /* STATE_GET or STATE_PUT on its way. */
 typedef struct api_state_request {

@@ -305,9 +305,10 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
  * are loaded again by cleave_module_reload; contexts that used it have failed and can only be
  * closed, and what it kept stays CLEAVE_UNAVAILABLE. Contexts that never used it notice nothing,
  * and may use it from now on. Between it and other workers values go by way of the master for the
- * rest of the runtime. Every function that meets a lost worker gives the same error, with its name,
- * until it is back. CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is
- * coming back already; CLEAVE_UNAVAILABLE: it does not answer, and can be tried again;
+ * rest of the runtime: workers know each other by the names of their worker.yaml, which do not say
+ * which return is meant, and what is late must not reach the next one. Every function that meets a
+ * lost worker gives the same error, with its name, until it is back. CLEAVE_NOT_FOUND: no such
+ * worker; CLEAVE_PRECONDITION: it is not lost, or is coming back already; CLEAVE_UNAVAILABLE: it does not answer, and can be tried again;
  * CLEAVE_EXHAUSTED: it would have the 64th name, as workers and returns of workers have one each:
  * close this runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,

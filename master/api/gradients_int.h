@@ -25,6 +25,12 @@ cleave_status api_state_put_begin(cleave_module *m, clv_state_what what, uint64_
 /* What a node says of a parameter has the parameter's shape. */
 cleave_status api_state_check_item(const cleave_module *m, const char *name, const clv_tensor *t,
                                    cleave_error *error) CLEAVE_RESULT;
+/* Is it a piece of the module's state, with the shape that it has there? */
+bool api_state_belongs(const cleave_module *m, cleave_state_kind kind, const char *name,
+                       clv_dtype dtype, const clv_shape *shape);
+cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,
+                                    const api_state_item *items, uint32_t n,
+                                    cleave_error *error) CLEAVE_RESULT;
 void api_state_leave(cleave_runtime *rt, api_state_request *r);
 
 #endif

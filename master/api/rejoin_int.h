@@ -60,6 +60,5 @@ cleave_status api_state_items(const cleave_module *m, cleave_state_kind kind,
 cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                              api_state_item **ret_items, uint32_t *ret_n,
                              cleave_error *error) CLEAVE_RESULT;
-void api_state_items_done(api_state_item *items, uint32_t n);
 
 #endif
