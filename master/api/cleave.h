@@ -309,8 +309,8 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
  * which return is meant, and what is late must not reach the next one. Every function that meets a
  * lost worker gives the same error, with its name, until it is back. CLEAVE_NOT_FOUND: no such
  * worker; CLEAVE_PRECONDITION: it is not lost, or is coming back already; CLEAVE_UNAVAILABLE: it
- * does not answer, and can be tried again; CLEAVE_EXHAUSTED: it would have the 64th name, as workers
- * and returns of workers have one each: close this runtime and open another. */
+ * does not answer, and can be tried again; CLEAVE_EXHAUSTED: it would have the 64th name, as
+ * workers and returns of workers have one each: close this runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;

@@ -223,7 +223,6 @@ cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
                     "released",
                     m->name, API_MAX_MODULES, released);
   PASS(check_name(rt, m, error));
-  m->generation = rt->generations[m->index]++;
   m->number = ++rt->n_loaded;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);

@@ -10,11 +10,13 @@
 
 /* ---- loading it again ------------------------------------------------------------------------ */
 
-cleave_status api_module_let_go(cleave_module *m, uint64_t until, cleave_error *error) {
+cleave_status api_module_let_go(cleave_module *m, uint32_t generation, uint64_t until,
+                                cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
   PASS(api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, error));
   api_name_module(p, m);
+  p->frame.generation = generation;
   PASS(api_send(rt, m->node, p, error));
   while (m->unload) {
     PASS(api_node_is_there(rt, m->node, error));
@@ -38,13 +40,13 @@ cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns, cleave_er
   rt->peers[m->node].loading++;
   cleave_status status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
-  if (held) status = api_module_let_go(m, until_ns, error);
+  if (held) status = api_module_let_go(m, m->generation, until_ns, error);
   rt->peers[m->node].loading--;
   m->state = held ? MODULE_NEW : MODULE_PLACED;
   if (held) {
     m->unload = 0;
     m->stale = m->anew = false;
-    m->generation = rt->generations[m->index]++;
+    api_module_tried(m, status);
   } else {
     for (int k = 0; k < 2; k++) api_module_unhold(m, k);
   }
@@ -72,21 +74,34 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
   return CLEAVE_OK;
 }
 
-/* An attempt that failed may have left it there, or its call may still be on its way: the node lets
- * go of that one before the next generation comes. */
-cleave_status api_module_take_there(cleave_module *m, uint64_t deadline_ms, uint64_t until_ns,
-                                    cleave_error *error) {
+static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  for (bool again = m->tried;; again = false) {
-    uint32_t earlier = m->generation;
-    if (m->tried) PASS(api_module_let_go(m, until_ns, error));
-    if (m->tried) m->generation = rt->generations[m->index]++;
-    api_unlock(rt);
-    cleave_status status = api_load_module(m, deadline_ms, error);
-    api_lock(rt);
-    if (status != CLEAVE_EXISTS || !again) return status;
-    m->generation = earlier; /* what had been given up has come after all */
-  }
+  uint64_t now = api_now(rt), left_ms = until_ns > now ? (until_ns - now) / 1000000u : 0;
+  m->generation = rt->generations[m->index]++;
+  api_unlock(rt);
+  cleave_status status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
+  api_lock(rt);
+  return status;
+}
+
+/* Of attempts that came too late, or of which there was no word. */
+static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  for (uint32_t g = m->tried_from; g != m->generation; g++)
+    PASS(api_module_let_go(m, g, until_ns, error));
+  m->tried_from = m->generation;
+  return CLEAVE_OK;
+}
+
+cleave_status api_module_take_there(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_status status = attempt(m, until_ns, error);
+  if (status != CLEAVE_EXISTS || !m->tried) return status;
+  PASS(let_go_of_attempts(m, until_ns, error));
+  return attempt(m, until_ns, error);
+}
+
+void api_module_tried(cleave_module *m, cleave_status status) {
+  if (status != CLEAVE_OK && !m->tried) m->tried_from = m->generation;
+  m->tried = status != CLEAVE_OK;
 }
 
 cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
@@ -106,11 +121,11 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   m->input_grads = input_grads;
   m->life = rt->peers[m->node].life;
   rt->peers[m->node].loading++;
-  cleave_status status = api_module_take_there(m, deadline_ms, until, error);
+  cleave_status status = api_module_take_there(m, until, error);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
-  m->tried = status != CLEAVE_OK;
+  api_module_tried(m, status);
   rt->peers[m->node].loading--;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;
   api_wake(rt);

@@ -206,10 +206,9 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   api_peer *p = &rt->peers[m->node];
   uint64_t until = api_until(rt, deadline_ms);
   uint32_t life = p->life;
-  if (!m->tried) m->generation = rt->generations[m->index]++;
   m->state = MODULE_PLACING;
   p->loading++;
-  cleave_status status = api_module_take_there(m, deadline_ms, until, error);
+  cleave_status status = api_module_take_there(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
   p->loading--;
@@ -217,8 +216,8 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   m->changes++;
   if (status == CLEAVE_OK) m->life = life;
   if (status == CLEAVE_OK) m->stale = m->anew = false;
-  m->tried = status != CLEAVE_OK;
-  if (m->tried && there) give_up(m);
+  if (status != CLEAVE_OK && there) give_up(m);
+  api_module_tried(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_look(m);
   api_wake(rt);
