@@ -309,7 +309,7 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) discharge(m, pool, m->charged);", ""),
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) clv_module_discharge(m, pool, m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
