@@ -13,19 +13,19 @@
 
 /* ---- beginning, and waiting ------------------------------------------------------------------ */
 
-static cleave_status ready(cleave_runtime *rt, cleave_error *error) {
+cleave_status api_async_ready(cleave_runtime *rt, cleave_error *error) {
   LOCKED(rt);
   return api_futures_attend(rt, error);
 }
 
-static cleave_status new_until(cleave_runtime *rt, api_future_kind kind, uint64_t deadline_ms,
-                               api_future **ret, cleave_error *error) {
+cleave_status api_async_new(cleave_runtime *rt, api_future_kind kind, uint64_t deadline_ms,
+                            api_future **ret, cleave_error *error) {
   return api_future_new(rt, kind, api_until(rt, deadline_ms), deadline_ms, ret, error);
 }
 
 /* What could not begin leaves nothing. */
-static cleave_status begun(cleave_runtime *rt, api_future *f, cleave_status status,
-                           api_future **ret) {
+cleave_status api_async_begun(cleave_runtime *rt, api_future *f, cleave_status status,
+                              api_future **ret) {
   *ret = f;
   if (status == CLEAVE_OK) return CLEAVE_OK;
   f->over = true;
@@ -33,8 +33,8 @@ static cleave_status begun(cleave_runtime *rt, api_future *f, cleave_status stat
   return status;
 }
 
-static cleave_status wait_for(cleave_runtime *rt, api_future *f, clv_tensor **ret_tensor,
-                              cleave_error *error) {
+cleave_status api_async_wait(cleave_runtime *rt, api_future *f, clv_tensor **ret_tensor,
+                             cleave_error *error) {
   api_future_list(rt, f);
   cleave_status status = api_future_await(rt, f, UINT64_MAX, error);
   if (status == CLEAVE_OK && ret_tensor) *ret_tensor = clv_tensor_ref(f->tensor);
@@ -49,8 +49,8 @@ static cleave_status begin_fetch(cleave_runtime *rt, cleave_reference reference,
   api_value *v;
   api_future *f;
   PASS(api_find_value(rt, reference, &v, error));
-  PASS(new_until(rt, API_FUTURE_VALUE, deadline_ms, &f, error));
-  return begun(rt, f, api_fetch_begin(rt, v, f, error), ret);
+  PASS(api_async_new(rt, API_FUTURE_VALUE, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_fetch_begin(rt, v, f, error), ret);
 }
 
 cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
@@ -61,7 +61,7 @@ cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference
     api_future *f;
     LOCKED(runtime);
     PASS(begin_fetch(runtime, reference, deadline_ms, &f, error));
-    PASS(wait_for(runtime, f, &t, error));
+    PASS(api_async_wait(runtime, f, &t, error));
   }
   return api_tensor_out(t, ret_tensor, error);
 }
@@ -71,7 +71,7 @@ cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference ref
                                    cleave_error *error) {
   GIVEN(runtime, ret_future);
   api_future *f;
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_fetch(runtime, reference, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -96,8 +96,8 @@ cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference refer
 static cleave_status begin_kept(cleave_runtime *rt, cleave_kept kept, uint64_t deadline_ms,
                                 api_future **ret, cleave_error *error) {
   api_future *f;
-  PASS(new_until(rt, API_FUTURE_KEPT, deadline_ms, &f, error));
-  return begun(rt, f, api_kept_fetch_begin(rt, kept, f, error), ret);
+  PASS(api_async_new(rt, API_FUTURE_KEPT, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_kept_fetch_begin(rt, kept, f, error), ret);
 }
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,
@@ -108,7 +108,7 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint6
     api_future *f;
     LOCKED(runtime);
     PASS(begin_kept(runtime, kept, deadline_ms, &f, error));
-    PASS(wait_for(runtime, f, &t, error));
+    PASS(api_async_wait(runtime, f, &t, error));
   }
   return api_tensor_out(t, ret_tensor, error);
 }
@@ -118,7 +118,7 @@ cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
                                       cleave_error *error) {
   GIVEN(runtime, ret_future);
   api_future *f;
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_kept(runtime, kept, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -133,7 +133,8 @@ static cleave_status begin_call(cleave_runtime *rt, cleave_context handle, cleav
                                 cleave_error *error) {
   api_future *f;
   PASS(api_future_new(rt, API_FUTURE_VALUE, UINT64_MAX, 0, &f, error));
-  PASS(begun(rt, f, api_call_begin(rt, handle, m, inputs, n_inputs, ret_reference, f, error), ret));
+  PASS(api_async_begun(
+      rt, f, api_call_begin(rt, handle, m, inputs, n_inputs, ret_reference, f, error), ret));
   if (ret_reference) ret_reference->id = f->value->id;
   return CLEAVE_OK;
 }
@@ -161,7 +162,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
     LOCKED(runtime);
     PASS(begin_call(runtime, context, module, inputs, n_inputs, ret_reference, &f, error));
     f->until_ns = f->due_ns = api_until(runtime, deadline_ms);
-    PASS(wait_for(runtime, f, &t, error));
+    PASS(api_async_wait(runtime, f, &t, error));
   }
   return api_tensor_out(t, ret_tensor, error);
 }
@@ -172,8 +173,8 @@ static cleave_status begin_backward(cleave_runtime *rt, cleave_context handle,
                                     const api_starts *from, uint64_t deadline_ms, api_future **ret,
                                     cleave_error *error) {
   api_future *f;
-  PASS(new_until(rt, API_FUTURE_BACKWARD, deadline_ms, &f, error));
-  return begun(rt, f, api_backward_begin(rt, handle, from, f, error), ret);
+  PASS(api_async_new(rt, API_FUTURE_BACKWARD, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_backward_begin(rt, handle, from, f, error), ret);
 }
 
 /* NULL for ret_future: it is waited for. */
@@ -183,7 +184,8 @@ static cleave_status run_backward(cleave_runtime *rt, cleave_context context,
   api_future *f;
   LOCKED(rt);
   PASS(begin_backward(rt, context, from, deadline_ms, &f, error));
-  return ret_future ? api_future_start(rt, f, ret_future, error) : wait_for(rt, f, NULL, error);
+  return ret_future ? api_future_start(rt, f, ret_future, error)
+                    : api_async_wait(rt, f, NULL, error);
 }
 
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
@@ -212,7 +214,7 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
   GIVEN(runtime, roots, ret_future);
   OPTIONS_IN(cleave_backward_options, o, options);
   CLV_AUTO(api_starts_done) api_starts from = {0};
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   PASS(api_starts_of(runtime, roots, n_roots, &o, &from, error));
   return run_backward(runtime, context, &from, o.deadline_ms, ret_future, error);
 }
@@ -220,8 +222,8 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
 static cleave_status begin_step(cleave_runtime *rt, cleave_optimizer *o, cleave_context handle,
                                 uint64_t deadline_ms, api_future **ret, cleave_error *error) {
   api_future *f;
-  PASS(new_until(rt, API_FUTURE_STEP, deadline_ms, &f, error));
-  return begun(rt, f, api_step_begin(rt, o, handle, f, error), ret);
+  PASS(api_async_new(rt, API_FUTURE_STEP, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_step_begin(rt, o, handle, f, error), ret);
 }
 
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
@@ -232,7 +234,7 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
   LOCKED(runtime);
   PASS(begin_step(runtime, optimizer, context, deadline_ms, &f, error));
   f->waiting++;
-  cleave_status status = wait_for(runtime, f, NULL, error);
+  cleave_status status = api_async_wait(runtime, f, NULL, error);
   if (status == CLEAVE_OK && ret) *ret = f->stepped;
   api_future_leave(runtime, f);
   return status;
@@ -243,130 +245,10 @@ cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optim
                                 cleave_future *ret_future, cleave_error *error) {
   GIVEN(runtime, optimizer, ret_future);
   api_future *f;
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_step(runtime, optimizer, context, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
-}
-
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-static cleave_status begin_gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                                    const char *name, uint64_t deadline_ms, api_future **ret,
-                                    cleave_error *error) {
-  api_future *f;
-  PASS(new_until(rt, API_FUTURE_GRADIENT, deadline_ms, &f, error));
-  return begun(rt, f, api_gradient_begin(rt, handle, m, name, f, error), ret);
-}
-
-cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
-                              cleave_module *module, const char *name, uint64_t deadline_ms,
-                              cleave_tensor *ret_tensor, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_tensor);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  {
-    api_future *f;
-    LOCKED(runtime);
-    PASS(begin_gradient(runtime, context, module, name, deadline_ms, &f, error));
-    PASS(wait_for(runtime, f, &t, error));
-  }
-  return api_tensor_out(t, ret_tensor, error);
-}
-
-cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
-                                    cleave_module *module, const char *name, uint64_t deadline_ms,
-                                    cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_future);
-  api_future *f;
-  PASS(ready(runtime, error));
-  LOCKED(runtime);
-  PASS(begin_gradient(runtime, context, module, name, deadline_ms, &f, error));
-  return api_future_start(runtime, f, ret_future, error);
-}
-
-cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
-                                    cleave_module *module, const char *name, uint64_t deadline_ms,
-                                    cleave_place *ret_place, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_place);
-  api_future *f;
-  LOCKED(runtime);
-  PASS(begin_gradient(runtime, context, module, name, deadline_ms, &f, error));
-  f->waiting++;
-  cleave_status status = wait_for(runtime, f, NULL, error);
-  if (status == CLEAVE_OK) {
-    api_module_is_on(module, f->request.device);
-    *ret_place = (cleave_place){runtime->peers[module->node].name, module->device};
-  }
-  api_future_leave(runtime, f);
-  return status;
-}
-
-static cleave_status begin_gradients(cleave_runtime *rt, cleave_context handle,
-                                     uint64_t deadline_ms, api_future **ret, cleave_error *error) {
-  api_future *f;
-  PASS(new_until(rt, API_FUTURE_GRADIENTS, deadline_ms, &f, error));
-  return begun(rt, f, api_gradients_begin(rt, handle, f, error), ret);
-}
-
-cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
-                                    uint64_t deadline_ms, cleave_gradients *ret_gradients,
-                                    cleave_error *error) {
-  GIVEN(runtime, ret_gradients);
-  api_future *f;
-  cleave_status status;
-  {
-    LOCKED(runtime);
-    PASS(begin_gradients(runtime, context, deadline_ms, &f, error));
-    f->waiting++;
-    status = wait_for(runtime, f, NULL, error);
-  }
-  if (status == CLEAVE_OK) status = api_gradients_out(f, ret_gradients, error);
-  LOCKED(runtime);
-  api_future_leave(runtime, f);
-  return status;
-}
-
-cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_context context,
-                                          uint64_t deadline_ms, cleave_future *ret_future,
-                                          cleave_error *error) {
-  GIVEN(runtime, ret_future);
-  api_future *f;
-  PASS(ready(runtime, error));
-  LOCKED(runtime);
-  PASS(begin_gradients(runtime, context, deadline_ms, &f, error));
-  return api_future_start(runtime, f, ret_future, error);
-}
-
-/* NULL for ret_future: it is waited for. */
-static cleave_status write_gradient(cleave_runtime *rt, cleave_context context, cleave_module *m,
-                                    const char *name, const cleave_tensor *tensor,
-                                    uint64_t deadline_ms, cleave_future *ret_future,
-                                    cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  api_future *f;
-  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  PASS(api_tensor_in(rt->pool, tensor, &t, error));
-  LOCKED(rt);
-  PASS(new_until(rt, API_FUTURE_WRITE, deadline_ms, &f, error));
-  PASS(begun(rt, f, api_gradient_write_begin(rt, context, m, name, t, f, error), &f));
-  return ret_future ? api_future_start(rt, f, ret_future, error) : wait_for(rt, f, NULL, error);
-}
-
-cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
-                                    cleave_module *module, const char *name,
-                                    const cleave_tensor *tensor, uint64_t deadline_ms,
-                                    cleave_error *error) {
-  GIVEN(runtime, module, name, tensor);
-  return write_gradient(runtime, context, module, name, tensor, deadline_ms, NULL, error);
-}
-
-cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_context context,
-                                          cleave_module *module, const char *name,
-                                          const cleave_tensor *tensor, uint64_t deadline_ms,
-                                          cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, name, tensor, ret_future);
-  PASS(ready(runtime, error));
-  return write_gradient(runtime, context, module, name, tensor, deadline_ms, ret_future, error);
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -375,8 +257,8 @@ static cleave_status begin_state(cleave_runtime *rt, cleave_module *m, cleave_st
                                  const char *name, uint64_t deadline_ms, api_future **ret,
                                  cleave_error *error) {
   api_future *f;
-  PASS(new_until(rt, API_FUTURE_STATE, deadline_ms, &f, error));
-  return begun(rt, f, api_state_begin(rt, m, kind, name, f, error), ret);
+  PASS(api_async_new(rt, API_FUTURE_STATE, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_state_begin(rt, m, kind, name, f, error), ret);
 }
 
 cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
@@ -388,7 +270,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
     api_future *f;
     LOCKED(runtime);
     PASS(begin_state(runtime, module, CLEAVE_STATE_WEIGHTS, name, deadline_ms, &f, error));
-    PASS(wait_for(runtime, f, &t, error));
+    PASS(api_async_wait(runtime, f, &t, error));
   }
   return api_tensor_out(t, ret_tensor, error);
 }
@@ -398,7 +280,7 @@ cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *m
                                        cleave_future *ret_future, cleave_error *error) {
   GIVEN(runtime, module, name, ret_future);
   api_future *f;
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_state(runtime, module, CLEAVE_STATE_WEIGHTS, name, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -414,7 +296,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
     LOCKED(runtime);
     PASS(begin_state(runtime, module, kind, NULL, deadline_ms, &f, error));
     f->waiting++;
-    status = wait_for(runtime, f, NULL, error);
+    status = api_async_wait(runtime, f, NULL, error);
   }
   if (status == CLEAVE_OK) status = api_state_out(f, ret_state, error);
   LOCKED(runtime);
@@ -427,7 +309,7 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
                                       cleave_future *ret_future, cleave_error *error) {
   GIVEN(runtime, module, ret_future);
   api_future *f;
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_state(runtime, module, kind, NULL, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
@@ -440,14 +322,15 @@ static cleave_status write_state(cleave_runtime *rt, cleave_module *m, cleave_st
   api_future *f;
   cleave_status status;
   LOCKED(rt);
-  status = new_until(rt, API_FUTURE_PUT, deadline_ms, &f, error);
+  status = api_async_new(rt, API_FUTURE_PUT, deadline_ms, &f, error);
   if (status != CLEAVE_OK) {
     api_state_items_done(items, (uint32_t)n);
     return status;
   }
   status = api_state_write_begin(rt, m, kind, items, (uint32_t)n, f, error);
-  PASS(begun(rt, f, status, &f));
-  return ret_future ? api_future_start(rt, f, ret_future, error) : wait_for(rt, f, NULL, error);
+  PASS(api_async_begun(rt, f, status, &f));
+  return ret_future ? api_future_start(rt, f, ret_future, error)
+                    : api_async_wait(rt, f, NULL, error);
 }
 
 /* *ret_items stays NULL when n is 0. */
@@ -480,7 +363,7 @@ cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *m
   GIVEN(runtime, module, items, ret_future);
   api_state_item *list = NULL;
   if (!n) return api_fail(error, CLV_INVALID, "no items to write");
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   PASS(copy_items(module, kind, items, n, &list, error));
   return write_state(runtime, module, kind, list, n, deadline_ms, ret_future, error);
 }
@@ -507,8 +390,92 @@ cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *
                                         uint64_t deadline_ms, cleave_future *ret_future,
                                         cleave_error *error) {
   GIVEN(runtime, module, name, tensor, ret_future);
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   return write_weight(runtime, module, name, tensor, deadline_ms, ret_future, error);
+}
+
+/* ---- files of state -------------------------------------------------------------------------- */
+
+static cleave_status begin_file(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                                cleave_state_kind kind, const char *name, uint64_t deadline_ms,
+                                api_future **ret, cleave_error *error) {
+  api_future *f;
+  PASS(api_async_new(rt, API_FUTURE_FILE, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_file_begin(rt, m, verb, kind, name, f, error), ret);
+}
+
+static cleave_status with_file(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                               cleave_state_kind kind, const char *name, uint64_t deadline_ms,
+                               cleave_state_file *ret_file, cleave_error *error) {
+  api_future *f;
+  PASS(api_file_check_result(ret_file, error));
+  LOCKED(rt);
+  PASS(begin_file(rt, m, verb, kind, name, deadline_ms, &f, error));
+  f->waiting++;
+  cleave_status status = api_async_wait(rt, f, NULL, error);
+  if (status == CLEAVE_OK) api_file_out(f, ret_file);
+  api_future_leave(rt, f);
+  return status;
+}
+
+static cleave_status with_file_async(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                                     cleave_state_kind kind, const char *name, uint64_t deadline_ms,
+                                     cleave_future *ret_future, cleave_error *error) {
+  api_future *f;
+  PASS(api_async_ready(rt, error));
+  LOCKED(rt);
+  PASS(begin_file(rt, m, verb, kind, name, deadline_ms, &f, error));
+  return api_future_start(rt, f, ret_future, error);
+}
+
+cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
+                                      cleave_state_kind kind, const char *name,
+                                      uint64_t deadline_ms, cleave_state_file *ret_file,
+                                      cleave_error *error) {
+  GIVEN(runtime, module, name);
+  return with_file(runtime, module, CLV_STATE_SAVE, kind, name, deadline_ms, ret_file, error);
+}
+
+cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const char *name,
+                                            uint64_t deadline_ms, cleave_future *ret_future,
+                                            cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  return with_file_async(runtime, module, CLV_STATE_SAVE, kind, name, deadline_ms, ret_future,
+                         error);
+}
+
+cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
+                                      cleave_state_kind kind, const char *name,
+                                      uint64_t deadline_ms, cleave_state_file *ret_file,
+                                      cleave_error *error) {
+  GIVEN(runtime, module, name);
+  return with_file(runtime, module, CLV_STATE_LOAD, kind, name, deadline_ms, ret_file, error);
+}
+
+cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const char *name,
+                                            uint64_t deadline_ms, cleave_future *ret_future,
+                                            cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  return with_file_async(runtime, module, CLV_STATE_LOAD, kind, name, deadline_ms, ret_future,
+                         error);
+}
+
+cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
+                                        const char *name, uint64_t deadline_ms,
+                                        cleave_error *error) {
+  GIVEN(runtime, module, name);
+  return with_file(runtime, module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms, NULL,
+                   error);
+}
+
+cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_module *module,
+                                              const char *name, uint64_t deadline_ms,
+                                              cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  return with_file_async(runtime, module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms,
+                         ret_future, error);
 }
 
 /* ---- the end of contexts --------------------------------------------------------------------- */
@@ -516,8 +483,8 @@ cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *
 static cleave_status begin_close(cleave_runtime *rt, cleave_context handle, uint64_t deadline_ms,
                                  api_future **ret, cleave_error *error) {
   api_future *f;
-  PASS(new_until(rt, API_FUTURE_CLOSE, deadline_ms, &f, error));
-  return begun(rt, f, api_close_begin(rt, handle, f, error), ret);
+  PASS(api_async_new(rt, API_FUTURE_CLOSE, deadline_ms, &f, error));
+  return api_async_begun(rt, f, api_close_begin(rt, handle, f, error), ret);
 }
 
 cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
@@ -526,7 +493,7 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context conte
   api_future *f;
   LOCKED(runtime);
   PASS(begin_close(runtime, context, deadline_ms, &f, error));
-  return wait_for(runtime, f, NULL, error);
+  return api_async_wait(runtime, f, NULL, error);
 }
 
 cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
@@ -534,65 +501,8 @@ cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context
                                          cleave_error *error) {
   GIVEN(runtime, ret_future);
   api_future *f;
-  PASS(ready(runtime, error));
+  PASS(api_async_ready(runtime, error));
   LOCKED(runtime);
   PASS(begin_close(runtime, context, deadline_ms, &f, error));
   return api_future_start(runtime, f, ret_future, error);
-}
-
-/* ---- modules and workers on their way -------------------------------------------------------- */
-
-/* Takes what the errand has. */
-static cleave_status send_out(cleave_runtime *rt, const api_errand *errand, const char *of,
-                              uint64_t deadline_ms, cleave_future *ret_future,
-                              cleave_error *error) {
-  api_future *f;
-  LOCKED(rt);
-  cleave_status status = api_futures_attend(rt, error);
-  if (status == CLEAVE_OK)
-    status = api_future_new(rt, API_FUTURE_ERRAND, UINT64_MAX, deadline_ms, &f, error);
-  if (status != CLEAVE_OK) {
-    api_errand_done(errand);
-    return status;
-  }
-  f->errand = *errand;
-  f->errand.runtime = rt;
-  snprintf(f->of, sizeof f->of, "%s", of);
-  return api_future_start(rt, f, ret_future, error);
-}
-
-/* Its record stays until the errand is done. */
-static cleave_status send_module(cleave_runtime *rt, const api_errand *errand, uint64_t deadline_ms,
-                                 cleave_future *ret_future, cleave_error *error) {
-  LOCKED(rt);
-  api_module_keep(errand->module);
-  return send_out(rt, errand, errand->module->name, deadline_ms, ret_future, error);
-}
-
-cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
-                                        bool input_grads, uint64_t deadline_ms,
-                                        cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, ret_future);
-  const api_errand errand = {
-      .kind = API_ERRAND_PLACE, .module = module, .input_grads = input_grads};
-  return send_module(runtime, &errand, deadline_ms, ret_future, error);
-}
-
-cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
-                                         const cleave_state *weights, const cleave_state *optimizer,
-                                         uint64_t deadline_ms, cleave_future *ret_future,
-                                         cleave_error *error) {
-  GIVEN(runtime, module, ret_future);
-  api_errand errand = {.kind = API_ERRAND_RELOAD, .module = module};
-  PASS(api_reloading_new(runtime, module, weights, optimizer, &errand.reloading, error));
-  return send_module(runtime, &errand, deadline_ms, ret_future, error);
-}
-
-cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
-                                         uint64_t deadline_ms, cleave_future *ret_future,
-                                         cleave_error *error) {
-  GIVEN(runtime, worker, ret_future);
-  const api_errand errand = {.kind = API_ERRAND_REJOIN};
-  PASS(api_rejoin_check(runtime, worker, error));
-  return send_out(runtime, &errand, worker, deadline_ms, ret_future, error);
 }

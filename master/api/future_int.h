@@ -17,6 +17,7 @@ typedef enum api_future_kind {
   API_FUTURE_BACKWARD,
   API_FUTURE_STEP,
   API_FUTURE_STATE,
+  API_FUTURE_FILE,
   API_FUTURE_CLOSE,
   API_FUTURE_GRADIENT,
   API_FUTURE_GRADIENTS,
@@ -99,6 +100,8 @@ typedef struct api_future {
   cleave_module *module;
   cleave_optimizer *optimizer;
   clv_state_what what;
+  clv_frame_kind verb; /* with a file of state, of this name: */
+  char file[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_starts backward;
   api_errand errand;
@@ -234,10 +237,33 @@ void api_errand_advance(cleave_runtime *rt, api_future *f);
 void api_errands_wait(cleave_runtime *rt);
 void api_errand_done(const api_errand *e); /* nobody needs any more what it has */
 
+/* verb: STATE_SAVE, STATE_LOAD or STATE_REMOVE. Before it is over: api_state_forget. */
+cleave_status api_file_begin(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                             cleave_state_kind kind, const char *name, api_future *f,
+                             cleave_error *error);
+void api_file_advance(cleave_runtime *rt, api_future *f);
+void api_file_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+/* Has it its size? NULL is allowed, here and next. */
+cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
+void api_file_out(const api_future *f, cleave_state_file *ret);
+
 /* It looks at its deadline itself: some of what it waits for has one of its own. */
 cleave_status api_close_begin(cleave_runtime *rt, cleave_context handle, api_future *f,
                               cleave_error *error);
 void api_close_advance(cleave_runtime *rt, api_future *f);
+
+/* ---- async.c ---------------------------------------------------------------------------------- */
+
+/* Without the lock: somebody goes on with futures. */
+cleave_status api_async_ready(cleave_runtime *rt, cleave_error *error);
+cleave_status api_async_new(cleave_runtime *rt, api_future_kind kind, uint64_t deadline_ms,
+                            api_future **ret, cleave_error *error);
+/* What could not begin leaves nothing. */
+cleave_status api_async_begun(cleave_runtime *rt, api_future *f, cleave_status status,
+                              api_future **ret);
+/* ret_tensor: what it brings, may be NULL. */
+cleave_status api_async_wait(cleave_runtime *rt, api_future *f, clv_tensor **ret_tensor,
+                             cleave_error *error);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 

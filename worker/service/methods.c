@@ -9,15 +9,16 @@
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
 /* What this worker says of itself. The arrays are the caller's. */
-static void about_us(const clv_worker_settings *now, clv_wire_about *a, const char **capabilities,
-                     clv_wire_library *libraries) {
+static void about_us(const clv_service *v, const clv_worker_settings *now, clv_wire_about *a,
+                     const char **capabilities, clv_wire_library *libraries) {
   const clv_backend *b = clv_backend_cpu();
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
   capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
+  capabilities[3] = CLV_CAPABILITY_STATE_FILES;
   libraries[0] = (clv_wire_library){"kernels", b->libraries(b)};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = 3,
+                        .n_capabilities = v->states ? 4 : 3,
                         .n_libraries = 1,
                         .capabilities = capabilities,
                         .libraries = libraries,
@@ -62,7 +63,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .devices = devices,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  about_us(now, &out.about, capabilities, libraries);
+  about_us(v, now, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
