@@ -252,7 +252,7 @@ cleave_status api_close_begin(cleave_runtime *rt, cleave_context handle, api_fut
                               cleave_error *error);
 void api_close_advance(cleave_runtime *rt, api_future *f);
 
-/* ---- async.c ---------------------------------------------------------------------------------- */
+/* ---- async.c -------------------------------------------------------------------------------- */
 
 /* Without the lock: somebody goes on with futures. */
 cleave_status api_async_ready(cleave_runtime *rt, cleave_error *error);
