@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What modules can compute on: the processor, and the devices that it is offered as beside. Each
- * has an account for the memory of its modules, whosever they are.
+ * has an account for the memory of its modules and of their calls, whosever they are.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,8 @@ static clv_code add_device(clv_service *v, const char *name, clv_err *err) {
   clv_account_options o = {.of = "this device",
                            .most = {[CLV_QUOTA_BYTES] = v->config->device_memory},
                            .key = {[CLV_QUOTA_BYTES] = "device_memory"},
-                           .shared = true};
+                           .shared = true,
+                           .tells_left = true};
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   v->n_devices++;
