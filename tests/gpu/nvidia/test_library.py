@@ -99,6 +99,24 @@ def without_a_driver_the_answer_is_clean():
 
 
 @needs_toolkit
+def a_driver_that_is_none_is_named():
+    """The toolkit's stub under the driver's name, and a driver without the functions of one."""
+    if SANITIZED:
+        return "a sanitized library does not go into this process"
+    stub = "/usr/local/cuda/lib64/stubs/libcuda.so"
+    if not os.path.exists(stub):
+        return f"no {stub}"
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(stub, os.path.join(folder, "libcuda.so.1"))
+        said = ask(interface(), env={"LD_LIBRARY_PATH": folder}).stdout
+        assert said.startswith(f"{UNAVAILABLE} ") and "cudaGetDeviceCount: CUDA driver is a stub library" in said, said
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["gcc", "-shared", "-x", "c", "-o", os.path.join(folder, "libcuda.so.1"), "/dev/null"], check=True)
+        said = ask(interface(), env={"LD_LIBRARY_PATH": folder}).stdout
+        assert said.startswith(f"{UNAVAILABLE} ") and "driver" in said, said
+
+
+@needs_toolkit
 def a_missing_library_is_named():
     """One that is damaged, then one that lacks a function, stand before the loader's own."""
     if SANITIZED:
