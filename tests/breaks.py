@@ -212,13 +212,16 @@ of("common/engine/context_free.c", SPARED,
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
+of("common/engine/context_call.c", SPARED,
+   a_leaf_behind_the_end_stays=("static clv_code value_of_arg(", "(*ret)->spared = (*ret)->dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
    frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_is_awaited(e, c, &p->frame)", "false"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/context_frames.c", SIMULATED,
-   a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"),
+   a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"))
+of("common/engine/context_frames.c", SIMULATED + "0",
    a_PREPARE_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_DROP"))
 of("common/engine/context_pass.c", SIMULATED,
    many_gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
@@ -256,6 +259,35 @@ of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
+of("master/api/await.c", SIMULATED,
+   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);", ""),
+   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+of("master/api/place.c", SIMULATED,
+   a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
+
+# ---- memory that the host cannot touch -----------------------------------------------------------
+of("common/graph/plan_run.c", "tests/unit/graph/test_far",
+   a_device_is_lent_the_callers_memory=("static char *place_of(", "p->backend->memory && callers", "false"),
+   what_fails_late_is_not_heard=("static clv_code settle(", "if (err) *err = late;", "return CLV_OK;"),
+   what_was_refused_has_no_place=("static clv_code settle(", "return locate(p, s, err);", "break;"),
+   inputs_stay_with_the_caller=("static clv_code take_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
+of("common/graph/plan_memory.c", "tests/unit/graph/test_far",
+   copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = CLV_MAX(end[0], end[1]);", ""),
+   copies_stand_on_the_same_place=("static void place_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
+of("common/graph/plan_forward.c", "tests/unit/graph/test_far",
+   refs_kernels_compute_in_a_devices_memory=("static clv_code prepare(", "&& !p->backend->memory", ""))
+of("common/engine/module_block.c", "tests/unit/engine/test_far",
+   nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
+   what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
+of("common/engine/module_memory.c", "tests/unit/engine/test_far",
+   a_device_is_charged_with_nothing=("static clv_code count(", "if (m->o.pool) m->charged += bytes;", ""))
+of("common/optim/optim.c", "tests/unit/engine/test_far_optim",
+   sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
+of("worker/service/devices.c", "tests/unit/service/test_devices",
+   every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
+of("master/api/module.c", "tests/unit/api/test_far",
+   a_module_at_the_master_is_on_the_processor=("static const clv_backend *own_backend(", "return others->list[i];", "return clv_backend_cpu();"))
+
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/future.c", FUTURES,
@@ -264,6 +296,21 @@ of("master/api/future.c", FUTURES,
 of("master/api/await.c", FUTURES,
    what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
+
+# ---- the same programs over real daemons ---------------------------------------------------------
+DAEMONS = "tests/simulate/daemons/test_daemons.py"
+of("master/api/lives.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
+   who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
+of("master/api/place.c", SIMULATED,
+   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "|| !m->tried", "|| true"),
+   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
+of("master/api/await.c", DAEMONS + " programs_give_the_bits_of_home",
+   a_cancel_does_nothing=(
+       "cleave_status cleave_future_cancel(",
+       "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);",
+       "if (!f) end_early(runtime, f, &why);"))
+of("common/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
+   who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
@@ -277,12 +324,13 @@ of("master/api/rejoin_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
 of("master/api/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
-of("master/api/workers.c", "tests/net/api/test_api_rejoin.py stopped",
+of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
-of("master/api/learning.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"),
+of("master/api/place.c", "tests/net/api/test_api_optimizers.py",
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
+of("master/api/module.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_outdated(", "m->anew |= anew;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
@@ -293,7 +341,7 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) discharge(m, pool, m->charged);", ""),
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) clv_module_discharge(m, pool, m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
@@ -351,6 +399,18 @@ of("common/graph/reads.c", "tests/unit/graph/test_reads",
    a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
 rules("common/wire/frame_check.c",
    r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
+rules("common/wire/frame_check.c",
+   r5_39_a_file_that_is_a_path=("static clv_code check_file(", "if (!clv_is_file_name(f->state.name))", "if (false)"),
+   r5_40_a_file_of_gradients=("static clv_code check_file(", "if (f->state.what == CLV_STATE_GRADIENTS)", "if (false)"))
+rules("worker/store/states.c",
+   r6_32_a_file_that_is_not_there=("static clv_code begin(", "strlen(identity), &digest", "0, &digest"),
+   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
+of("worker/store/states.c", "tests/unit/store/test_states",
+   a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
+   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
+of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
+   a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
+   what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
 GRADIENTS = "tests/unit/api/test_gradients"
@@ -358,6 +418,6 @@ of("master/api/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
    a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->changes == m->changes || c->planned[m->index]) return false;", "return false;"))
 of("master/api/gradients.c", GRADIENTS,
-   nobody_votes_on_what_was_written=("static cleave_status put(", "c->written |= NODE_BIT(m->node);", ";"))
+   nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->written |= NODE_BIT(f->module->node);", ";"))
 of("master/api/events.c", GRADIENTS,
    what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))

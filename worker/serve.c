@@ -66,7 +66,8 @@ static void harden(void) {
 }
 
 static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
-                      const char *memory_limit, unsigned port) {
+                      const char *memory_limit, const clv_service *service) {
+  const clv_backend *b = clv_service_backend(service);
   char expiry[32], memory[32];
   int days = clv_tls_identity_days_left(id);
   struct tm tm;
@@ -77,8 +78,8 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
       CLV_LOG_INFO, "ready",
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
       "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
-      CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
-      clv_backend_isa(clv_backend_cpu()), (unsigned long long)c->limits.sessions,
+      CLV_VERSION, c->listen, clv_service_port(service), id->uri, expiry, days, CLV_S(days),
+      b->device, clv_backend_isa(b), (unsigned long long)c->limits.sessions,
       clv_format_size(c->limits.session_bytes, memory, sizeof memory), memory_limit, c->n_allow,
       c->n_artifacts);
 }
@@ -142,16 +143,17 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 
 /* From the open port to the closed one. */
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
-                       const clv_tls_identity *id, clv_rpc_runtime *runtime,
-                       clv_metrics_endpoint **endpoint) {
+                       const clv_worker_devices *devices, const clv_tls_identity *id,
+                       clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
+  const clv_backends others = {(const clv_backend *const *)devices->list, devices->n};
   char memory_limit[160];
   format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
-  if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
+  if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
-  log_facts(c, id, memory_limit, clv_service_port(service));
+  log_facts(c, id, memory_limit, service);
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);
@@ -171,9 +173,9 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;
-  if (clv_worker_check_device(config, &err) != CLV_OK)
-    return clv_exit_report(CLV_EXIT_CONFIG, &err);
   if (check_only) {
+    if (clv_worker_check_device(config, &err) != CLV_OK)
+      return clv_exit_report(CLV_EXIT_CONFIG, &err);
     int days = clv_tls_identity_days_left(identity);
     printf("configuration OK: %s as %s, certificate ends in %d day%s\n", config->listen,
            identity->uri, days, CLV_S(days));
@@ -192,7 +194,10 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
-  int code = run_service(a, config, identity, runtime, &endpoint);
+  CLV_AUTO(clv_worker_devices_closep) clv_worker_devices devices = {0};
+  if (clv_worker_devices_open(config, &devices, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_CONFIG, &err);
+  int code = run_service(a, config, &devices, identity, runtime, &endpoint);
   clv_admission_close();
   return code;
 }

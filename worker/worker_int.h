@@ -29,6 +29,20 @@ int clv_cmd_devices(void *args);
  * why. */
 clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) CLV_USE_RESULT;
 
+enum { MAX_CUDA_DEVICES = 16 };
+
+/* Those beside the processor. */
+typedef struct clv_worker_devices {
+  const struct clv_cuda_library *cuda;
+  clv_backend *list[MAX_CUDA_DEVICES];
+  size_t n;
+} clv_worker_devices;
+
+/* The same, opened. A device that is started takes memory of the host: the daemon alone does it. */
+clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+void clv_worker_devices_closep(clv_worker_devices *d);
+
 /* ---- reload.c ---- */
 
 /* worker.yaml with what the command line and the environment say. */

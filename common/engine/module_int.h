@@ -26,18 +26,26 @@ struct clv_module {
   int n_inputs;
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
+  /* In the backend's memory, as are moments and what clv_module_block gives. */
   void *block;           /* parameters, then buffers */
   void *shadow;          /* buffers as they were, to be put back when a step is not taken */
   clv_optim *optim;      /* NULL when nothing learns here */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
   size_t bytes, charged; /* charged: to the pool, given back with it */
+  uint64_t on_device;    /* charged to the device alone: of the snapshot */
   uint32_t n_learning;   /* trainable and not frozen: */
   clv_extent *learning;  /* where they stand in the block */
   double *sums;          /* of squares of their gradients, while a planned step looks at them */
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
-  clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
+  clv_tensor *snapshot;   /* what the last APPLY of a context changed, as it was before: */
+  int64_t snapshot_steps; /* parameters and moments, and the step count */
+  clv_tensor **blocks;    /* that clv_module_block has made, each with a reference */
+  size_t n_blocks, cap_blocks;
+  /* What a device has said while the module's state was being changed: it is not known any more,
+   * and nothing is computed from it. code is CLV_OK until then. */
+  clv_err broken;
 
   uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
   uint64_t steps;         /* of the optimiser, taken; atomic */
@@ -54,10 +62,36 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
 clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                              uint32_t input_grads, clv_module_plan **ret,
                              clv_err *err) CLV_USE_RESULT;
+/* A tensor of the session's pool that counts on the module's device as well, where that is the
+ * host's memory, until it is said to be given back: *charged grows by its bytes, and is 0 then. */
+clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
+                           const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_module_tensors_gone(const clv_module *m, uint64_t *charged);
+
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_module_call_put(clv_module_plan *p, clv_call *call);
+
+/* `bytes` of the memory that its kernels compute in, as the data of a CLV_U8 tensor, for the caller
+ * until he unrefs it: of the session's pool, or of the device, kept for the next who asks. Not
+ * initialised. Charged either way; *charged as for clv_module_tensor. */
+clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_module_blocks_done(clv_module *m);
+
+/* Within that memory; it has been done, or the module is broken, when it returns. */
+void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);
+
+/* What its optimiser was asked for is done; else the module is broken. */
+clv_code clv_module_finish(clv_module *m, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_check(const clv_module *m, clv_err *err) CLV_USE_RESULT;
+
+/* The session's quotas, and that of the device. */
+clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes);
 
 /* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
 clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) CLV_USE_RESULT;

@@ -50,7 +50,8 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; state_item(n, m, &p->frame, i, &item); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     CLV_TRY(clv_pool_tensor(n->o.pool, item.dtype, &item.shape, &t, err));
-    memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
+    /* The state may change before the bytes have left. */
+    CLV_TRY(clv_state_item_get(&item, t->data, err));
     clv_frame state = {.state = {.what = what, .index = i, .count = count}};
     snprintf(state.state.name, sizeof state.state.name, "%s", item.name);
     snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
@@ -92,7 +93,16 @@ static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
   return answer(n, &p->frame, CLV_UNLOADED, NULL, &(clv_frame){0}, err);
 }
 
+static clv_code on_state_file(clv_session_node *n, clv_packet *p, clv_err *err) {
+  clv_module *m;
+  clv_frame done = {0};
+  CLV_TRY(local_module(n, &p->frame, &m, err));
+  CLV_TRY(clv_node_on_file(n, m, &p->frame, &done, err));
+  return answer(n, &p->frame, CLV_STATE_FILE, NULL, &done, err);
+}
+
 static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, err);
   if (p->frame.kind == CLV_UNLOAD) return on_unload(n, p, err);
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
@@ -209,6 +219,9 @@ static const struct {
     [CLV_STATE_GET] = {engine, false},
     [CLV_STATE_PUT] = {engine, false},
     [CLV_UNLOAD] = {engine, false},
+    [CLV_STATE_SAVE] = {engine, false},
+    [CLV_STATE_LOAD] = {engine, false},
+    [CLV_STATE_REMOVE] = {engine, false},
     [CLV_REF_KEEP] = {clv_node_on_reference, false},
     [CLV_REF_USE] = {clv_node_on_reference, false},
     [CLV_REF_FORK] = {clv_node_on_reference, true},

@@ -75,9 +75,11 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   if (q->kernel) return CLV_OK; /* a node before it asked */
   describe_node(p, node, &d);
   if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
-  clv_code code = p->backend->prepare(p->backend, &d, &q->kernel, err);
+  bool empty = clv_plan_reads_nothing(&d);
+  clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
+                        : p->backend->prepare(p->backend, &d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail) return code;
-  if (code == CLV_UNIMPLEMENTED && !p->backend->memory)
+  if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
     code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
   if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
   if (code != CLV_OK)
@@ -182,6 +184,7 @@ clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   clv_plan_rep from = p->nodes[output].reps[0];
   CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
   p->bufs[out.buf].space = SPACE_OUT;
+  p->out_bytes = p->bufs[out.buf].bytes;
   for (int i = 0; i < p->nodes[output].n_reps; i++)
     if (p->nodes[output].reps[i].block == 1) from = p->nodes[output].reps[i];
   CLV_TRY(clv_plan_move(p, output, from, out, err));

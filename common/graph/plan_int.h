@@ -7,7 +7,8 @@
  * through all three phases. One that lives inside a single phase is in the scratch block that all
  * calls share; one that outlives a phase is in the call's block, because other calls may run in
  * between; inside both blocks memory is reused by lifetime. Buffers of the caller (inputs, output
- * and their gradients) are spaces of their own.
+ * and their gradients) are spaces of their own. For a backend with memory of its own these are
+ * copies behind the scratch, since what the caller lends is the host's.
  *
  * plan.c makes and frees a plan, plan_fuse.c finds ops for one kernel, plan_forward.c and
  * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
@@ -105,7 +106,9 @@ struct clv_plan {
   clv_plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
   int n_unwritten;
   clv_plan_info info;
-  bool scalar_is_nan; /* the output, of a batch of 0 */
+  bool scalar_is_nan;       /* the output, of a batch of 0 */
+  size_t copy[SPACE_COUNT]; /* where in the scratch the caller's stand; host memory: unused */
+  size_t out_bytes;
   /* running */
   char *scratch, *cache;
   bool fresh; /* the cache holds weights of version `version` of block `block` */
@@ -146,6 +149,12 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
 void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
 clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node);
+/* plan_empty.c: of a node that has nothing to read: some extent of an input is 0. CLV_UNIMPLEMENTED
+ * with a tail. */
+bool clv_plan_reads_nothing(const clv_node_desc *d);
+clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
+                               clv_err *err) CLV_USE_RESULT;
+
 clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step,
                              clv_err *err) CLV_USE_RESULT;
 /* Room for the weights a forward or backward_input step makes itself, if it does. */

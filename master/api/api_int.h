@@ -4,13 +4,15 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
- *   runtime.c   opening, the node's thread, sleeping
+ *   runtime.c   the lock, sleeping, sending; open.c: opening, the node's thread, freeing
  *   closing.c   what was left open, closing
  *   error.c     failures, what callers hand in, tensors
+ *   failures.c  failures of nodes
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
- *   module.c    modules, their placement and end
+ *   module.c    modules, their beginning and end; place.c: their way to their nodes
+ *   requests.c  state on its way
  *   state.c     weights and optimiser state by name
  *   files.c     parameters for those who ask; state in files
  *   sending.c   what may leave this process
@@ -20,11 +22,12 @@
  *   future.c    the records of what is waited for, future_int.h
  *   await.c     waiting, cancelling, callbacks
  *   async.c     what blocks, and its form that does not
+ *   errand.c    what a thread of its own does for a future
  *   kept.c      references that outlive their context
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
- *   groups.c    groups of parameters and their settings
- *   learning.c  parameters frozen and thawed, modules loaded again with what has changed
+ *   groups.c    groups of parameters and their settings; members.c: who is in which
+ *   learning.c  parameters frozen and thawed
  *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
@@ -94,6 +97,7 @@ typedef struct api_peer {
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* of its link */
   bool opened, lost, has_module;
+  bool keeps_files;          /* CLV_CAPABILITY_STATE_FILES */
   uint64_t heard_ns;         /* when its last packet came */
   char device[API_DEVICE];   /* what "auto" means there, */
   char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
@@ -140,14 +144,14 @@ struct cleave_module {
   uint32_t node, life; /* and the life of it that has the module */
   clv_graph *graph;
   clv_params *params;
-  const char **frozen; /* names inside params */
-  uint32_t n_frozen, n_learning;
+  const char **frozen;        /* names inside params */
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
-  uint32_t n_inputs;
-  uint32_t threads, in_flight;
+  uint32_t n_frozen, n_learning, n_inputs, threads, in_flight;
+  const clv_backend *backend; /* of a module at the master */
   bool local_only, any_device, released, called, input_grads;
   bool given; /* it was loaded with weights */
-  bool tried; /* its node may have it, though the last attempt to take it there failed */
+  bool tried; /* its node may have it, though the last attempt to take it there failed: this */
+  uint32_t tried_from;    /* generation, or a later one */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
   bool bf16;
@@ -294,7 +298,9 @@ typedef struct api_state_item {
   clv_tensor *tensor;
 } api_state_item;
 
-/* STATE_GET or STATE_PUT on its way. */
+void api_state_items_done(api_state_item *items, uint32_t n); /* NULL is allowed */
+
+/* STATE_GET, STATE_PUT, or a frame about a file of state, on its way. */
 typedef struct api_state_request {
   uint64_t id;
   uint32_t node;
@@ -302,6 +308,9 @@ typedef struct api_state_request {
   clv_tensor *found;
   api_state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
+  bool of_file;
+  uint64_t bytes; /* of the file, as its node says */
+  clv_sha256 sha256;
   char device[API_DEVICE];      /* that `found` was computed with, as its node says */
   bool answered, failed, fewer; /* fewer: `count` is the most there may be, the answer says */
   cleave_error failure;
@@ -350,6 +359,7 @@ typedef struct api_world {
   bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
   clv_executor executor;                       /* the same */
   const clv_backend *backend;                  /* of stages at the master; NULL: cpu */
+  clv_backends others;                         /* that the master has beside it */
 } api_world;
 
 struct cleave_runtime {
@@ -524,11 +534,7 @@ void api_failure_out(const api_value *v, clv_frame *ret);
 cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                         cleave_error *error);
 
-/* With the lock, waits: STATE_GET of one named item, STATE_PUT of one. */
-cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
-                            cleave_error *error);
-/* items: [n], n above 0; context_id: of gradients, else 0. */
+/* With the lock, waits: STATE_PUT of items: [n], n above 0; context_id: of gradients, else 0. */
 cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);

@@ -126,7 +126,7 @@ cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_
   ret->dtype = (cleave_dtype)from->dtype;
   ret->rank = from->shape.rank;
   memcpy(ret->shape, from->shape.dim, sizeof ret->shape);
-  memcpy(ret->data, from->data, from->bytes);
+  if (from->bytes) memcpy(ret->data, from->data, from->bytes);
   return CLEAVE_OK;
 }
 
@@ -140,4 +140,9 @@ void cleave_tensor_free(cleave_tensor *tensor) {
   if (!tensor) return;
   if (tensor->capacity) free(tensor->data);
   *tensor = (cleave_tensor){0};
+}
+
+void api_state_items_done(api_state_item *items, uint32_t n) {
+  for (uint32_t i = 0; items && i < n; i++) clv_tensor_unref(items[i].tensor);
+  free(items);
 }

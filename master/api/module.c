@@ -125,8 +125,25 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
   return CLEAVE_OK;
 }
 
-static bool is_own_device(const char *name) {
-  return strcmp(name, "cpu") == 0 || strcmp(name, "cpu:0") == 0 || strcmp(name, "cpu:1") == 0;
+/* The processor is several devices. */
+static const clv_backend *own_backend(const cleave_runtime *rt, const char *device) {
+  static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
+  const clv_backends *others = &rt->world.others;
+  for (size_t i = 0; i < CLV_COUNT(cpu); i++)
+    if (strcmp(device, cpu[i]) == 0)
+      return rt->world.backend ? rt->world.backend : clv_backend_cpu();
+  for (size_t i = 0; i < others->n; i++)
+    if (strcmp(device, others->list[i]->device) == 0) return others->list[i];
+  return NULL;
+}
+
+static cleave_status no_own_device(const cleave_module *m, cleave_error *error) {
+  const clv_backends *others = &m->runtime->world.others;
+  CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
+  for (size_t i = 0; i < others->n; i++) clv_bytes_printf(&has, "%s, ", others->list[i]->device);
+  return api_fail(error, CLV_INVALID,
+                  "module '%s': no device '%s' at master, only %scpu, cpu:0 and cpu:1", m->name,
+                  m->device, has.len ? (const char *)has.data : "");
 }
 
 static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
@@ -148,17 +165,15 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->node = (uint32_t)node;
   if (strcmp(m->device, "auto") == 0)
     snprintf(m->device, sizeof m->device, "%s", m->node ? rt->peers[m->node].device : "cpu");
-  if (m->node == 0 && !is_own_device(m->device))
-    return api_fail(error, CLV_INVALID,
-                    "module '%s': no device '%s' at master, only cpu, cpu:0 and cpu:1", m->name,
-                    m->device);
+  const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
+  if (m->node == 0 && !own) return no_own_device(m, error);
   m->any_device = o->any_device;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
   PASS(keep_direct(m, o, error));
   m->bf16 = o->bf16;
-  if (m->bf16 && m->node == 0) TRY(clv_backend_cpu()->check_bf16(clv_backend_cpu(), &err));
+  if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
@@ -167,7 +182,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   return keep_weights(m, o, error);
 }
 
-static void free_weights(cleave_module *m) {
+void api_module_drop_weights(cleave_module *m) {
   for (size_t i = 0; i < m->n_weights; i++) {
     free(m->weights[i].name);
     clv_tensor_unref(m->weights[i].tensor);
@@ -177,7 +192,7 @@ static void free_weights(cleave_module *m) {
 
 void api_module_free(cleave_module *m) {
   if (!m) return;
-  free_weights(m);
+  api_module_drop_weights(m);
   for (int k = 0; k < 2; k++) api_module_unhold(m, k);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
@@ -223,7 +238,6 @@ cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
                     "released",
                     m->name, API_MAX_MODULES, released);
   PASS(check_name(rt, m, error));
-  m->generation = rt->generations[m->index]++;
   m->number = ++rt->n_loaded;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
@@ -308,53 +322,48 @@ const char *cleave_module_weight(const cleave_module *module, size_t index) {
   return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
 
-/* ---- placing it ------------------------------------------------------------------------------ */
+/* ---- what its node has been told ------------------------------------------------------------- */
 
-static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  for (size_t i = m->n_weights; i-- > 0;) { /* all stay until the last is there */
-    api_state_item item = {.tensor = m->weights[i].tensor};
-    snprintf(item.name, sizeof item.name, "%s", m->weights[i].name);
-    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
-  }
-  free_weights(m);
+void api_module_unhold(cleave_module *m, int kind) {
+  api_state_items_done(clv_steal(&m->held[kind]), m->n_held[kind]);
+  m->n_held[kind] = 0;
+}
+
+void api_module_outdated(cleave_module *m, bool anew) {
+  if (anew) api_module_unhold(m, 1);
+  if (m->state != MODULE_PLACED) return;
+  m->stale = true;
+  m->anew |= anew;
+}
+
+/* ---- while nobody uses it -------------------------------------------------------------------- */
+
+static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
+
+static cleave_status check_closing(const cleave_module *m, const char *what, cleave_error *error) {
+  const cleave_runtime *rt = m->runtime;
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->uses[m->index] && !c->closing)
+      return api_fail(error, CLV_PRECONDITION,
+                      "module '%s' %s while context %s, which has called it, is open: close that "
+                      "first",
+                      m->name, what, c->name);
   return CLEAVE_OK;
 }
 
-cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
-                               cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  uint64_t until = api_until(rt, deadline_ms);
-  while (m->state == MODULE_PLACING)
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
-  PASS(api_module_is_there(m, error));
-  if (m->state == MODULE_PLACED && !m->stale) return CLEAVE_OK;
-  if (m->state == MODULE_PLACED) {
-    PASS(api_module_take_off(m, until, error));
-    input_grads = m->input_grads;
+cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const char *what,
+                               uint64_t until_ns, cleave_error *error) {
+  for (size_t i = 0; i < n; i++) {
+    const cleave_module *m = modules[i];
+    if (!is_busy(m)) continue;
+    PASS(check_closing(m, what, error));
+    if (!api_sleep(m->runtime, until_ns))
+      return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",
+                      m->name, what);
+    i = (size_t)-1; /* others may be used now */
   }
-  m->state = MODULE_PLACING;
-  m->input_grads = input_grads;
-  m->life = rt->peers[m->node].life;
-  rt->peers[m->node].loading++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, deadline_ms, error);
-  api_lock(rt);
-  if (status == CLEAVE_OK) status = push_weights(m, until, error);
-  if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
-  m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
-  m->tried = status != CLEAVE_OK;
-  rt->peers[m->node].loading--;
-  rt->peers[m->node].has_module |= status == CLEAVE_OK;
-  api_wake(rt);
-  return status;
-}
-
-cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module, bool input_grads,
-                                  uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, module);
-  LOCKED(runtime);
-  return api_module_place(module, input_grads, deadline_ms, error);
+  return CLEAVE_OK;
 }
 
 /* ---- its end ------------------------------------------------------------------------------------
@@ -370,24 +379,6 @@ static void gone(cleave_module *m) {
   if (!m->keeps) api_module_free(m);
   clv_pool_shrink(rt->pool); /* sizes that it alone had */
   api_wake(rt);
-}
-
-/* One that nobody holds goes with its last module. */
-void api_module_leave_optimizer(cleave_module *m) {
-  cleave_optimizer *o = m->optimizer;
-  size_t at = 0;
-  if (!o) return;
-  m->optimizer = NULL;
-  m->n_groups = 0;
-  m->hold_rest = false;
-  free(clv_steal(&m->group_of));
-  while (o->modules[at] != m) at++;
-  memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));
-  if (o->n_modules) return;
-  cleave_optimizer **link = &m->runtime->optimizers;
-  while (*link != o) link = &(*link)->next;
-  *link = o->next;
-  api_optimizer_free(o);
 }
 
 static void unload(cleave_module *m) {

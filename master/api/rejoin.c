@@ -7,6 +7,7 @@
 #include "master/api/rejoin_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/api/life_int.h"
@@ -25,10 +26,11 @@ static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer 
     return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
                     (*ret)->coming ? "is coming back already" : "is not lost");
   if (names < API_MAX_NODES) return CLEAVE_OK;
-  return api_fail(error, CLV_EXHAUSTED,
-                  "workers of this runtime have come back %u times, and no more names are left for "
-                  "them: open another runtime",
-                  names - rt->n_peers);
+  return api_fail(
+      error, CLV_EXHAUSTED,
+      "worker '%s' would come back under name number %u: a runtime has %d, and this one "
+      "has had %u workers and %u returns. Close it and open another runtime",
+      worker, names, API_MAX_NODES - 1, rt->n_peers - 1, names - rt->n_peers);
 }
 
 /* Nobody uses what it had of the worker any more, and no step waits for it. */
@@ -135,6 +137,12 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   return status == CLEAVE_OK ? status : name_failure(p, status, error);
 }
 
+cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_error *error) {
+  api_peer *p;
+  LOCKED(rt);
+  return find_lost(rt, worker, &p, error);
+}
+
 /* ---- its modules ----------------------------------------------------------------------------- */
 
 /* What is to be there when a module is. */
@@ -198,12 +206,9 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   api_peer *p = &rt->peers[m->node];
   uint64_t until = api_until(rt, deadline_ms);
   uint32_t life = p->life;
-  m->generation = rt->generations[m->index]++;
   m->state = MODULE_PLACING;
   p->loading++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, deadline_ms, error);
-  api_lock(rt);
+  cleave_status status = api_module_take_there(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
   p->loading--;
@@ -212,24 +217,55 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   if (status == CLEAVE_OK) m->life = life;
   if (status == CLEAVE_OK) m->stale = m->anew = false;
   if (status != CLEAVE_OK && there) give_up(m);
+  api_module_tried(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_look(m);
   api_wake(rt);
   return status;
 }
 
+struct api_reloading {
+  cleave_module *module;
+  contents contents;
+};
+
+void api_reloading_free(api_reloading *r) {
+  if (r) contents_done(&r->contents);
+  free(r);
+}
+
+cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                                const cleave_state *optimizer, api_reloading **ret,
+                                cleave_error *error) {
+  const cleave_state *const from[2] = {weights, optimizer};
+  api_reloading *r;
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  TRY(clv_alloc(1, sizeof *r, &r, &err));
+  r->module = m;
+  cleave_status status = take_contents(m, from, &r->contents, error);
+  if (status == CLEAVE_OK)
+    *ret = r;
+  else
+    api_reloading_free(r);
+  return status;
+}
+
+cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
+                                cleave_error *error) {
+  LOCKED(rt);
+  PASS(api_no_window(rt, error));
+  PASS(api_decided(rt, api_until(rt, deadline_ms), error));
+  PASS(check_lost(r->module, error));
+  return reload(r->module, &r->contents, deadline_ms, error);
+}
+
 cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,
                                    const cleave_state *weights, const cleave_state *optimizer,
                                    uint64_t deadline_ms, cleave_error *error) {
   GIVEN(runtime, module);
-  CLV_AUTO(contents_done) contents c = {0};
-  const cleave_state *const from[2] = {weights, optimizer};
-  if (module->runtime != runtime)
-    return api_fail(error, CLV_INVALID, "a module of another runtime");
-  PASS(take_contents(module, from, &c, error));
-  LOCKED(runtime);
-  PASS(api_no_window(runtime, error));
-  PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-  PASS(check_lost(module, error));
-  return reload(module, &c, deadline_ms, error);
+  api_reloading *r;
+  PASS(api_reloading_new(runtime, module, weights, optimizer, &r, error));
+  cleave_status status = api_reloading_run(runtime, r, deadline_ms, error);
+  api_reloading_free(r);
+  return status;
 }

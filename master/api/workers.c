@@ -113,6 +113,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+  p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
   keep_devices(&h, p);
   compare_builds(p, &h.about);
   return CLV_OK;
@@ -476,7 +477,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   clv_module_options o = {.index = m->index,
                           .generation = m->generation,
                           .name = m->name,
-                          .backend = rt->world.backend ? rt->world.backend : clv_backend_cpu(),
+                          .backend = m->backend,
                           .device = m->device,
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,

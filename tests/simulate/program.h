@@ -38,11 +38,14 @@ void sim_record_done(sim_record *r);
 
 typedef struct sim_stand {
   cleave_runtime *runtime;
-  bool home; /* all modules at the master */
+  bool home;    /* all modules at the master */
+  bool threads; /* the runtime has threads: what is to come begins by itself */
   clv_clock clock;
   /* Before each thing that the program does; may be NULL. */
   void (*between)(void *user);
   void (*settle)(void *user); /* long enough to hear of every loss */
+  /* Backwards of a context that workers were asked for; may be NULL. */
+  uint32_t (*passes)(void *user, uint64_t context);
   /* Told of each line when it is done; may be NULL. */
   void (*line)(void *user, const sim_record *record, const sim_line *line);
   void *user;

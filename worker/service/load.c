@@ -60,6 +60,7 @@ static clv_code ready_node(clv_session *s, clv_err *err) {
                         .originator = (uint16_t)(origin | 1u),
                         .runtime = s->service->runtime,
                         .share = s->share,
+                        .files = clv_session_files(s),
                         .reference_lease_ms = s->reference_lease_ms};
   CLV_TRY(clv_node_new(&o, &s->node, err));
   if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
@@ -121,7 +122,7 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_w
   CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
   CLV_TRY(check_place(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
-  CLV_TRY(clv_load_make(r, clv_backend_cpu(), device, s->pool, waiter, &module, err));
+  CLV_TRY(clv_load_make(r, device, s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);

@@ -66,7 +66,7 @@ static clv_code check_place(const clv_wire_load_request *r, const clv_backend *b
   if (r->threads > (unsigned long)cores)
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
-  if (r->bf16) CLV_TRY(backend->check_bf16(backend, err));
+  if (r->bf16 && backend->check_bf16) CLV_TRY(backend->check_bf16(backend, err));
   return CLV_OK;
 }
 
@@ -90,12 +90,11 @@ static int64_t batch_of(const clv_wire_load_request *r) {
   return 1;
 }
 
-clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backend,
-                       const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
-                       clv_module **ret, clv_err *err) {
+clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device, clv_pool *pool,
+                       const clv_waiter *waiter, clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   clv_module_group groups[CLV_WIRE_GROUPS];
-  CLV_TRY(check_place(r, backend, err));
+  CLV_TRY(check_place(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
   for (uint32_t i = 0; i < r->n_groups; i++)
@@ -105,7 +104,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
                           .generation = r->generation,
                           .name = r->name,
                           .graph = clv_steal(&graph),
-                          .backend = backend,
+                          .backend = device->backend,
                           .device = device->name,
                           .account = device->account,
                           .threads = (int)CLV_MAX(r->threads, 1u),
@@ -126,6 +125,17 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
   return clv_module_new(&o, ret, err);
 }
 
+static clv_code digest_of(const clv_state_item *item, const clv_waiter *waiter, clv_sha256 *ret,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) void *copy = NULL;
+  CLV_TRY(clv_waiter_check(waiter, err));
+  if (!item->backend || !item->backend->memory)
+    return clv_sha256_while(waiter, item->data, item->bytes, ret, err);
+  CLV_TRY(clv_alloc(item->bytes, 1, &copy, err));
+  CLV_TRY(clv_state_item_get(item, copy, err));
+  return clv_sha256_while(waiter, copy, item->bytes, ret, err);
+}
+
 /* The list of what the module has, with digests. */
 static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
                                 clv_wire_load_reply *reply, clv_err *err) {
@@ -136,8 +146,7 @@ static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
     if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
     reply->params[i].name = params->list[i].name;
     reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
-    CLV_TRY(clv_waiter_check(waiter, err));
-    CLV_TRY(clv_sha256_while(waiter, item.data, item.bytes, &reply->params[i].digest, err));
+    CLV_TRY(digest_of(&item, waiter, &reply->params[i].digest, err));
   }
   return CLV_OK;
 }

@@ -96,10 +96,11 @@ struct clv_session {
   uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
 };
 
-enum { MAX_CPU_DEVICES = 8 };
+enum { MAX_CPU_DEVICES = 8, MAX_OTHER_DEVICES = 16, MAX_DEVICES = 25 };
 
 typedef struct clv_device {
   char name[24];
+  const clv_backend *backend;
   clv_account *account; /* of its modules' memory */
 } clv_device;
 
@@ -114,12 +115,14 @@ struct clv_service {
   uint64_t started_ms;
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total;
-  clv_device devices[1 + MAX_CPU_DEVICES]; /* the first is what a module gets that names none */
+  clv_backends others;             /* beside the processor's */
+  clv_device devices[MAX_DEVICES]; /* the first is what a module gets that names none */
   uint32_t n_devices;
   clv_member **members; /* the table under lock; a member stays until the service ends */
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
+  clv_states *states;  /* NULL: there is no state_dir */
   bool freed;          /* a session, since memory was last given back; atomic */
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
@@ -176,6 +179,8 @@ clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_devices(clv_service *s);
 clv_code clv_service_find_device(const clv_service *s, const char *name, const clv_device **ret,
                                  clv_err *err) CLV_USE_RESULT;
+/* Whether devices before number i have another backend than it; cpu and cpu:1 share theirs. */
+bool clv_service_is_first_of(const clv_service *s, uint32_t i);
 
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
@@ -235,12 +240,15 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
 
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. */
-clv_code clv_load_make(const clv_wire_load_request *request, const clv_backend *backend,
-                       const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
-                       clv_module **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_load_make(const clv_wire_load_request *request, const clv_device *device,
+                       clv_pool *pool, const clv_waiter *waiter, clv_module **ret,
+                       clv_err *err) CLV_USE_RESULT;
 /* Fills *reply, whose names are views into the module. */
 clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
                            clv_err *err) CLV_USE_RESULT;
+
+/* states.c: what the node of the session keeps files with; zeroed without a state_dir. */
+clv_state_files clv_session_files(clv_session *s);
 
 /* load.c */
 /* gone: atomic, true when the caller has left. *ret: the reply as encoded; of *reply the names are

@@ -20,6 +20,7 @@ static const meaning meanings[] = {
     {cudaErrorNoDevice, CLV_UNAVAILABLE, false},
     {cudaErrorInvalidDevice, CLV_UNAVAILABLE, false},
     {cudaErrorInsufficientDriver, CLV_UNAVAILABLE, false},
+    {cudaErrorStubLibrary, CLV_UNAVAILABLE, false},
     {cudaErrorInitializationError, CLV_UNAVAILABLE, false},
     {cudaErrorDevicesUnavailable, CLV_UNAVAILABLE, false},
     {cudaErrorSystemNotReady, CLV_UNAVAILABLE, false},

@@ -164,7 +164,7 @@ static bool gradients_of_leaves_alone(void) {
 static bool wrong_starts_are_refused(void) {
   net n;
   pass p;
-  float numbers[OUT] = {1};
+  float numbers[12] = {1}; /* as many as x has, and more than y */
   int64_t whole[OUT] = {1};
   const float one = 1;
   DO(make_net("starts", "master", &n));
@@ -422,6 +422,7 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   /* Nothing has moved: the same context goes on with another call. */
   MUST(cleave_gradients_read(rt, first.c, 0, &list, e));
   CHECK(list.n == 0);
+  cleave_gradients_free(&list);
   float numbers[OUT];
   fill(numbers, OUT, 72);
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
@@ -509,10 +510,7 @@ static bool a_skipped_step_leaves_other_contexts_alone(void) {
   return close_context(first.c) && close_context(second.c);
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(a_given_gradient_is_the_losss_own),
     TEST(roots_add_up_however_they_start),
     TEST(gradients_of_leaves_alone),
@@ -537,17 +535,4 @@ static bool open_watched(char **argv) {
   return true;
 }
 
-int main(int argc, char **argv) {
-  if (argc < 4) return 2;
-  if (!open_watched(argv)) {
-    said(false, "open");
-    return 1;
-  }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
-  return n_failed != 0;
-}
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_watched, tests); }
