@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Convolutions by cuDNN. Its heuristic names engines, best first, and the first one that fits is
+ * taken; nothing is ever timed. An engine fits that gives the same bits every time, is compiled
+ * already, and is as exact as f32 sums are; so the choice depends on the description, the device
+ * and the library's version.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+enum { MOST_ENGINES = 64, WORKSPACE_MOST = 1 << 30 };
+
+/* A device that is here, or one that is only described. */
+typedef struct device_of {
+  int device;
+  const char *json; /* NULL: it is here */
+} device_of;
+
+struct clv_cuda_conv {
+  const nvidia_cudnn *lib;
+  int device;
+  cudnnBackendDescriptor_t plan;
+  cudnnBackendDescriptor_t pack; /* of the last call, with these pointers: */
+  void *pointers[3], *lent;
+};
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+/* An engine as the heuristic names it. */
+typedef struct candidate {
+  cudnnBackendDescriptor_t config;
+  int64_t engine;
+  bool fits;
+} candidate;
+
+/* What an engine must not be. TENSOR_CORE and DOWN_CONVERT_INPUTS round f32 factors to TF32. */
+static const cudnnBackendNumericalNote_t never[] = {
+    CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,     CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+    CUDNN_NUMERICAL_NOTE_FFT,                  CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4,
+    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
+static const cudnnBackendNumericalNote_t rounds[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+                                                     CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
+
+static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n,
+                     const cudnnBackendNumericalNote_t *among, size_t n_among) {
+  for (int64_t i = 0; i < n; i++)
+    for (size_t j = 0; j < n_among; j++)
+      if (notes[i] == among[j]) return true;
+  return false;
+}
+
+static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine, bool tf32) {
+  cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+  cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
+  int64_t n = 0, m = 0;
+  if (cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                      CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
+                                      &n, notes) != CUDNN_STATUS_SUCCESS ||
+      cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
+                                      CUDNN_TYPE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &m,
+                                      behaviour) != CUDNN_STATUS_SUCCESS)
+    return false;
+  for (int64_t i = 0; i < m; i++)
+    if (behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
+  return !has_note(notes, n, never, CLV_COUNT(never)) &&
+         (tf32 || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
+}
+
+static clv_code look_at(const nvidia_cudnn *cudnn, candidate *c, bool tf32, clv_err *err) {
+  cudnnBackendDescriptor_t engine = NULL;
+  int64_t n = 0;
+  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
+  cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
+      c->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+  if (answer == CUDNN_STATUS_SUCCESS)
+    answer = cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                             CUDNN_TYPE_INT64, 1, &n, &c->engine);
+  c->fits = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, tf32);
+  cudnn->cudnnBackendDestroyDescriptor(engine);
+  return CLV_OK;
+}
+
+/* ---- the heuristic --------------------------------------------------------------------------- */
+
+static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
+                                  cudnnBackendDescriptor_t *ret, clv_err *err) {
+  int32_t id = of.device;
+  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, ret, err));
+  if (of.json)
+    CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                           (int64_t)strlen(of.json), of.json, err));
+  else
+    CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &id,
+                           err));
+  return clv_nvidia_finish(cudnn, *ret, err);
+}
+
+/* What one choice is made of; all of it is destroyed after. */
+typedef struct choice {
+  const nvidia_cudnn *cudnn;
+  bool tf32;
+  cudnnBackendDescriptor_t device, graph, heuristic;
+  candidate candidates[MOST_ENGINES];
+  int64_t n;
+} choice;
+
+static clv_code set_up(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
+  const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &c->heuristic, err));
+  CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, part, 1,
+                         &c->graph, err));
+  CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
+                         1, &mode, err));
+  CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, part, 1,
+                         &c->device, err));
+  return clv_nvidia_finish(c->cudnn, c->heuristic, err);
+}
+
+static void forget(choice *c) {
+  for (int i = 0; i < MOST_ENGINES; i++)
+    if (c->candidates[i].config) c->cudnn->cudnnBackendDestroyDescriptor(c->candidates[i].config);
+  memset(c->candidates, 0, sizeof c->candidates);
+  if (c->heuristic) c->cudnn->cudnnBackendDestroyDescriptor(c->heuristic);
+  c->heuristic = NULL;
+  c->n = 0;
+}
+
+static clv_code ask(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
+  cudnnBackendDescriptor_t configs[MOST_ENGINES];
+  forget(c);
+  CLV_TRY(set_up(c, mode, err));
+  for (int i = 0; i < MOST_ENGINES; i++) {
+    CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
+    c->candidates[i].config = configs[i];
+  }
+  cudnnStatus_t answer =
+      c->cudnn->cudnnBackendGetAttribute(c->heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES, &c->n, configs);
+  if (answer != CUDNN_STATUS_SUCCESS)
+    return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
+  for (int64_t i = 0; i < c->n; i++)
+    CLV_TRY(look_at(c->cudnn, &c->candidates[i], c->tf32, err));
+  return CLV_OK;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static clv_code make_plan(const choice *c, cudnnBackendDescriptor_t config,
+                          cudnnBackendDescriptor_t *ret, int64_t *ret_workspace, clv_err *err) {
+  const nvidia_cudnn *cudnn = c->cudnn;
+  const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  int64_t n = 0;
+  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, ret, err));
+  CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, part, 1, &config,
+                         err));
+  CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &c->device,
+                         err));
+  CLV_TRY(clv_nvidia_finish(cudnn, *ret, err));
+  cudnnStatus_t answer =
+      cudnn->cudnnBackendGetAttribute(*ret, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                      CUDNN_TYPE_INT64, 1, &n, ret_workspace);
+  if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
+  return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
+}
+
+/* The first candidate that fits and can be planned. */
+static bool plan_first(const choice *c, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about) {
+  for (int64_t i = 0; i < c->n; i++) {
+    clv_err err;
+    int64_t workspace = 0;
+    if (!c->candidates[i].fits) continue;
+    if (make_plan(c, c->candidates[i].config, ret, &workspace, &err) == CLV_OK &&
+        workspace <= WORKSPACE_MOST) {
+      *about = (clv_nvidia_plan){c->candidates[i].engine, c->n, (size_t)workspace};
+      return true;
+    }
+    if (*ret) c->cudnn->cudnnBackendDestroyDescriptor(*ret);
+    *ret = NULL;
+  }
+  return false;
+}
+
+static clv_code choose(choice *c, device_of of, const clv_cuda_conv_desc *d,
+                       cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about, clv_err *err) {
+  static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+  CLV_TRY(device_properties(c->cudnn, of, &c->device, err));
+  CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, &c->graph, err));
+  for (size_t i = 0; i < CLV_COUNT(modes); i++)
+    if (ask(c, modes[i], err) == CLV_OK && plan_first(c, ret, about)) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED,
+                  "cuDNN has no engine for this convolution that is exact and gives the same bits "
+                  "every time");
+}
+
+static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                         cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about, clv_err *err) {
+  CLV_AUTO(clv_freep) choice *c = NULL;
+  *ret = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  c->cudnn = cudnn;
+  c->tf32 = d->tf32;
+  clv_code code = choose(c, of, d, ret, about, err);
+  forget(c);
+  if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
+  if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
+  return code;
+}
+
+clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d,
+                              clv_nvidia_plan *ret, clv_err *err) {
+  const nvidia_cudnn *cudnn;
+  cudnnBackendDescriptor_t plan;
+  CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
+  CLV_TRY(plan_new(cudnn, (device_of){-1, device_json}, d, &plan, ret, err));
+  cudnn->cudnnBackendDestroyDescriptor(plan);
+  return CLV_OK;
+}
+
+/* ---- the table's functions ------------------------------------------------------------------- */
+
+clv_code clv_nvidia_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
+                             size_t *ret_workspace, clv_err *err) {
+  const nvidia_cudnn *cudnn;
+  clv_nvidia_plan about;
+  cudnnBackendDescriptor_t plan;
+  clv_err why;
+  if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
+  CLV_TRY(clv_nvidia_use(device, err));
+  CLV_TRY(plan_new(cudnn, (device_of){device, NULL}, d, &plan, &about, err));
+  clv_cuda_conv *c;
+  clv_code code = clv_alloc(1, sizeof *c, &c, err);
+  if (code != CLV_OK) {
+    cudnn->cudnnBackendDestroyDescriptor(plan);
+    return code;
+  }
+  *c = (clv_cuda_conv){.lib = cudnn, .device = device, .plan = plan};
+  *ret = c;
+  *ret_workspace = about.workspace;
+  return CLV_OK;
+}
+
+static void unpack(clv_cuda_conv *c) {
+  if (c->pack) c->lib->cudnnBackendDestroyDescriptor(c->pack);
+  c->pack = NULL;
+}
+
+void clv_nvidia_conv_free(clv_cuda_conv *c) {
+  if (!c) return;
+  unpack(c);
+  c->lib->cudnnBackendDestroyDescriptor(c->plan);
+  free(c);
+}
+
+static clv_code pack_as(clv_cuda_conv *c, void *const pointers[3], void *lent, clv_err *err) {
+  static const int64_t ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
+  CLV_TRY(clv_nvidia_make(c->lib, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &c->pack, err));
+  CLV_TRY(clv_nvidia_set(c->lib, c->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
+                         ids, err));
+  CLV_TRY(clv_nvidia_set(c->lib, c->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                         CUDNN_TYPE_VOID_PTR, 3, pointers, err));
+  CLV_TRY(clv_nvidia_set(c->lib, c->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
+                         &lent, err));
+  return clv_nvidia_finish(c->lib, c->pack, err);
+}
+
+/* The pointers of a call as cuDNN takes them. A plan mostly calls with the same ones again. */
+static clv_code pack_pointers(clv_cuda_conv *c, void *const pointers[3], void *lent, clv_err *err) {
+  if (c->pack && lent == c->lent && memcmp(pointers, c->pointers, sizeof c->pointers) == 0)
+    return CLV_OK;
+  unpack(c);
+  memcpy(c->pointers, pointers, sizeof c->pointers);
+  c->lent = lent;
+  clv_code code = pack_as(c, pointers, lent, err);
+  if (code != CLV_OK) unpack(c);
+  return code;
+}
+
+/* A handle belongs to the thread that uses it, and a stream does too. */
+static clv_code find_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
+  if (s->cudnn) return CLV_OK;
+  cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
+  if (answer != CUDNN_STATUS_SUCCESS)
+    return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
+  answer = cudnn->cudnnSetStream(s->cudnn, s->stream);
+  if (answer != CUDNN_STATUS_SUCCESS)
+    return clv_nvidia_dnn_fail(cudnn, "cudnnSetStream", answer, err);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
+                         void *workspace, clv_err *err) {
+  void *const pointers[3] = {x, w, y};
+  if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % CONV_ALIGNMENT)
+    return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
+                    CONV_ALIGNMENT);
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(find_handle(s, c->lib, err));
+  CLV_TRY(pack_pointers(c, pointers, workspace, err));
+  cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, c->plan, c->pack);
+  if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
+  return clv_nvidia_dnn_fail(c->lib, "cudnnBackendExecute", answer, err);
+}

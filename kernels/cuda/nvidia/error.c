@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Answers of NVIDIA's runtime and libraries as errors of ours.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+/* What an answer means to whoever called. An answer that is not here is CLV_INTERNAL. `lost`: the
+ * process can use the device no more. */
+typedef struct meaning {
+  cudaError_t answer;
+  clv_code code;
+  bool lost;
+} meaning;
+
+static const meaning meanings[] = {
+    {cudaErrorMemoryAllocation, CLV_EXHAUSTED, false},
+    {cudaErrorNoDevice, CLV_UNAVAILABLE, false},
+    {cudaErrorInvalidDevice, CLV_UNAVAILABLE, false},
+    {cudaErrorInsufficientDriver, CLV_UNAVAILABLE, false},
+    {cudaErrorInitializationError, CLV_UNAVAILABLE, false},
+    {cudaErrorDevicesUnavailable, CLV_UNAVAILABLE, false},
+    {cudaErrorSystemNotReady, CLV_UNAVAILABLE, false},
+    {cudaErrorSystemDriverMismatch, CLV_UNAVAILABLE, false},
+    {cudaErrorCompatNotSupportedOnDevice, CLV_UNAVAILABLE, false},
+    {cudaErrorOperatingSystem, CLV_UNAVAILABLE, false},
+    {cudaErrorNoKernelImageForDevice, CLV_UNAVAILABLE, false},
+    {cudaErrorNotSupported, CLV_UNIMPLEMENTED, false},
+    {cudaErrorIllegalAddress, CLV_UNAVAILABLE, true},
+    {cudaErrorIllegalInstruction, CLV_UNAVAILABLE, true},
+    {cudaErrorMisalignedAddress, CLV_UNAVAILABLE, true},
+    {cudaErrorInvalidAddressSpace, CLV_UNAVAILABLE, true},
+    {cudaErrorInvalidPc, CLV_UNAVAILABLE, true},
+    {cudaErrorHardwareStackError, CLV_UNAVAILABLE, true},
+    {cudaErrorLaunchFailure, CLV_UNAVAILABLE, true},
+    {cudaErrorLaunchTimeout, CLV_UNAVAILABLE, true},
+    {cudaErrorAssert, CLV_UNAVAILABLE, true},
+    {cudaErrorECCUncorrectable, CLV_UNAVAILABLE, true},
+    {cudaErrorNvlinkUncorrectable, CLV_UNAVAILABLE, true},
+    {cudaErrorContained, CLV_UNAVAILABLE, true},
+    {cudaErrorExternalDevice, CLV_UNAVAILABLE, true},
+};
+
+/* Of each device, what it was lost by; cudaSuccess: it is there. */
+static _Atomic(int) lost[NVIDIA_DEVICES];
+
+static const meaning *meaning_of(cudaError_t answer) {
+  static const meaning other = {.code = CLV_INTERNAL};
+  for (size_t i = 0; i < CLV_COUNT(meanings); i++)
+    if (meanings[i].answer == answer) return &meanings[i];
+  return &other;
+}
+
+clv_code clv_nvidia_words_at(const char *where, const char *call, int device, const char *words,
+                             clv_code code, clv_err *err) {
+  char name[16] = "cuda";
+  if (device >= 0) snprintf(name, sizeof name, "cuda:%d", device);
+  return clv_fail_at(where, err, code, "%s: %s: %s", name, call, words);
+}
+
+clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
+                            clv_err *err) {
+  const meaning *m = meaning_of(answer);
+  if (m->lost && device >= 0 && device < NVIDIA_DEVICES) atomic_store(&lost[device], (int)answer);
+  cudaGetLastError(); /* the next call is not to read this one's answer */
+  return clv_nvidia_words_at(where, call, device, cudaGetErrorString(answer), m->code, err);
+}
+
+clv_code clv_nvidia_lost(int device, clv_err *err) {
+  if (device < 0 || device >= NVIDIA_DEVICES)
+    return clv_fail(err, CLV_UNAVAILABLE, "there is no device cuda:%d", device);
+  int by = atomic_load(&lost[device]);
+  if (by == cudaSuccess) return CLV_OK;
+  return clv_fail(err, CLV_UNAVAILABLE,
+                  "cuda:%d is lost to this process since an earlier error: %s; start it again",
+                  device, cudaGetErrorString((cudaError_t)by));
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A convolution as an operation graph of cuDNN: descriptor after descriptor, attribute after
+ * attribute.
+ */
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnStatus_t answer,
+                             clv_err *err) {
+  char why[256] = "";
+  cudnn->cudnnGetLastErrorString(why, sizeof why);
+  bool no_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                   answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  return clv_fail(err, no_memory ? CLV_EXHAUSTED : CLV_INTERNAL, "%s: %s: %.255s", call,
+                  cudnn->cudnnGetErrorString(answer), why);
+}
+
+clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
+                         cudnnBackendDescriptor_t *ret, clv_err *err) {
+  cudnnStatus_t answer = cudnn->cudnnBackendCreateDescriptor(type, ret);
+  if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
+  return clv_nvidia_dnn_fail(cudnn, "cudnnBackendCreateDescriptor", answer, err);
+}
+
+clv_code clv_nvidia_set(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                        int64_t n, const void *values, clv_err *err) {
+  cudnnStatus_t answer = cudnn->cudnnBackendSetAttribute(of, name, type, n, values);
+  if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
+  return clv_nvidia_dnn_fail(cudnn, "cudnnBackendSetAttribute", answer, err);
+}
+
+clv_code clv_nvidia_finish(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of, clv_err *err) {
+  cudnnStatus_t answer = cudnn->cudnnBackendFinalize(of);
+  if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
+  return clv_nvidia_dnn_fail(cudnn, "cudnnBackendFinalize", answer, err);
+}
+
+/* An attribute of a row below: n values at `at` bytes into whatever the row is about. */
+typedef struct attribute {
+  cudnnBackendAttributeName_t name;
+  cudnnBackendAttributeType_t type;
+  int64_t n;
+  const void *values;
+} attribute;
+
+static clv_code make_with(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
+                          const attribute *rows, size_t n, cudnnBackendDescriptor_t *ret,
+                          clv_err *err) {
+  cudnnBackendDescriptor_t made = NULL;
+  CLV_TRY(clv_nvidia_make(cudnn, type, &made, err));
+  clv_code code = CLV_OK;
+  for (size_t i = 0; i < n && code == CLV_OK; i++)
+    code = clv_nvidia_set(cudnn, made, rows[i].name, rows[i].type, rows[i].n, rows[i].values, err);
+  if (code == CLV_OK) code = clv_nvidia_finish(cudnn, made, err);
+  if (code == CLV_OK)
+    *ret = made;
+  else
+    cudnn->cudnnBackendDestroyDescriptor(made);
+  return code;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* A row-major f32 tensor. */
+static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4],
+                            cudnnBackendDescriptor_t *ret, clv_err *err) {
+  static const int64_t alignment = CONV_ALIGNMENT;
+  static const cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
+  int64_t strides[4] = {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+  const attribute rows[] = {
+      {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id},
+      {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
+      {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
+      {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims},
+      {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides},
+  };
+  return make_with(cudnn, CUDNN_BACKEND_TENSOR_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+}
+
+static clv_code make_window(const nvidia_cudnn *cudnn, const clv_window *w,
+                            cudnnBackendDescriptor_t *ret, clv_err *err) {
+  static const int64_t spatial = 2, dilation[2] = {1, 1};
+  static const cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
+  static const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  const attribute rows[] = {
+      {CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
+      {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode},
+      {CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &spatial},
+      {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation},
+      {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, w->stride},
+      {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, w->pad},
+      {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, w->pad},
+  };
+  return make_with(cudnn, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+}
+
+/* How cuDNN calls a pass and its parts. */
+typedef struct pass_names {
+  cudnnBackendDescriptorType_t operation;
+  cudnnBackendAttributeName_t x, w, y, window, alpha, beta;
+} pass_names;
+
+#define PASS(operation, prefix, x, w, y)                                                   \
+  {                                                                                        \
+    operation, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##x,                            \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##w,                                   \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##y,                                   \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_CONV_DESC,                             \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_ALPHA,                                 \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_BETA                                   \
+  }
+
+static const pass_names passes[] = {
+    [CLV_CUDA_FORWARD] =
+        PASS(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, FORWARD, X, W, Y),
+    [CLV_CUDA_GRAD_INPUT] =
+        PASS(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, BWD_DATA, DX, W, DY),
+    [CLV_CUDA_GRAD_WEIGHT] =
+        PASS(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, BWD_FILTER, X, DW, DY),
+};
+
+enum { PART_X, PART_W, PART_Y, PART_WINDOW, PART_OPERATION, PARTS };
+
+static clv_code make_operation(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+                               cudnnBackendDescriptor_t *part, clv_err *err) {
+  static const float alpha = 1;
+  const pass_names *p = &passes[d->pass];
+  const cudnnBackendAttributeType_t type = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  const attribute rows[] = {
+      {p->x, type, 1, &part[PART_X]},
+      {p->w, type, 1, &part[PART_W]},
+      {p->y, type, 1, &part[PART_Y]},
+      {p->window, type, 1, &part[PART_WINDOW]},
+      {p->alpha, CUDNN_TYPE_FLOAT, 1, &alpha},
+      {p->beta, CUDNN_TYPE_FLOAT, 1, &d->beta},
+  };
+  return make_with(cudnn, p->operation, rows, CLV_COUNT(rows), &part[PART_OPERATION], err);
+}
+
+static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+                           cudnnBackendDescriptor_t *part, clv_err *err) {
+  const clv_window *w = &d->window;
+  const int64_t x[4] = {w->n, w->c, w->h, w->w}, y[4] = {w->n, w->k, w->oh, w->ow};
+  const int64_t kernel[4] = {w->k, w->c / d->groups, w->kernel[0], w->kernel[1]};
+  CLV_TRY(make_tensor(cudnn, GRAPH_X, x, &part[PART_X], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_W, kernel, &part[PART_W], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_Y, y, &part[PART_Y], err));
+  CLV_TRY(make_window(cudnn, w, &part[PART_WINDOW], err));
+  return make_operation(cudnn, d, part, err);
+}
+
+/* ---- the graph ------------------------------------------------------------------------------- */
+
+clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+                               cudnnBackendDescriptor_t *ret, clv_err *err) {
+  cudnnBackendDescriptor_t part[PARTS] = {0};
+  clv_code code = make_parts(cudnn, d, part, err);
+  const attribute rows[] = {
+      {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part[PART_OPERATION]}};
+  if (code == CLV_OK)
+    code = make_with(cudnn, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+  for (int i = 0; i < PARTS; i++)
+    if (part[i]) cudnn->cudnnBackendDestroyDescriptor(part[i]);
+  return code;
+}

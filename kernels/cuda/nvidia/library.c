@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuBLASLt and cuDNN: found, opened, their functions by name, their versions.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+typedef struct function {
+  const char *name;
+  size_t at; /* of its pointer in the table */
+} function;
+
+typedef struct library {
+  const char *file;
+  const function *functions;
+  size_t n;
+  void *table;
+  bool tried;
+  clv_code code; /* once tried */
+  clv_err err;
+} library;
+
+static nvidia_cublas cublas_table;
+static nvidia_cudnn cudnn_table;
+
+#define ROW(name) {#name, offsetof(TABLE, name)},
+#define TABLE nvidia_cublas
+static const function cublas_functions[] = {CUBLAS_FUNCTIONS(ROW)};
+#undef TABLE
+#define TABLE nvidia_cudnn
+static const function cudnn_functions[] = {CUDNN_FUNCTIONS(ROW)};
+#undef TABLE
+#undef ROW
+
+static library cublas = {.file = "libcublasLt.so.13",
+                         .functions = cublas_functions,
+                         .n = CLV_COUNT(cublas_functions),
+                         .table = &cublas_table};
+static library cudnn = {.file = "libcudnn.so.9",
+                        .functions = cudnn_functions,
+                        .n = CLV_COUNT(cudnn_functions),
+                        .table = &cudnn_table};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char search[4096]; /* folders between colons */
+
+void clv_nvidia_look_in(const char *folders) {
+  pthread_mutex_lock(&lock);
+  snprintf(search, sizeof search, "%s", folders ? folders : "");
+  pthread_mutex_unlock(&lock);
+}
+
+/* The file in one of the folders, or as the loader finds it. */
+static void *open_file(const char *file) {
+  char path[4096 + 64];
+  for (const char *at = search; *at;) {
+    size_t n = strcspn(at, ":");
+    snprintf(path, sizeof path, "%.*s/%s", (int)n, at, file);
+    void *handle = n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (handle) return handle;
+    at += n + (at[n] == ':');
+  }
+  return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
+static clv_code fill(library *l) {
+  void *handle = open_file(l->file);
+  if (!handle) {
+    const char *why = dlerror();
+    return clv_fail(&l->err, CLV_UNAVAILABLE, "%s was not opened%s%.200s: %.200s", l->file,
+                    search[0] ? " from " : "", search, why ? why : "the loader does not say why");
+  }
+  for (size_t i = 0; i < l->n; i++) {
+    void *found = dlsym(handle, l->functions[i].name);
+    if (!found)
+      return clv_fail(&l->err, CLV_UNAVAILABLE, "%s has no function %s: it is of another version",
+                      l->file, l->functions[i].name);
+    memcpy((char *)l->table + l->functions[i].at, &found, sizeof found);
+  }
+  return CLV_OK;
+}
+
+static clv_code need(library *l, clv_err *err) {
+  pthread_mutex_lock(&lock);
+  if (!l->tried) l->code = fill(l);
+  l->tried = true;
+  pthread_mutex_unlock(&lock);
+  if (l->code != CLV_OK && err) *err = l->err;
+  return l->code;
+}
+
+clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
+  CLV_TRY(need(&cublas, err));
+  *ret = &cublas_table;
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
+  CLV_TRY(need(&cudnn, err));
+  *ret = &cudnn_table;
+  return CLV_OK;
+}
+
+/* A version as one number, its parts `unit` and 100 apart: 130100 is 13.1.0 with unit 10000. */
+static void print_version(char *ret, size_t len, const char *name, size_t version, size_t unit) {
+  snprintf(ret, len, "%s %zu.%zu.%zu", name, version / unit, version % unit / 100, version % 100);
+}
+
+void clv_nvidia_versions(char *ret, size_t len) {
+  const nvidia_cublas *b;
+  const nvidia_cudnn *d;
+  char first[32] = "no cuBLASLt", second[32] = "no cuDNN";
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (clv_nvidia_cublas(&b, NULL) == CLV_OK)
+    print_version(first, sizeof first, "cuBLASLt", b->cublasLtGetVersion(), 10000);
+  if (clv_nvidia_cudnn(&d, NULL) == CLV_OK)
+    print_version(second, sizeof second, "cuDNN", d->cudnnGetVersion(), 10000);
+  snprintf(ret, len, "driver %d.%d, %s, %s", driver / 1000, driver % 1000 / 10, first, second);
+}

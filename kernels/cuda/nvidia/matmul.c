@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Products by cuBLASLt. Its heuristic's first answer is taken, which depends on the description,
+ * the device and the library's version; nothing is ever timed. Answers whose sums have an order of
+ * their own each time are not asked for.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+enum { WORKSPACE_BYTES = 32 << 20 };
+
+/* Operands are mostly aligned, and what is then faster is wrong for the others: each has a way of
+ * its own. */
+enum { ALIGNED, ANYWHERE, WAYS };
+static const uint32_t alignment_of[WAYS] = {16, 4};
+
+struct clv_cuda_matmul {
+  const nvidia_cublas *lib;
+  int device;
+  cublasLtHandle_t handle; /* the device's */
+  cublasLtMatmulDesc_t op;
+  cublasLtMatrixLayout_t a, b, d;
+  float beta;
+  size_t workspace;
+  cublasLtMatmulAlgo_t way[WAYS];
+};
+
+static clv_code fail(const clv_cuda_matmul *m, const char *where, const char *call,
+                     cublasStatus_t answer, clv_err *err) {
+  return clv_nvidia_words_at(where, call, m->device, m->lib->cublasLtGetStatusString(answer),
+                             answer == CUBLAS_STATUS_ALLOC_FAILED    ? CLV_EXHAUSTED
+                             : answer == CUBLAS_STATUS_NOT_SUPPORTED ? CLV_UNIMPLEMENTED
+                                                                     : CLV_INTERNAL,
+                             err);
+}
+
+#define LT_TRY(m, err, call, ...)                                        \
+  do {                                                                   \
+    cublasStatus_t answer_ = (m)->lib->call(__VA_ARGS__);                \
+    if (answer_ != CUBLAS_STATUS_SUCCESS)                                \
+      return fail((m), CLV_HERE, #call, answer_, (err));                 \
+  } while (0)
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
+static cublasLtHandle_t handles[NVIDIA_DEVICES]; /* made by the first product, for good */
+
+static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(m->device, err));
+  pthread_mutex_lock(&handles_lock);
+  cublasStatus_t answer = CUBLAS_STATUS_SUCCESS;
+  if (!handles[m->device]) answer = m->lib->cublasLtCreate(&handles[m->device]);
+  m->handle = handles[m->device];
+  pthread_mutex_unlock(&handles_lock);
+  if (answer != CUBLAS_STATUS_SUCCESS) return fail(m, CLV_HERE, "cublasLtCreate", answer, err);
+  return CLV_OK;
+}
+
+/* ---- descriptions ---------------------------------------------------------------------------- */
+
+static clv_code layout_new(const clv_cuda_matmul *m, int64_t rows, int64_t columns, int64_t ld,
+                           int64_t batch, int64_t stride, cublasLtMatrixLayout_t *ret,
+                           clv_err *err) {
+  int32_t count = (int32_t)batch;
+  LT_TRY(m, err, cublasLtMatrixLayoutCreate, ret, CUDA_R_32F, (uint64_t)rows, (uint64_t)columns,
+         ld);
+  if (batch == 1) return CLV_OK;
+  LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+         &count, sizeof count);
+  LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret,
+         CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+  return CLV_OK;
+}
+
+static clv_code describe_layouts(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
+  CLV_TRY(layout_new(m, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda, d->batch, d->stride_a,
+                     &m->a, err));
+  CLV_TRY(layout_new(m, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb, d->batch, d->stride_b,
+                     &m->b, err));
+  return layout_new(m, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
+}
+
+static clv_code set_bias(const clv_cuda_matmul *m, const float *bias, clv_err *err) {
+  LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+         sizeof bias);
+  return CLV_OK;
+}
+
+static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
+  static const cublasLtEpilogue_t epilogues[] = {
+      [CLV_CUDA_AFTER_NOTHING] = CUBLASLT_EPILOGUE_DEFAULT,
+      [CLV_CUDA_AFTER_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+      [CLV_CUDA_AFTER_BIAS_RELU] = CUBLASLT_EPILOGUE_RELU_BIAS,
+  };
+  cublasOperation_t a = d->a_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = d->b_t ? CUBLAS_OP_T : CUBLAS_OP_N;
+  LT_TRY(m, err, cublasLtMatmulDescCreate, &m->op,
+         d->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
+  LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
+  if (d->after == CLV_CUDA_AFTER_NOTHING) return CLV_OK;
+  LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_EPILOGUE,
+         &epilogues[d->after], sizeof epilogues[d->after]);
+  /* The heuristic wants to see that there is one; nobody reads it. */
+  return set_bias(m, (const float *)(uintptr_t)256, err);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, uint32_t alignment,
+                       clv_err *err) {
+  static const cublasLtMatmulPreferenceAttributes_t operands[] = {
+      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+  uint64_t most = WORKSPACE_BYTES;
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         &most, sizeof most);
+  LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p,
+         CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+  for (size_t i = 0; i < CLV_COUNT(operands); i++)
+    LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, operands[i], &alignment,
+           sizeof alignment);
+  return CLV_OK;
+}
+
+static clv_code ask(clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way, clv_err *err) {
+  cublasLtMatmulHeuristicResult_t first = {0};
+  int n = 0;
+  CLV_TRY(prefer(m, p, alignment_of[way], err));
+  LT_TRY(m, err, cublasLtMatmulAlgoGetHeuristic, m->handle, m->op, m->a, m->b, m->d, m->d, p, 1,
+         &first, &n);
+  if (n < 1) return fail(m, CLV_HERE, "cublasLtMatmulAlgoGetHeuristic",
+                         CUBLAS_STATUS_NOT_SUPPORTED, err);
+  m->way[way] = first.algo;
+  m->workspace = CLV_MAX(m->workspace, first.workspaceSize);
+  return CLV_OK;
+}
+
+static clv_code choose(clv_cuda_matmul *m, clv_err *err) {
+  cublasLtMatmulPreference_t p = NULL;
+  LT_TRY(m, err, cublasLtMatmulPreferenceCreate, &p);
+  clv_code code = CLV_OK;
+  for (int way = 0; way < WAYS && code == CLV_OK; way++) code = ask(m, p, way, err);
+  m->lib->cublasLtMatmulPreferenceDestroy(p);
+  return code;
+}
+
+static clv_code matmul_make(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
+  CLV_TRY(clv_nvidia_cublas(&m->lib, err));
+  CLV_TRY(find_handle(m, err));
+  CLV_TRY(describe_product(m, d, err));
+  CLV_TRY(describe_layouts(m, d, err));
+  return choose(m, err);
+}
+
+/* ---- the table's functions ------------------------------------------------------------------- */
+
+clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
+                               size_t *ret_workspace, clv_err *err) {
+  clv_cuda_matmul *m;
+  if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1 || d->batch > INT32_MAX)
+    return clv_fail(err, CLV_INVALID, "a product of %lld x %lld x %lld, %lld times",
+                    (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->batch);
+  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
+  m->device = device;
+  m->beta = d->beta;
+  clv_code code = matmul_make(m, d, err);
+  if (code != CLV_OK) {
+    clv_nvidia_matmul_free(m);
+    return code;
+  }
+  *ret = m;
+  *ret_workspace = m->workspace;
+  return CLV_OK;
+}
+
+void clv_nvidia_matmul_free(clv_cuda_matmul *m) {
+  if (!m) return;
+  if (m->a) m->lib->cublasLtMatrixLayoutDestroy(m->a);
+  if (m->b) m->lib->cublasLtMatrixLayoutDestroy(m->b);
+  if (m->d) m->lib->cublasLtMatrixLayoutDestroy(m->d);
+  if (m->op) m->lib->cublasLtMatmulDescDestroy(m->op);
+  free(m);
+}
+
+static int way_of(const float *a, const float *b, const float *d) {
+  uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
+  return bits % alignment_of[ALIGNED] ? ANYWHERE : ALIGNED;
+}
+
+clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+                           const float *bias, float *d, void *workspace, clv_err *err) {
+  static const float one = 1;
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  if (bias) CLV_TRY(set_bias(m, bias, err));
+  LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &m->beta, d, m->d, d,
+         m->d, &m->way[way_of(a, b, d)], workspace, m->workspace, s->stream);
+  return CLV_OK;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table, filled, and what the library exports.
+ */
+#include <string.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+static const clv_vendor vendor = {
+    .abi = CLV_VENDOR_ABI,
+    .size = sizeof(clv_vendor),
+    .name = "cuda",
+#define ENTRY(entry, ...) .entry = clv_nvidia_##entry,
+#define ENTRY_VOID ENTRY
+#include "kernels/cuda/nvidia/entries.def"
+#undef ENTRY
+#undef ENTRY_VOID
+};
+
+const clv_vendor *clv_nvidia(void) { return &vendor; }
+
+/* A device without cuBLASLt computes next to nothing: it is not offered. cuDNN is missed by
+ * convolutions alone, which have another way. */
+static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
+  const nvidia_cublas *cublas;
+  CLV_TRY(clv_nvidia_cublas(&cublas, err));
+  return clv_cuda_open(&vendor, device, ret, err);
+}
+
+/* What else is missing follows what is missing first. */
+static clv_code count_devices(int *ret, clv_err *err) {
+  const nvidia_cublas *cublas;
+  clv_err first, second;
+  clv_code found = clv_nvidia_count(ret, &first);
+  clv_code library = clv_nvidia_cublas(&cublas, &second);
+  if (found == CLV_OK && library == CLV_OK) return CLV_OK;
+  if (found == CLV_OK) return clv_fail(err, library, "%s", second.text);
+  if (library == CLV_OK) return clv_fail(err, found, "%s", first.text);
+  return clv_fail(err, found, "%.230s; and %.230s", first.text, second.text);
+}
+
+static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) {
+  clv_cuda_info info;
+  CLV_TRY(clv_nvidia_describe(device, &info, err));
+  *ret = (clv_device_info){.capability = info.capability, .memory_bytes = info.memory_bytes};
+  _Static_assert(sizeof ret->name == sizeof info.name, "copied whole");
+  memcpy(ret->name, info.name, sizeof ret->name);
+  _Static_assert(sizeof ret->libraries == sizeof info.libraries, "copied whole");
+  memcpy(ret->libraries, info.libraries, sizeof ret->libraries);
+  return CLV_OK;
+}
+
+static const clv_cuda_library library = {
+    .abi = CLV_CUDA_ABI,
+    .size = sizeof(clv_cuda_library),
+    .look_in = clv_nvidia_look_in,
+    .count = count_devices,
+    .describe = describe_device,
+    .open = open_device,
+    .close = clv_cuda_close,
+};
+
+const clv_cuda_library *clv_cuda_entry(uint32_t abi) {
+  return abi == CLV_CUDA_ABI ? &library : NULL;
+}

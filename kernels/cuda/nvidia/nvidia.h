@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nvidia: the real filling of the table in kernels/cuda/cuda.h, and what libcleave_cuda.so exports.
+ *
+ * A thin adapter, and the only place that includes headers of the toolkit. The runtime is linked;
+ * cuBLASLt and cuDNN are opened when they are first needed, from the folders that were named, then
+ * as the loader finds them.
+ */
+#ifndef CLEAVE_CUDA_NVIDIA_H
+#define CLEAVE_CUDA_NVIDIA_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/load/load.h"
+
+const clv_vendor *clv_nvidia(void);
+
+/* The one exported symbol. NULL: `abi` is not CLV_CUDA_ABI of this build. */
+__attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(uint32_t abi);
+
+/* ---- convolutions without a device, for tests ------------------------------------------------ */
+
+/* What cuDNN would do for a convolution on the device that `device_json` describes. *ret_text:
+ * "engine 0, workspace 1.5 MiB". */
+typedef struct clv_nvidia_plan {
+  int64_t engine, candidates; /* the engine's number; engines that were offered */
+  size_t workspace;
+} clv_nvidia_plan;
+
+clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d,
+                              clv_nvidia_plan *ret, clv_err *err) CLV_USE_RESULT;
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Devices, their memory, and copies.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+/* A device whose memory somebody uses: page-locked memory is taken in its context, so that no
+ * other device is started for it. */
+static _Atomic(int) in_use = -1;
+
+clv_code clv_nvidia_use(int device, clv_err *err) {
+  int now = -1;
+  CLV_TRY(clv_nvidia_lost(device, err));
+  if (cudaGetDevice(&now) == cudaSuccess && now == device) return CLV_OK;
+  NVIDIA_TRY(device, err, cudaSetDevice, device);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_count(int *ret, clv_err *err) {
+  int n = 0;
+  cudaError_t answer = cudaGetDeviceCount(&n);
+  if (answer == cudaErrorInsufficientDriver)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "NVIDIA's driver (libcuda.so.1) is not there, or older than CUDA %d.%d needs",
+                    CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  if (answer == cudaErrorNoDevice || (answer == cudaSuccess && n == 0))
+    return clv_fail(err, CLV_UNAVAILABLE, "NVIDIA's driver sees no device");
+  if (answer != cudaSuccess)
+    return clv_nvidia_fail_at(CLV_HERE, "cudaGetDeviceCount", -1, answer, err);
+  *ret = CLV_MIN(n, NVIDIA_DEVICES);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_describe(int device, clv_cuda_info *ret, clv_err *err) {
+  struct cudaDeviceProp p;
+  CLV_TRY(clv_nvidia_lost(device, err));
+  NVIDIA_TRY(device, err, cudaGetDeviceProperties, &p, device);
+  *ret = (clv_cuda_info){.capability = p.major * 10 + p.minor,
+                         .multiprocessors = p.multiProcessorCount,
+                         .memory_bytes = p.totalGlobalMem};
+  snprintf(ret->name, sizeof ret->name, "%.63s", p.name);
+  clv_nvidia_versions(ret->libraries, sizeof ret->libraries);
+  return CLV_OK;
+}
+
+/* ---- device memory --------------------------------------------------------------------------- */
+
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  cudaMemPool_t pool;
+  uint64_t readers; /* devices that may reach its memory beside its own */
+} pools[NVIDIA_DEVICES];
+
+/* Memory that was given back stays with the process: taking it again costs nothing. */
+static clv_code pool_new(int device, cudaMemPool_t *ret, clv_err *err) {
+  struct cudaMemPoolProps properties = {
+      .allocType = cudaMemAllocationTypePinned,
+      .location = {.type = cudaMemLocationTypeDevice, .id = device}};
+  uint64_t keep = UINT64_MAX;
+  cudaMemPool_t pool;
+  NVIDIA_TRY(device, err, cudaMemPoolCreate, &pool, &properties);
+  cudaError_t answer = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+  if (answer != cudaSuccess) {
+    cudaMemPoolDestroy(pool);
+    return clv_nvidia_fail_at(CLV_HERE, "cudaMemPoolSetAttribute", device, answer, err);
+  }
+  *ret = pool;
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(device, err));
+  pthread_mutex_lock(&pools_lock);
+  clv_code code = CLV_OK;
+  if (!pools[device].pool) code = pool_new(device, &pools[device].pool, err);
+  *ret = pools[device].pool;
+  pthread_mutex_unlock(&pools_lock);
+  if (code == CLV_OK) atomic_store(&in_use, device);
+  return code;
+}
+
+clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+  cudaMemPool_t pool;
+  char size[32];
+  CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
+  cudaError_t answer = cudaMallocFromPoolAsync(ret, bytes ? bytes : 1, pool, s->stream);
+  if (answer == cudaErrorMemoryAllocation)
+    clv_format_size(bytes, size, sizeof size);
+  if (answer == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return clv_fail(err, CLV_EXHAUSTED, "cuda:%d has no %s of memory left", s->device, size);
+  }
+  if (answer != cudaSuccess)
+    return clv_nvidia_fail_at(CLV_HERE, "cudaMallocFromPoolAsync", s->device, answer, err);
+  return CLV_OK;
+}
+
+void clv_nvidia_give(clv_cuda_stream *s, void *p) {
+  clv_err err;
+  if (!p || clv_nvidia_use(s->device, &err) != CLV_OK) return;
+  cudaError_t answer = cudaFreeAsync(p, s->stream);
+  if (answer != cudaSuccess) clv_nvidia_fail_at(CLV_HERE, "cudaFreeAsync", s->device, answer, &err);
+}
+
+/* What the pool keeps and nobody uses is free as well. */
+clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
+  uint64_t kept = 0, used = 0;
+  cudaMemPool_t pool;
+  CLV_TRY(clv_nvidia_pool(device, &pool, err));
+  NVIDIA_TRY(device, err, cudaMemGetInfo, ret_free, ret_total);
+  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent, &kept);
+  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrUsedMemCurrent, &used);
+  if (kept > used) *ret_free += kept - used;
+  return CLV_OK;
+}
+
+/* ---- page-locked memory ---------------------------------------------------------------------- */
+
+clv_code clv_nvidia_host_take(size_t bytes, void **ret, clv_err *err) {
+  int device = atomic_load(&in_use);
+  if (device >= 0) CLV_TRY(clv_nvidia_use(device, err));
+  NVIDIA_TRY(device, err, cudaHostAlloc, ret, bytes ? bytes : 1, cudaHostAllocPortable);
+  memset(*ret, 0, bytes);
+  return CLV_OK;
+}
+
+void clv_nvidia_host_give(void *p) {
+  if (p && cudaFreeHost(p) != cudaSuccess) cudaGetLastError();
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static clv_code copy_as(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
+                        enum cudaMemcpyKind kind, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaMemcpyAsync, dst, src, bytes, kind, s->stream);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_put(clv_cuda_stream *s, void *dst, const void *host, size_t bytes,
+                        clv_err *err) {
+  return copy_as(s, dst, host, bytes, cudaMemcpyHostToDevice, err);
+}
+
+clv_code clv_nvidia_get(clv_cuda_stream *s, void *host, const void *src, size_t bytes,
+                        clv_err *err) {
+  return copy_as(s, host, src, bytes, cudaMemcpyDeviceToHost, err);
+}
+
+clv_code clv_nvidia_copy(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
+                         clv_err *err) {
+  return copy_as(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
+}
+
+/* Lets `reader` reach the memory of another device's pool, where the two are connected; elsewhere
+ * copies go by way of the host. */
+static clv_code let_reach(int owner, int reader, clv_err *err) {
+  struct cudaMemAccessDesc access = {
+      .location = {.type = cudaMemLocationTypeDevice, .id = reader},
+      .flags = cudaMemAccessFlagsProtReadWrite};
+  cudaMemPool_t pool;
+  int can = 0;
+  CLV_TRY(clv_nvidia_pool(owner, &pool, err));
+  NVIDIA_TRY(owner, err, cudaDeviceCanAccessPeer, &can, reader, owner);
+  pthread_mutex_lock(&pools_lock);
+  bool known = pools[owner].readers >> reader & 1;
+  pools[owner].readers |= 1ull << reader;
+  cudaError_t answer = known || !can ? cudaSuccess : cudaMemPoolSetAccess(pool, &access, 1);
+  pthread_mutex_unlock(&pools_lock);
+  if (answer != cudaSuccess)
+    return clv_nvidia_fail_at(CLV_HERE, "cudaMemPoolSetAccess", owner, answer, err);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_copy_peer(clv_cuda_stream *s, void *dst, int dst_device, const void *src,
+                              int src_device, size_t bytes, clv_err *err) {
+  if (dst_device != src_device) {
+    CLV_TRY(let_reach(src_device, dst_device, err));
+    CLV_TRY(let_reach(dst_device, src_device, err));
+  }
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaMemcpyPeerAsync, dst, dst_device, src, src_device, bytes,
+             s->stream);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaMemsetAsync, dst, byte, bytes, s->stream);
+  return CLV_OK;
+}

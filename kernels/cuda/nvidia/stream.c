@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams, events, launches and what is captured of them.
+ */
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+#include <stdlib.h>
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static clv_code stream_open(clv_cuda_stream *s, bool urgent, clv_err *err) {
+  int least = 0, greatest = 0;
+  cudaMemPool_t pool;
+  CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
+  NVIDIA_TRY(s->device, err, cudaDeviceGetStreamPriorityRange, &least, &greatest);
+  NVIDIA_TRY(s->device, err, cudaStreamCreateWithPriority, &s->stream, cudaStreamNonBlocking,
+             urgent ? greatest : least);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_stream_new(int device, bool urgent, clv_cuda_stream **ret, clv_err *err) {
+  clv_cuda_stream *s;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->device = device;
+  clv_code code = stream_open(s, urgent, err);
+  if (code != CLV_OK) {
+    free(s);
+    return code;
+  }
+  *ret = s;
+  return CLV_OK;
+}
+
+void clv_nvidia_stream_free(clv_cuda_stream *s) {
+  const nvidia_cudnn *cudnn;
+  clv_err err;
+  if (!s) return;
+  if (clv_nvidia_use(s->device, &err) == CLV_OK) {
+    cudaError_t answer = cudaStreamSynchronize(s->stream);
+    if (s->cudnn && clv_nvidia_cudnn(&cudnn, &err) == CLV_OK) cudnn->cudnnDestroy(s->cudnn);
+    if (answer == cudaSuccess) answer = cudaStreamDestroy(s->stream);
+    if (answer != cudaSuccess)
+      clv_nvidia_fail_at(CLV_HERE, "cudaStreamDestroy", s->device, answer, &err);
+  }
+  free(s);
+}
+
+clv_code clv_nvidia_stream_finish(clv_cuda_stream *s, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaStreamSynchronize, s->stream);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_stream_wait(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaStreamWaitEvent, s->stream, e->event, 0);
+  return CLV_OK;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+/* A thread that waits for one sleeps. */
+static clv_code event_open(clv_cuda_event *e, bool timed, clv_err *err) {
+  unsigned flags = cudaEventBlockingSync | (timed ? 0u : cudaEventDisableTiming);
+  CLV_TRY(clv_nvidia_use(e->device, err));
+  NVIDIA_TRY(e->device, err, cudaEventCreateWithFlags, &e->event, flags);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+  clv_cuda_event *e;
+  CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
+  e->device = device;
+  clv_code code = event_open(e, timed, err);
+  if (code != CLV_OK) {
+    free(e);
+    return code;
+  }
+  *ret = e;
+  return CLV_OK;
+}
+
+void clv_nvidia_event_free(clv_cuda_event *e) {
+  if (!e) return;
+  if (cudaEventDestroy(e->event) != cudaSuccess) cudaGetLastError();
+  free(e);
+}
+
+clv_code clv_nvidia_event_record(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaEventRecord, e->event, s->stream);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_event_done(clv_cuda_event *e, bool *ret, clv_err *err) {
+  CLV_TRY(clv_nvidia_lost(e->device, err));
+  cudaError_t answer = cudaEventQuery(e->event);
+  if (answer == cudaErrorNotReady) cudaGetLastError();
+  if (answer != cudaSuccess && answer != cudaErrorNotReady)
+    return clv_nvidia_fail_at(CLV_HERE, "cudaEventQuery", e->device, answer, err);
+  *ret = answer == cudaSuccess;
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_event_finish(clv_cuda_event *e, clv_err *err) {
+  CLV_TRY(clv_nvidia_lost(e->device, err));
+  NVIDIA_TRY(e->device, err, cudaEventSynchronize, e->event);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_event_ms(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
+                             clv_err *err) {
+  float ms = 0;
+  CLV_TRY(clv_nvidia_lost(begin->device, err));
+  NVIDIA_TRY(begin->device, err, cudaEventElapsedTime, &ms, begin->event, end->event);
+  *ret = (double)ms;
+  return CLV_OK;
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+clv_code clv_nvidia_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
+  struct cudaLaunchConfig_st config = {.gridDim = {l->grid[0], l->grid[1], 1},
+                                       .blockDim = {l->block, 1, 1},
+                                       .dynamicSmemBytes = l->shared_bytes,
+                                       .stream = s->stream};
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  cudaError_t answer = cudaLaunchKernelExC(&config, l->kernel, (void **)(uintptr_t)l->args);
+  if (answer != cudaSuccess) return clv_nvidia_fail_at(CLV_HERE, l->name, s->device, answer, err);
+  return CLV_OK;
+}
+
+struct clv_cuda_graph {
+  int device;
+  cudaGraphExec_t exec;
+};
+
+/* Other threads may go on with what a capture of theirs would forbid. */
+clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaStreamBeginCapture, s->stream, cudaStreamCaptureModeThreadLocal);
+  return CLV_OK;
+}
+
+static clv_code graph_of(int device, cudaGraph_t captured, clv_cuda_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_cuda_graph *g = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
+  g->device = device;
+  NVIDIA_TRY(device, err, cudaGraphInstantiate, &g->exec, captured, 0);
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, clv_err *err) {
+  cudaGraph_t captured = NULL;
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
+  clv_code code = graph_of(s->device, captured, ret, err);
+  cudaGraphDestroy(captured);
+  return code;
+}
+
+clv_code clv_nvidia_graph_launch(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  NVIDIA_TRY(s->device, err, cudaGraphLaunch, g->exec, s->stream);
+  return CLV_OK;
+}
+
+void clv_nvidia_graph_free(clv_cuda_graph *g) {
+  if (!g) return;
+  if (cudaGraphExecDestroy(g->exec) != cudaSuccess) cudaGetLastError();
+  free(g);
+}

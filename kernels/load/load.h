@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * load: the backend of a GPU, found and opened at run time. No program is linked with it, so the
+ * same programs start on hosts that have neither a device nor a driver nor its libraries.
+ *
+ * Threads: clv_cuda_load may be called from any thread; the library that it returns too. A backend
+ * opened from it is used by one thread at a time.
+ */
+#ifndef CLEAVE_KERNELS_LOAD_H
+#define CLEAVE_KERNELS_LOAD_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- what libcleave_cuda.so exports ---------------------------------------------------------- */
+
+/* Of the struct below, and of what passes through it: kernels.h has a number of its own. */
+enum { CLV_CUDA_INTERFACE = 1, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };
+
+typedef struct clv_device_info {
+  char name[64];       /* "NVIDIA H200" */
+  char libraries[128]; /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0" */
+  int capability;      /* 90: compute capability 9.0 */
+  size_t memory_bytes;
+} clv_device_info;
+
+typedef struct clv_cuda_library {
+  uint32_t abi, size; /* CLV_CUDA_ABI, sizeof(clv_cuda_library) */
+  /* Folders between colons where NVIDIA's libraries are looked for before the loader's own; NULL:
+   * none. Before anything else. */
+  void (*look_in)(const char *folders);
+  /* CLV_UNAVAILABLE: all that is missing, in words. */
+  clv_code (*count)(int *ret, clv_err *err);
+  clv_code (*describe)(int device, clv_device_info *ret, clv_err *err);
+  clv_code (*open)(int device, clv_backend **ret, clv_err *err);
+  void (*close)(clv_backend *b); /* takes NULL */
+} clv_cuda_library;
+
+/* Its one symbol. NULL where `abi` is not its own. */
+#define CLV_CUDA_ENTRY "clv_cuda_entry"
+typedef const clv_cuda_library *clv_cuda_entry_fn(uint32_t abi);
+
+/* ---- the loader ------------------------------------------------------------------------------ */
+
+typedef struct clv_cuda_options {
+  const char *file;    /* of the library; NULL or "": beside the program, then in ../lib/cleave */
+  const char *folders; /* between colons: where NVIDIA's libraries are; NULL or "": the system's */
+} clv_cuda_options;
+
+/* The library with at least one device, for as long as the process lives. The first call decides
+ * where it is looked for. CLV_UNAVAILABLE: why there is no device, in words that name the file,
+ * the other version, the missing library, the driver or the device. */
+clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
+                       clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
