@@ -367,6 +367,13 @@ typedef struct clv_rng_key {
 /* With that key, the rest 0. */
 clv_rng_key clv_rng_key_of(const clv_key *key);
 
+/* What Philox4x32-10 is given for the stream of a key: block i has {i, counter...}. For devices that
+ * draw numbers themselves. */
+typedef struct clv_rng_stream {
+  uint32_t counter[3], key[2];
+} clv_rng_stream;
+clv_rng_stream clv_rng_stream_of(const clv_rng_key *key);
+
 /* Four 32-bit words for block `index` of the stream named by `key`. */
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);
 

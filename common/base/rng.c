@@ -22,17 +22,22 @@ clv_rng_key clv_rng_key_of(const clv_key *key) {
   return (clv_rng_key){.seed = half(key->bytes), .seed_high = half(key->bytes + 8)};
 }
 
-void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
+clv_rng_stream clv_rng_stream_of(const clv_rng_key *key) {
   uint64_t step = key->step ^ key->seed_high;
-  philox4x32_ctr_t ctr = {{index, key->micro_batch, (uint32_t)step, (uint32_t)(step >> 32)}};
   philox4x32_key_t k = {{(uint32_t)key->seed, (uint32_t)(key->seed >> 32)}};
   /* The layer enters through one more round of the generator: key = philox(layer; seed). */
   philox4x32_ctr_t layer = {
       {key->layer, 0x636c656bu, (uint32_t)key->seed_high, (uint32_t)(key->seed_high >> 32)}};
   philox4x32_ctr_t mixed = philox4x32(layer, k);
-  k.v[0] = mixed.v[0];
-  k.v[1] = mixed.v[1];
-  philox4x32_ctr_t r = philox4x32(ctr, k);
+  return (clv_rng_stream){{key->micro_batch, (uint32_t)step, (uint32_t)(step >> 32)},
+                          {mixed.v[0], mixed.v[1]}};
+}
+
+void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
+  clv_rng_stream s = clv_rng_stream_of(key);
+  philox4x32_ctr_t counter = {{index, s.counter[0], s.counter[1], s.counter[2]}};
+  philox4x32_key_t k = {{s.key[0], s.key[1]}};
+  philox4x32_ctr_t r = philox4x32(counter, k);
   for (int i = 0; i < 4; i++) ret[i] = r.v[i];
 }
 

@@ -29,9 +29,9 @@ typedef struct clv_cuda_matmul clv_cuda_matmul;
 typedef struct clv_cuda_conv clv_cuda_conv;
 
 typedef struct clv_cuda_info {
-  char name[64];            /* "NVIDIA H200" */
-  char libraries[128];      /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0": what is loaded */
-  int capability;           /* 90: compute capability 9.0 */
+  char name[64];       /* "NVIDIA H200" */
+  char libraries[128]; /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0": what is loaded */
+  int capability;      /* 90: compute capability 9.0 */
   int multiprocessors;
   size_t memory_bytes;
 } clv_cuda_info;

@@ -25,8 +25,8 @@ constexpr unsigned GPU_BLOCK = 256, GPU_MOST_BLOCKS = 1 << 16;
 #endif
 
 /* GPU_FOR(i, n): i over what of 0..n-1 is this thread's, n a size_t. */
-#define GPU_FOR(i, n)                                                                          \
-  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                     \
+#define GPU_FOR(i, n)                                                     \
+  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); \
        i += (size_t)gridDim.x * blockDim.x)
 
 /* Blocks where each takes one of n rows after another. */
@@ -58,9 +58,15 @@ static void gpu_call(void *const *args) {
 #define GPU_CALLER(kernel) gpu_call<kernel>
 #endif
 
+/* A number of blocks, or two. */
+struct gpu_grid {
+  unsigned x, y;
+  gpu_grid(unsigned blocks, unsigned rows = 1) : x(blocks), y(rows) {}
+};
+
 template <typename... P>
 static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...),
-                              void (*call)(void *const *), unsigned blocks, unsigned threads,
+                              void (*call)(void *const *), gpu_grid blocks, unsigned threads,
                               clv_err *err, std::common_type_t<P>... args) {
   void *list[] = {const_cast<void *>(static_cast<const void *>(&args))...};
   static constexpr bool is_pointer[] = {std::is_pointer<P>::value...};
@@ -68,8 +74,8 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
   l.name = name;
   l.kernel = reinterpret_cast<const void *>(kernel);
   l.call = call;
-  l.grid[0] = blocks;
-  l.grid[1] = 1;
+  l.grid[0] = blocks.x;
+  l.grid[1] = blocks.y;
   l.block = threads;
   l.n_args = static_cast<int>(sizeof...(P));
   l.args = list;
@@ -99,22 +105,116 @@ static __device__ Real gpu_block_sum(Real value) {
   return sum;
 }
 
-/* The greatest; a NaN among them wins. */
+/* The greater; a NaN wins. */
+static __device__ inline float gpu_greater(float a, float b) { return a != a || a >= b ? a : b; }
+
 static __device__ inline float gpu_block_max(float value) {
   GPU_SHARED(float, part, GPU_BLOCK);
   part[threadIdx.x] = value;
   __syncthreads();
   for (unsigned width = blockDim.x / 2; width; width /= 2) {
-    if (threadIdx.x < width) {
-      float other = part[threadIdx.x + width];
-      if (!(part[threadIdx.x] >= other) && part[threadIdx.x] == part[threadIdx.x])
-        part[threadIdx.x] = other;
-    }
+    if (threadIdx.x < width)
+      part[threadIdx.x] = gpu_greater(part[threadIdx.x], part[threadIdx.x + width]);
     __syncthreads();
   }
   float most = part[0];
   __syncthreads();
   return most;
+}
+
+/* Threads for a row of `width` values: a power of two, from a warp to GPU_BLOCK. */
+static inline unsigned gpu_row_threads(size_t width) {
+  unsigned n = 32;
+  while (n < GPU_BLOCK && n < width) n *= 2;
+  return n;
+}
+
+/* GPU_ROWS(r, n): r over the rows of 0..n-1 that are this block's. GPU_ROW(i, n): i over what of a
+ * row's 0..n-1 is this thread's. */
+#define GPU_ROWS(r, n) for (size_t r = blockIdx.x; r < (n); r += gridDim.x)
+#define GPU_ROW(i, n) for (size_t i = threadIdx.x; i < (n); i += blockDim.x)
+
+/* ---- sums of a channel ----------------------------------------------------------------------- */
+
+static __device__ inline gpu_pair &operator+=(gpu_pair &a, const gpu_pair &b) {
+  a.first += b.first;
+  a.second += b.second;
+  return a;
+}
+
+/* One part of one channel: term(at, c) of each of its values, at being their index. */
+template <typename Term>
+static __global__ void gpu_parts_kernel(Term term, gpu_sums s, gpu_pair *parts) {
+  size_t c = blockIdx.x, begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
+  if (end > s.n * s.inner) end = s.n * s.inner;
+  gpu_pair sum = {0, 0};
+  for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x)
+    sum += term((j / s.inner * s.channels + c) * s.inner + j % s.inner, c);
+  sum = gpu_block_sum(sum);
+  if (threadIdx.x == 0) parts[blockIdx.y * s.channels + c] = sum;
+}
+
+/* The same where a channel's values are not side by side (inner is 1): neighbouring threads take
+ * neighbouring channels, eight of them each channel's every eighth value. */
+template <typename Term>
+static __global__ void gpu_columns_kernel(Term term, gpu_sums s, gpu_pair *parts) {
+  GPU_SHARED(gpu_pair, lane, GPU_BLOCK);
+  size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
+  size_t begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
+  if (end > s.n) end = s.n;
+  gpu_pair sum = {0, 0};
+  if (c < s.channels)
+    for (size_t j = begin + threadIdx.x / 32; j < end; j += 8) sum += term(j * s.channels + c, c);
+  lane[threadIdx.x] = sum;
+  __syncthreads();
+  for (unsigned width = GPU_BLOCK / 2; width >= 32; width /= 2) {
+    if (threadIdx.x < width) lane[threadIdx.x] += lane[threadIdx.x + width];
+    __syncthreads();
+  }
+  if (threadIdx.x < 32 && c < s.channels) parts[blockIdx.y * s.channels + c] = lane[threadIdx.x];
+}
+
+/* parts[slab][c] of a sum whose term is a struct with `gpu_pair operator()(size_t at, size_t c)`. */
+template <typename Term>
+static clv_code gpu_parts(clv_gpu *g, const gpu_sums *s, Term term, void *parts, clv_err *err) {
+  gpu_pair *to = static_cast<gpu_pair *>(parts);
+  unsigned slabs = static_cast<unsigned>(s->slabs), channels = static_cast<unsigned>(s->channels);
+  if (s->inner == 1 && s->channels > 1)
+    return gpu_launch(g, gpu_grid((channels + 31) / 32, slabs), GPU_BLOCK, err,
+                      gpu_columns_kernel<Term>, term, *s, to);
+  return gpu_launch(g, gpu_grid(channels, slabs), GPU_BLOCK, err, gpu_parts_kernel<Term>, term, *s,
+                    to);
+}
+
+/* All parts of channel c, in order. */
+static __device__ inline gpu_pair gpu_total(const gpu_sums &s, const gpu_pair *parts, size_t c) {
+  gpu_pair sum = {0, 0};
+  for (size_t slab = 0; slab < s.slabs; slab++) sum += parts[slab * s.channels + c];
+  return sum;
+}
+
+static __device__ inline void gpu_put(float *dst, double value, bool accumulate) {
+  *dst = accumulate ? *dst + (float)value : (float)value;
+}
+
+/* ---- values that are refused ----------------------------------------------------------------- */
+
+/* By any thread: the value at `place` is refused. */
+static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
+  atomicMax(&f->place, ~(unsigned long long)place);
+}
+
+/* By one thread, after the launch that may have refused some of `values`. */
+template <typename Value>
+static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, int32_t op, int64_t limit,
+                                int64_t per_sample) {
+  if (f->noted || !f->place) return;
+  f->noted = true;
+  f->op = op;
+  f->at = ~f->place;
+  f->value = static_cast<double>(values[f->at]);
+  f->limit = limit;
+  f->per_sample = per_sample;
 }
 
 #endif

@@ -1,46 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/pointwise_int.h"
 
-typedef struct pointwise_kernel {
-  gpu_kernel k;
-  gpu_map *map, *back;
-} pointwise_kernel;
+/* POINTWISE(name, kept): forward is clv_gpu_name, backward clv_gpu_name_back of what is kept. */
+#define POINTWISE(name, kept)                                                                 \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
+    const gpu_kernel *k = gpu_kernel_of(base);                                                \
+    return clv_gpu_##name(k->gpu, a->in[0], NULL, a->out, k->r.n_in, 0, err);                 \
+  }                                                                                           \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    const gpu_kernel *k = gpu_kernel_of(base);                                                \
+    return clv_gpu_##name##_back(k->gpu, kept, a->dout, a->din[0], k->r.n_in, 0, err);        \
+  }
 
-static clv_code pointwise_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const pointwise_kernel *k = (const pointwise_kernel *)base;
-  return k->map(k->k.gpu, a->in[0], NULL, a->out, k->k.n_in, err);
+POINTWISE(relu, a->out)
+CLV_CUDA_OP(relu) = {.forward = relu_forward, .backward_input = relu_backward};
+
+POINTWISE(sigmoid, a->out)
+CLV_CUDA_OP(sigmoid) = {.forward = sigmoid_forward, .backward_input = sigmoid_backward};
+
+POINTWISE(tanh, a->out)
+CLV_CUDA_OP(tanh) = {.forward = tanh_forward, .backward_input = tanh_backward};
+
+POINTWISE(gelu, a->in[0])
+CLV_CUDA_OP(gelu) = {.forward = gelu_forward, .backward_input = gelu_backward};
+
+POINTWISE(silu, a->in[0])
+CLV_CUDA_OP(silu) = {.forward = silu_forward, .backward_input = silu_backward};
+
+/* ---- scale, wait ----------------------------------------------------------------------------- */
+
+static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  float factor = (float)k->r.d.attrs.factor;
+  return clv_gpu_scale(k->gpu, a->in[0], NULL, a->out, k->r.n_in, factor, err);
 }
 
-static clv_code pointwise_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const pointwise_kernel *k = (const pointwise_kernel *)base;
-  const void *kept = k->k.base.saves & CLV_SAVE_OUT ? a->out : a->in[0];
-  return k->back(k->k.gpu, kept, a->dout, a->din[0], k->k.n_in, err);
+static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  float factor = (float)k->r.d.attrs.factor;
+  return clv_gpu_scale(k->gpu, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
 }
 
-static clv_code prepare(clv_gpu *g, const clv_node_desc *d, gpu_map *map, gpu_map *back,
-                        clv_kernel **ret, clv_err *err) {
-  pointwise_kernel *k;
-  CLV_TRY(clv_gpu_kernel_new(g, d, sizeof *k, &k, err));
-  k->map = map;
-  k->back = back;
-  k->k.base.forward = pointwise_forward;
-  k->k.base.backward_input = d->need_dx[0] ? pointwise_backward : NULL;
-  *ret = &k->k.base;
+CLV_CUDA_OP(scale) = {.forward = scale_forward, .backward_input = scale_backward};
+
+/* ---- what only passes ------------------------------------------------------------------------ */
+
+static clv_code pass(const gpu_kernel *k, const void *from, void *to, clv_err *err) {
+  if (!to || from == to) return CLV_OK;
+  return k->gpu->vendor->copy(k->gpu->stream, to, from, k->r.n_in * sizeof(float), err);
+}
+
+static clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return pass(gpu_kernel_of(base), a->in[0], a->out, err);
+}
+
+static clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  for (int i = 0; i < k->r.d.n_in; i++) CLV_TRY(pass(k, a->dout, a->din[i], err));
   return CLV_OK;
 }
 
-/* POINTWISE(name): its map is clv_gpu_name, and clv_gpu_name_back. */
-#define POINTWISE(name)                                                          \
-  static clv_code name##_prepare(clv_gpu *g, const clv_node_desc *d,             \
-                                 clv_kernel **ret, clv_err *err) {               \
-    return prepare(g, d, clv_gpu_##name, clv_gpu_##name##_back, ret, err);       \
-  }
+CLV_CUDA_OP(flatten) = {.forward = pass_forward, .backward_input = pass_backward};
+CLV_CUDA_OP(reshape) = {.forward = pass_forward, .backward_input = pass_backward};
 
-POINTWISE(relu)
-POINTWISE(sigmoid)
-POINTWISE(tanh)
-POINTWISE(gelu)
-CLV_CUDA_OP(relu, relu_prepare)
-CLV_CUDA_OP(sigmoid, sigmoid_prepare)
-CLV_CUDA_OP(tanh, tanh_prepare)
-CLV_CUDA_OP(gelu, gelu_prepare)
+static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  return clv_gpu_add(k->gpu, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+}
+
+CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = pass_backward};
+
+clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n, clv_err *err) {
+  return clv_gpu_add(g, dst, src, dst, n, 0, err);
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+static float dropout_factor(const gpu_kernel *k) {
+  double p = k->r.d.attrs.p;
+  return (float)(p < 1 ? 1 / (1 - p) : 0);
+}
+
+/* u = word / 2^24 >= p exactly where the word's 24 bits are at least this. */
+static uint32_t dropout_limit(double p) {
+  uint32_t limit = (uint32_t)(p * 0x1p24);
+  return limit + ((double)limit * 0x1p-24 < p);
+}
+
+static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  if (!k->r.d.training) return pass_forward(base, a, err);
+  clv_rng_stream stream = clv_rng_stream_of(&a->key);
+  return clv_gpu_draw(k->gpu, a->in[0], a->out, a->saved, k->r.n_in, &stream,
+                      dropout_limit(k->r.d.attrs.p), dropout_factor(k), err);
+}
+
+static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  if (!k->r.d.training) return pass_backward(base, a, err);
+  return clv_gpu_mask(k->gpu, a->dout, a->saved, a->din[0], k->r.n_in, dropout_factor(k), err);
+}
+
+/* The mask is drawn whether or not anything learns. */
+static clv_code dropout_open(gpu_kernel *k, clv_err *err) {
+  (void)err;
+  k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(dropout) = {
+    .forward = dropout_forward, .backward_input = dropout_backward, .open = dropout_open};

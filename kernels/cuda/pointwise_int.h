@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pointwise_int: element-wise ops.
+ * pointwise_int: launchers of element-wise ops.
  */
 #ifndef CLEAVE_KERNELS_CUDA_POINTWISE_INT_H
 #define CLEAVE_KERNELS_CUDA_POINTWISE_INT_H
@@ -11,11 +11,20 @@
 extern "C" {
 #endif
 
-/* y[i] of x[i], and of z[i] where there is a second; z may be NULL. */
-typedef clv_code gpu_map(clv_gpu *g, const float *x, const float *z, float *y, size_t n,
+/* y[i] of x[i], of z[i] where there is a second, and of the number `by`; z may be NULL, and y be x
+ * or z. */
+typedef clv_code gpu_map(clv_gpu *g, const float *x, const float *z, float *y, size_t n, float by,
                          clv_err *err);
 gpu_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
-    clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back;
+    clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_silu, clv_gpu_silu_back,
+    clv_gpu_scale, clv_gpu_add;
+
+/* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which. */
+clv_code clv_gpu_draw(clv_gpu *g, const float *x, float *y, uint8_t *mask, size_t n,
+                      const clv_rng_stream *stream, uint32_t limit, float factor,
+                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_mask(clv_gpu *g, const float *dy, const uint8_t *mask, float *dx, size_t n,
+                      float factor, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/losses_int.h"
+
+/* The mean of what the parts are of, over n; and the first value that was refused, if one was. */
+template <typename Value>
+static __global__ void put_mean(gpu_sums s, const gpu_pair *parts, double n, float *out,
+                                clv_gpu_fault *f, const Value *values, int32_t op, int64_t limit) {
+  *out = static_cast<float>(gpu_total(s, parts, 0).first / n);
+  gpu_note(f, values, op, limit, 1);
+}
+
+/* ---- a class for each sample ----------------------------------------------------------------- */
+
+/* What samples whose label is refused are computed with. */
+static __device__ inline size_t class_of(const gpu_classes &c, const int64_t *label, size_t r) {
+  return label[r] < 0 || static_cast<size_t>(label[r]) >= c.classes ? 0
+                                                                    : static_cast<size_t>(label[r]);
+}
+
+static __device__ inline double exp_sum(const float *x, size_t n, double *ret_top) {
+  float most = -INFINITY;
+  double sum = 0;
+  GPU_ROW(i, n) most = gpu_greater(most, x[i]);
+  *ret_top = static_cast<double>(gpu_block_max(most));
+  GPU_ROW(i, n) sum += exp(static_cast<double>(x[i]) - *ret_top);
+  return gpu_block_sum(sum);
+}
+
+static __global__ void class_terms(gpu_classes c, const float *xs, const int64_t *label,
+                                   double *terms, clv_gpu_fault *f) {
+  GPU_ROWS(r, c.rows) {
+    const float *x = xs + r * c.classes;
+    double top = 0, rest = c.log_of ? log(exp_sum(x, c.classes, &top)) : 0;
+    if (threadIdx.x) continue;
+    terms[r] = rest + top - static_cast<double>(x[class_of(c, label, r)]);
+    if (label[r] < 0 || static_cast<size_t>(label[r]) >= c.classes) gpu_refuse(f, r);
+  }
+}
+
+struct double_term {
+  const double *x;
+  __device__ gpu_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
+};
+
+clv_code clv_gpu_class_loss(clv_gpu *g, const gpu_classes *c, const float *x, const int64_t *label,
+                            double *terms, void *parts, float *out, clv_err *err) {
+  gpu_sums s = gpu_sums_of(1, 1, c->rows);
+  CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_terms,
+                     *c, x, label, terms, g->fault));
+  CLV_TRY(gpu_parts(g, &s, double_term{terms}, parts, err));
+  return gpu_launch(g, 1, 1, err, put_mean<int64_t>, s, static_cast<const gpu_pair *>(parts),
+                    static_cast<double>(c->rows), out, g->fault, label, c->op,
+                    static_cast<int64_t>(c->classes));
+}
+
+static __global__ void class_back(gpu_classes c, const float *xs, const int64_t *label,
+                                  const float *dout, float *dxs) {
+  double share = static_cast<double>(*dout) / static_cast<double>(c.rows);
+  GPU_ROWS(r, c.rows) {
+    const float *x = xs ? xs + r * c.classes : nullptr;
+    double top = 0, sum = c.log_of ? exp_sum(x, c.classes, &top) : 1;
+    size_t right = class_of(c, label, r);
+    GPU_ROW(i, c.classes) {
+      double p = c.log_of ? exp(static_cast<double>(x[i]) - top) / sum : 0;
+      dxs[r * c.classes + i] = static_cast<float>((p - (i == right)) * share);
+    }
+  }
+}
+
+clv_code clv_gpu_class_loss_back(clv_gpu *g, const gpu_classes *c, const float *x,
+                                 const int64_t *label, const float *dout, float *dx, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_back,
+                    *c, x, label, dout, dx);
+}
+
+/* ---- means over all values ------------------------------------------------------------------- */
+
+struct mse {
+  static __device__ double term(double x, double t) { return (x - t) * (x - t); }
+  static __device__ double dx(double x, double t) { return 2 * (x - t); }
+  static __device__ double dt(double x, double t) { return 2 * (t - x); }
+  static __device__ bool refuses(double) { return false; }
+};
+
+struct bce {
+  static __device__ double held(double log_x) { return log_x < -100 ? -100 : log_x; }
+  static __device__ double term(double x, double t) {
+    return (t - 1) * held(log1p(-x)) - t * held(log(x));
+  }
+  static __device__ double dx(double x, double t) {
+    double variance = (1 - x) * x;
+    return (x - t) / (variance < 1e-12 ? 1e-12 : variance);
+  }
+  static __device__ double dt(double x, double) { return log1p(-x) - log(x); }
+  static __device__ bool refuses(double x) { return x < 0 || x > 1; }
+};
+
+struct bce_with_logits {
+  static __device__ double term(double x, double t) {
+    return (x <= 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
+  }
+  static __device__ double dx(double x, double t) { return 1 / (1 + exp(-x)) - t; }
+  static __device__ double dt(double x, double) { return -x; }
+  static __device__ bool refuses(double) { return false; }
+};
+
+template <typename Loss>
+struct loss_term {
+  const float *x, *t;
+  clv_gpu_fault *fault;
+  __device__ gpu_pair operator()(size_t at, size_t) const {
+    double value = static_cast<double>(x[at]);
+    if (Loss::refuses(value)) gpu_refuse(fault, at);
+    return {Loss::term(value, static_cast<double>(t[at])), 0};
+  }
+};
+
+template <typename Loss>
+static clv_code mean_loss(clv_gpu *g, int32_t op, const float *x, const float *t, size_t n,
+                          void *parts, float *out, clv_err *err) {
+  gpu_sums s = gpu_sums_of(1, 1, n);
+  CLV_TRY(gpu_parts(g, &s, loss_term<Loss>{x, t, g->fault}, parts, err));
+  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const gpu_pair *>(parts),
+                    static_cast<double>(n), out, g->fault, x, op, static_cast<int64_t>(0));
+}
+
+template <typename Loss>
+static __global__ void mean_back(const float *xs, const float *ts, size_t n, const float *dout,
+                                 float *dx, float *dt) {
+  double share = static_cast<double>(*dout) / static_cast<double>(n);
+  GPU_FOR(i, n) {
+    double x = static_cast<double>(xs[i]), t = static_cast<double>(ts[i]);
+    if (dx) dx[i] = static_cast<float>(Loss::dx(x, t) * share);
+    if (dt) dt[i] = static_cast<float>(Loss::dt(x, t) * share);
+  }
+}
+
+#define MEAN_LOSS(name, NAME)                                                                    \
+  clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,     \
+                          float *out, clv_err *err) {                                            \
+    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, parts, out, err);                          \
+  }                                                                                              \
+  clv_code clv_gpu_##name##_back(clv_gpu *g, const float *x, const float *t, size_t n,           \
+                                 const float *dout, float *dx, float *dt, clv_err *err) {        \
+    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<name>, x, t, n, dout, dx, dt); \
+  }
+
+MEAN_LOSS(mse, MSE)
+MEAN_LOSS(bce, BCE)
+MEAN_LOSS(bce_with_logits, BCE_WITH_LOGITS)

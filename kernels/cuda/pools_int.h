@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pools_int: launchers of ops that slide a window over images, or take a mean.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_POOLS_INT_H
+#define CLEAVE_KERNELS_CUDA_POOLS_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* where: the index in its image of each output, or NULL. */
+clv_code clv_gpu_maxpool(clv_gpu *g, const clv_window *s, const float *x, float *y, int64_t *where,
+                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_maxpool_back(clv_gpu *g, const clv_window *s, const float *dy,
+                              const int64_t *where, float *dx, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_avgpool(clv_gpu *g, const clv_window *s, const float *x, float *y,
+                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_avgpool_back(clv_gpu *g, const clv_window *s, const float *dy, float *dx,
+                              clv_err *err) CLV_USE_RESULT;
+
+/* [outer, extent, inner] to its mean over extent, [outer, inner]. */
+clv_code clv_gpu_mean(clv_gpu *g, const clv_axis *s, const float *x, float *y,
+                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_mean_back(clv_gpu *g, const clv_axis *s, const float *dy, float *dx,
+                           clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

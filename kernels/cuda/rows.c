@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/rows_int.h"
+
+/* ---- softmax, log_softmax -------------------------------------------------------------------- */
+
+static size_t width_of(const gpu_kernel *k) {
+  return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
+}
+
+static clv_code softmax_of(const gpu_kernel *k, const clv_kernel_args *a, bool log_of,
+                           clv_err *err) {
+  size_t width = width_of(k);
+  return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, log_of, err);
+}
+
+static clv_code softmax_back(const gpu_kernel *k, const clv_kernel_args *a, bool log_of,
+                             clv_err *err) {
+  size_t width = width_of(k);
+  return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width, log_of,
+                              err);
+}
+
+#define SOFTMAX(name, log_of)                                                                 \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
+    return softmax_of(gpu_kernel_of(base), a, log_of, err);                                   \
+  }                                                                                           \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    return softmax_back(gpu_kernel_of(base), a, log_of, err);                                 \
+  }
+
+SOFTMAX(softmax, false)
+CLV_CUDA_OP(softmax) = {.forward = softmax_forward, .backward_input = softmax_backward};
+
+SOFTMAX(log_softmax, true)
+CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = log_softmax_backward};
+
+/* ---- layernorm, rmsnorm ---------------------------------------------------------------------- */
+
+static gpu_norm norm_of(const gpu_kernel *k) {
+  size_t width = clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
+  return (gpu_norm){.rows = k->r.n_in / width,
+                    .width = width,
+                    .centred = k->r.d.op == CLV_OP_LAYERNORM,
+                    .eps = k->r.d.attrs.eps};
+}
+
+static clv_code norm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  gpu_norm n = norm_of(k);
+  return clv_gpu_norm(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT],
+                      n.centred ? a->param[CLV_SLOT_BIAS] : NULL, a->out,
+                      k->r.learns ? a->saved : NULL, err);
+}
+
+static clv_code norm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  gpu_norm n = norm_of(k);
+  return clv_gpu_norm_back(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT], a->dout, a->saved,
+                           a->din[0], err);
+}
+
+static clv_code norm_weights_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gpu_kernel *k = gpu_kernel_of(base);
+  gpu_norm n = norm_of(k);
+  return clv_gpu_norm_weights_back(k->gpu, &n, a->in[0], a->dout, a->saved, a->scratch,
+                                   a->dparam[CLV_SLOT_WEIGHT],
+                                   n.centred ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err);
+}
+
+static clv_code norm_open(gpu_kernel *k, clv_err *err) {
+  gpu_norm n = norm_of(k);
+  gpu_sums s = gpu_sums_of(n.rows, n.width, 1);
+  (void)err;
+  k->r.base.saved_bytes = k->r.learns ? 2 * n.rows * sizeof(double) : 0;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  return CLV_OK;
+}
+
+#define NORM                                                    \
+  {                                                             \
+    .forward = norm_forward, .backward_input = norm_backward,   \
+    .backward_weight = norm_weights_backward, .open = norm_open \
+  }
+CLV_CUDA_OP(layernorm) = NORM;
+CLV_CUDA_OP(rmsnorm) = NORM;

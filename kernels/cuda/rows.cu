@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/rows_int.h"
+
+/* ---- softmax --------------------------------------------------------------------------------- */
+
+static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool log_of) {
+  GPU_ROWS(r, rows) {
+    const float *x = xs + r * width;
+    float most = -INFINITY;
+    GPU_ROW(i, width) most = gpu_greater(most, x[i]);
+    double top = static_cast<double>(gpu_block_max(most)), sum = 0;
+    GPU_ROW(i, width) sum += exp(static_cast<double>(x[i]) - top);
+    sum = gpu_block_sum(sum);
+    double log_sum = log(sum);
+    GPU_ROW(i, width) {
+      double far = static_cast<double>(x[i]) - top;
+      ys[r * width + i] = static_cast<float>(log_of ? far - log_sum : exp(far) / sum);
+    }
+  }
+}
+
+clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width,
+                         bool log_of, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(rows), gpu_row_threads(width), err, softmax, x, y, rows,
+                    width, log_of);
+}
+
+static __global__ void softmax_back(const float *ys, const float *dys, float *dxs, size_t rows,
+                                    size_t width, bool log_of) {
+  GPU_ROWS(r, rows) {
+    const float *y = ys + r * width, *dy = dys + r * width;
+    double sum = 0;
+    GPU_ROW(i, width)
+    sum += static_cast<double>(dy[i]) * (log_of ? 1 : static_cast<double>(y[i]));
+    sum = gpu_block_sum(sum);
+    GPU_ROW(i, width) {
+      double v = static_cast<double>(y[i]), d = static_cast<double>(dy[i]);
+      dxs[r * width + i] = static_cast<float>(log_of ? d - exp(v) * sum : v * (d - sum));
+    }
+  }
+}
+
+clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
+                              size_t width, bool log_of, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(rows), gpu_row_threads(width), err, softmax_back, y, dy,
+                    dx, rows, width, log_of);
+}
+
+/* ---- normalisation --------------------------------------------------------------------------- */
+
+/* The mean first: squares of distances from it lose no digits when it is large. */
+static __device__ inline void moments(const gpu_norm &n, const float *x, double *ret_mean,
+                                      double *ret_inverse) {
+  double sum = 0, squares = 0, mean = 0, width = static_cast<double>(n.width);
+  if (n.centred) {
+    GPU_ROW(i, n.width) sum += static_cast<double>(x[i]);
+    mean = gpu_block_sum(sum) / width;
+  }
+  GPU_ROW(i, n.width) {
+    double d = static_cast<double>(x[i]) - mean;
+    squares += d * d;
+  }
+  *ret_mean = mean;
+  *ret_inverse = 1 / sqrt(gpu_block_sum(squares) / width + n.eps);
+}
+
+static __global__ void norm(gpu_norm n, const float *xs, const float *w, const float *b, float *ys,
+                            double *saved) {
+  GPU_ROWS(r, n.rows) {
+    const float *x = xs + r * n.width;
+    double mean, inverse;
+    moments(n, x, &mean, &inverse);
+    GPU_ROW(i, n.width) {
+      double y = (static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(w[i]);
+      ys[r * n.width + i] = static_cast<float>(b ? y + static_cast<double>(b[i]) : y);
+    }
+    if (!saved || threadIdx.x) continue;
+    saved[2 * r] = mean;
+    saved[2 * r + 1] = inverse;
+  }
+}
+
+clv_code clv_gpu_norm(clv_gpu *g, const gpu_norm *n, const float *x, const float *w, const float *b,
+                      float *y, double *saved, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm, *n, x, w,
+                    b, y, saved);
+}
+
+/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)), the
+ * first mean only where x was centred. */
+static __global__ void norm_back(gpu_norm n, const float *xs, const float *w, const float *dys,
+                                 const double *saved, float *dxs) {
+  GPU_ROWS(r, n.rows) {
+    const float *x = xs + r * n.width, *dy = dys + r * n.width;
+    double mean = saved[2 * r], inverse = saved[2 * r + 1];
+    gpu_pair sum = {0, 0};
+    GPU_ROW(i, n.width) {
+      double gradient = static_cast<double>(dy[i]) * static_cast<double>(w[i]);
+      sum += gpu_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
+    }
+    sum = gpu_block_sum(sum);
+    double common = n.centred ? sum.first : 0, width = static_cast<double>(n.width);
+    GPU_ROW(i, n.width) {
+      double gradient = static_cast<double>(dy[i]) * static_cast<double>(w[i]);
+      double hat = (static_cast<double>(x[i]) - mean) * inverse;
+      dxs[r * n.width + i] =
+          static_cast<float>(inverse * (gradient - (common + hat * sum.second) / width));
+    }
+  }
+}
+
+clv_code clv_gpu_norm_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *w,
+                           const float *dy, const double *saved, float *dx, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm_back, *n,
+                    x, w, dy, saved, dx);
+}
+
+/* Of bias and weight. */
+struct norm_term {
+  const float *x, *dy;
+  const double *saved;
+  size_t width;
+  __device__ gpu_pair operator()(size_t at, size_t) const {
+    size_t r = at / width;
+    double d = static_cast<double>(dy[at]);
+    return {d, d * ((static_cast<double>(x[at]) - saved[2 * r]) * saved[2 * r + 1])};
+  }
+};
+
+static __global__ void put_weights(gpu_sums s, const gpu_pair *parts, float *dw, float *db,
+                                   bool accumulate) {
+  GPU_FOR(c, s.channels) {
+    gpu_pair sum = gpu_total(s, parts, c);
+    gpu_put(&dw[c], sum.second, accumulate);
+    if (db) gpu_put(&db[c], sum.first, accumulate);
+  }
+}
+
+clv_code clv_gpu_norm_weights_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *dy,
+                                   const double *saved, void *parts, float *dw, float *db,
+                                   bool accumulate, clv_err *err) {
+  gpu_sums s = gpu_sums_of(n->rows, n->width, 1);
+  CLV_TRY(gpu_parts(g, &s, norm_term{x, dy, saved, n->width}, parts, err));
+  return gpu_launch(g, gpu_blocks(n->width), GPU_BLOCK, err, put_weights, s,
+                    static_cast<const gpu_pair *>(parts), dw, db, accumulate);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rows_int: launchers of ops that compute each row of `width` values by itself, a block for each.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_ROWS_INT_H
+#define CLEAVE_KERNELS_CUDA_ROWS_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y = softmax of x, or its logarithm. */
+clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width, bool log,
+                         clv_err *err) CLV_USE_RESULT;
+/* dx from y and dy. */
+clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
+                              size_t width, bool log, clv_err *err) CLV_USE_RESULT;
+
+/* Layer normalisation with a mean, or of root mean squares without one (b is NULL then). saved:
+ * mean (0) and inverse of each row, or NULL. */
+typedef struct gpu_norm {
+  size_t rows, width;
+  bool centred;
+  double eps;
+} gpu_norm;
+
+clv_code clv_gpu_norm(clv_gpu *g, const gpu_norm *n, const float *x, const float *w, const float *b,
+                      float *y, double *saved, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_norm_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *w,
+                           const float *dy, const double *saved, float *dx,
+                           clv_err *err) CLV_USE_RESULT;
+/* dw, and db unless it is NULL. parts: those of gpu_sums_of(rows, width, 1). */
+clv_code clv_gpu_norm_weights_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *dy,
+                                   const double *saved, void *parts, float *dw, float *db,
+                                   bool accumulate, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
