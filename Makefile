@@ -48,6 +48,27 @@ CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
 
+# ---- CUDA: auto builds the library of the GPU where there is a toolkit, 1 must, 0 does not --------
+CUDA ?= auto
+ifeq ($(origin NVCC),undefined)
+NVCC := $(if $(filter 0,$(CUDA)),,$(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc)))
+endif
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+# What is missing, by name.
+CUDA_MISSES := $(if $(filter 0,$(CUDA)),CUDA,$(if $(NVCC),,nvcc) $(if $(shell command -v g++),,g++) \
+               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
+ifeq ($(strip $(CUDA_MISSES) $(if $(wildcard kernels/cuda/backend.c),,backend)),)
+CUDA_LIBRARY := $(OUT)/libcleave_cuda.so
+else ifeq ($(CUDA),1)
+$(error CUDA=1, and there is no $(CUDA_MISSES))
+endif
+# -fmad=false: as -ffp-contract=off above, and the numbers that the CPU has.
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -lineinfo -gencode arch=compute_80,code=sm_80 \
+              -gencode arch=compute_90,code=[sm_90,compute_90] -Werror=all-warnings -Wreorder -Wdefault-stream-launch \
+              -Xptxas=-v -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wshadow,-Wconversion,-Wsign-conversion \
+              -Xcompiler=-Wdouble-promotion,-Wcast-qual,-Wnull-dereference,-Werror
+CFLAGS_kernels/cuda/nvidia := -isystem $(CUDA_HOME)/include -DCUDNN_WARN_DEPRECATED -Wconversion -Werror
+
 # ---- sources ------------------------------------------------------------------------------------
 src_of = $(wildcard $(1)/*.c)
 obj_of = $(if $(filter kernels/ops,$(1)),$(OPS_OBJS),$(patsubst %.c,$(OUT)/%.o,$(call src_of,$(1))))
@@ -76,7 +97,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands simulate
-all: $(BINARIES) $(LIBCLEAVE) manuals
+all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
 help:
 	@echo 'make demo          train Fashion-MNIST in U shape over a master and two workers, with mutual TLS'
@@ -108,7 +129,7 @@ help:
 	@echo 'make check-layers  includes against the layer table'
 	@echo 'make lint format   cppcheck; clang-format, and comments broken at 100 columns'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
-	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang V=1'
+	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
 
 # ---- packages -----------------------------------------------------------------------------------
 DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
@@ -192,6 +213,24 @@ $(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
 $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call say,LINK,$@)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
+
+# The library of the GPU, which no program is linked with: the backend, its kernels, NVIDIA's runtime
+# inside it. Kernels that spill registers fail by name.
+$(OUT)/nvcc.flags: FORCE
+	@mkdir -p $(@D); echo '$(NVCC) $(NVCC_FLAGS) $(CPPFLAGS)' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(OUT)/nvcc/%.o: %.cu $(OUT)/nvcc.flags kernels/cuda/nvidia/spills
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -o $@ -c $< > $(@:.o=.ptxas) 2>&1 || \
+	  { cat $(@:.o=.ptxas) >&2; rm -f $@; exit 1; }
+	$(Q)kernels/cuda/nvidia/spills $(@:.o=.ptxas) || { rm -f $@; exit 1; }
+CUDA_OBJS := $(patsubst %.cu,$(OUT)/nvcc/%.o,$(wildcard kernels/cuda/*.cu)) $(call obj_of,kernels/cuda/nvidia)
+$(OUT)/libcleave_cuda.so: $(CUDA_OBJS) $(call libs_for,kernels/cuda)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) \
+	  -Wl,--start-group $(call libs_for,kernels/cuda) -Wl,--end-group -L$(CUDA_HOME)/lib64 -lcudart_static \
+	  -Wl,--as-needed $(call ldlibs_for,kernels/cuda) -lstdc++ -ldl -lrt
 
 # What the programs say of themselves: manual pages and shell completions.
 SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-egress.policy.yaml.5 man/man5/cleave-worker.yaml.5 \
@@ -499,6 +538,7 @@ install: all
 	install -m 644 $(OUT)/libcleave.a $(LIBDIR)
 	install -m 755 $(OUT)/libcleave.so.0 $(LIBDIR)
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
+	$(if $(CUDA_LIBRARY),install -D -m 755 $(CUDA_LIBRARY) $(LIBDIR)/cleave/libcleave_cuda.so)
 	$(if $(DESTDIR),,@PATH=$$PATH:/sbin ldconfig 2>/dev/null || true)
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $(if $(filter /usr,$(PREFIX)),-e 's| -Wl.*libdir}||') $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
 	for f in $(PAGES) $(EXAMPLES); do install -D -m 644 $$f $(DOCDIR)/$$f || exit 1; done
@@ -507,7 +547,7 @@ install: all
 	sed 's|/usr/local/|$(PREFIX)/|' deploy/systemd/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
 	for f in $(SHARED); do install -D -m 644 $(OUT)/share/$$f $(DESTDIR)$(PREFIX)/share/$$f || exit 1; done
 uninstall:
-	rm -f $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc
+	rm -f $(LIBDIR)/cleave/libcleave_cuda.so $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc
 	rm -f $(DESTDIR)$(PREFIX)/include/cleave.h
 	rm -f $(BINDIR)/cleave-master $(BINDIR)/cleave-worker $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
 	rm -f $(SHARED:%=$(DESTDIR)$(PREFIX)/share/%)
@@ -517,7 +557,7 @@ check-layers:
 	$(Q)tests/check-layers
 # The table as lines: what folders use, see, link, and must not reach.
 print-layers:
-	@printf '%s\n' $(foreach f,$(FOLDERS) $(PROGRAMS),$(foreach w,USES SEES LIBS OUT_OF_REACH,'$(w) $(f) $($(w)_$(f))'))
+	@printf '%s\n' $(foreach f,$(FOLDERS) $(PLUGINS) $(PROGRAMS),$(foreach w,USES SEES LIBS OUT_OF_REACH,'$(w) $(f) $($(w)_$(f))'))
 
 format:
 	$(Q)tests/check-comments --fix > /dev/null || true

@@ -7,6 +7,7 @@
 # `make check-layers` compares every #include of the tree with this table and the archives link in
 # its order; `tests/check-architecture --write` puts it into ARCHITECTURE.md.
 layer = $(eval FOLDERS += $(strip $(1)))$(layer_row)
+plugin = $(eval PLUGINS += $(strip $(1)))$(layer_row)
 program = $(eval PROGRAMS += $(strip $(1)))$(layer_row)
 layer_row = $(eval USES_$(strip $(1)) := $(filter-out $(1),common/base) $(2)) \
             $(eval SEES_$(strip $(1)) := $(3))$(eval LIBS_$(strip $(1)) := $(4))
@@ -57,6 +58,15 @@ $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops ker
 
 # f32, convolutions in bf16 too, blocked layouts
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
+
+# the backend for NVIDIA's devices, over a table of what it uses of NVIDIA's
+$(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps kernels/ref)
+
+# the library of the GPU backend, found and opened at run time
+$(call layer, kernels/load, kernels)
+
+# NVIDIA's runtime and libraries in that table; a library of its own, where there is a toolkit
+$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda cublasLt cudnn)
 
 # graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)

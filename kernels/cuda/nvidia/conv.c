@@ -37,9 +37,12 @@ typedef struct candidate {
 
 /* What an engine must not be. TENSOR_CORE and DOWN_CONVERT_INPUTS round f32 factors to TF32. */
 static const cudnnBackendNumericalNote_t never[] = {
-    CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,     CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
-    CUDNN_NUMERICAL_NOTE_FFT,                  CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4,
-    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
+    CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
+    CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+    CUDNN_NUMERICAL_NOTE_FFT,
+    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4,
+    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
+    CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
 static const cudnnBackendNumericalNote_t rounds[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
                                                      CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
 
@@ -135,13 +138,12 @@ static clv_code ask(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
     CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
     c->candidates[i].config = configs[i];
   }
-  cudnnStatus_t answer =
-      c->cudnn->cudnnBackendGetAttribute(c->heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES, &c->n, configs);
+  cudnnStatus_t answer = c->cudnn->cudnnBackendGetAttribute(
+      c->heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES,
+      &c->n, configs);
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
-  for (int64_t i = 0; i < c->n; i++)
-    CLV_TRY(look_at(c->cudnn, &c->candidates[i], c->tf32, err));
+  for (int64_t i = 0; i < c->n; i++) CLV_TRY(look_at(c->cudnn, &c->candidates[i], c->tf32, err));
   return CLV_OK;
 }
 
@@ -153,14 +155,13 @@ static clv_code make_plan(const choice *c, cudnnBackendDescriptor_t config,
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
   int64_t n = 0;
   CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, ret, err));
-  CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, part, 1, &config,
-                         err));
-  CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &c->device,
-                         err));
+  CLV_TRY(
+      clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, part, 1, &config, err));
+  CLV_TRY(
+      clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &c->device, err));
   CLV_TRY(clv_nvidia_finish(cudnn, *ret, err));
-  cudnnStatus_t answer =
-      cudnn->cudnnBackendGetAttribute(*ret, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                      CUDNN_TYPE_INT64, 1, &n, ret_workspace);
+  cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
+      *ret, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret_workspace);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
@@ -282,8 +283,7 @@ static clv_code pack_pointers(clv_cuda_conv *c, void *const pointers[3], void *l
 static clv_code find_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
   if (s->cudnn) return CLV_OK;
   cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
-  if (answer != CUDNN_STATUS_SUCCESS)
-    return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
+  if (answer != CUDNN_STATUS_SUCCESS) return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
   answer = cudnn->cudnnSetStream(s->cudnn, s->stream);
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(cudnn, "cudnnSetStream", answer, err);

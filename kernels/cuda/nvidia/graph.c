@@ -103,14 +103,14 @@ typedef struct pass_names {
   cudnnBackendAttributeName_t x, w, y, window, alpha, beta;
 } pass_names;
 
-#define PASS(operation, prefix, x, w, y)                                                   \
-  {                                                                                        \
-    operation, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##x,                            \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##w,                                   \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##y,                                   \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_CONV_DESC,                             \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_ALPHA,                                 \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_BETA                                   \
+#define PASS(operation, prefix, x, w, y)                        \
+  {                                                             \
+    operation, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##x, \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##w,        \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##y,        \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_CONV_DESC,  \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_ALPHA,      \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_BETA        \
   }
 
 static const pass_names passes[] = {
@@ -130,12 +130,9 @@ static clv_code make_operation(const nvidia_cudnn *cudnn, const clv_cuda_conv_de
   const pass_names *p = &passes[d->pass];
   const cudnnBackendAttributeType_t type = CUDNN_TYPE_BACKEND_DESCRIPTOR;
   const attribute rows[] = {
-      {p->x, type, 1, &part[PART_X]},
-      {p->w, type, 1, &part[PART_W]},
-      {p->y, type, 1, &part[PART_Y]},
-      {p->window, type, 1, &part[PART_WINDOW]},
-      {p->alpha, CUDNN_TYPE_FLOAT, 1, &alpha},
-      {p->beta, CUDNN_TYPE_FLOAT, 1, &d->beta},
+      {p->x, type, 1, &part[PART_X]},          {p->w, type, 1, &part[PART_W]},
+      {p->y, type, 1, &part[PART_Y]},          {p->window, type, 1, &part[PART_WINDOW]},
+      {p->alpha, CUDNN_TYPE_FLOAT, 1, &alpha}, {p->beta, CUDNN_TYPE_FLOAT, 1, &d->beta},
   };
   return make_with(cudnn, p->operation, rows, CLV_COUNT(rows), &part[PART_OPERATION], err);
 }
@@ -161,7 +158,8 @@ clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_de
   const attribute rows[] = {
       {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part[PART_OPERATION]}};
   if (code == CLV_OK)
-    code = make_with(cudnn, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+    code =
+        make_with(cudnn, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
   for (int i = 0; i < PARTS; i++)
     if (part[i]) cudnn->cudnnBackendDestroyDescriptor(part[i]);
   return code;

@@ -36,11 +36,10 @@ static clv_code fail(const clv_cuda_matmul *m, const char *where, const char *ca
                              err);
 }
 
-#define LT_TRY(m, err, call, ...)                                        \
-  do {                                                                   \
-    cublasStatus_t answer_ = (m)->lib->call(__VA_ARGS__);                \
-    if (answer_ != CUBLAS_STATUS_SUCCESS)                                \
-      return fail((m), CLV_HERE, #call, answer_, (err));                 \
+#define LT_TRY(m, err, call, ...)                                                            \
+  do {                                                                                       \
+    cublasStatus_t answer_ = (m)->lib->call(__VA_ARGS__);                                    \
+    if (answer_ != CUBLAS_STATUS_SUCCESS) return fail((m), CLV_HERE, #call, answer_, (err)); \
   } while (0)
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -68,8 +67,8 @@ static clv_code layout_new(const clv_cuda_matmul *m, int64_t rows, int64_t colum
   LT_TRY(m, err, cublasLtMatrixLayoutCreate, ret, CUDA_R_32F, (uint64_t)rows, (uint64_t)columns,
          ld);
   if (batch == 1) return CLV_OK;
-  LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-         &count, sizeof count);
+  LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+         sizeof count);
   LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret,
          CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
   return CLV_OK;
@@ -132,8 +131,8 @@ static clv_code ask(clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way, c
   CLV_TRY(prefer(m, p, alignment_of[way], err));
   LT_TRY(m, err, cublasLtMatmulAlgoGetHeuristic, m->handle, m->op, m->a, m->b, m->d, m->d, p, 1,
          &first, &n);
-  if (n < 1) return fail(m, CLV_HERE, "cublasLtMatmulAlgoGetHeuristic",
-                         CUBLAS_STATUS_NOT_SUPPORTED, err);
+  if (n < 1)
+    return fail(m, CLV_HERE, "cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED, err);
   m->way[way] = first.algo;
   m->workspace = CLV_MAX(m->workspace, first.workspaceSize);
   return CLV_OK;

@@ -28,28 +28,30 @@ clv_code clv_nvidia_words_at(const char *where, const char *call, int device, co
 clv_code clv_nvidia_lost(int device, clv_err *err) CLV_USE_RESULT;
 
 /* NVIDIA_TRY(device, err, cudaMemcpyAsync, dst, src, ...): calls it, and returns where it fails. */
-#define NVIDIA_TRY(device, err, call, ...)                                   \
-  do {                                                                       \
-    cudaError_t answer_ = call(__VA_ARGS__);                                 \
-    if (answer_ != cudaSuccess)                                              \
-      return clv_nvidia_fail_at(CLV_HERE, #call, (device), answer_, (err));  \
+#define NVIDIA_TRY(device, err, call, ...)                                  \
+  do {                                                                      \
+    cudaError_t answer_ = call(__VA_ARGS__);                                \
+    if (answer_ != cudaSuccess)                                             \
+      return clv_nvidia_fail_at(CLV_HERE, #call, (device), answer_, (err)); \
   } while (0)
 
 /* ---- libraries (library.c) ------------------------------------------------------------------- */
 
 /* Their functions that are used, by name. */
-#define CUBLAS_FUNCTIONS(F)                                                               \
-  F(cublasLtCreate) F(cublasLtDestroy) F(cublasLtGetVersion) F(cublasLtGetStatusString)   \
-  F(cublasLtMatmul) F(cublasLtMatmulAlgoGetHeuristic)                                     \
-  F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy) F(cublasLtMatmulDescSetAttribute) \
-  F(cublasLtMatrixLayoutCreate) F(cublasLtMatrixLayoutDestroy)                            \
-  F(cublasLtMatrixLayoutSetAttribute) F(cublasLtMatmulPreferenceCreate)                   \
-  F(cublasLtMatmulPreferenceDestroy) F(cublasLtMatmulPreferenceSetAttribute)
-#define CUDNN_FUNCTIONS(F)                                                                \
-  F(cudnnCreate) F(cudnnDestroy) F(cudnnSetStream) F(cudnnGetVersion) F(cudnnGetErrorString) \
-  F(cudnnGetLastErrorString) F(cudnnBackendCreateDescriptor)                              \
-  F(cudnnBackendDestroyDescriptor) F(cudnnBackendSetAttribute) F(cudnnBackendGetAttribute) \
-  F(cudnnBackendFinalize) F(cudnnBackendExecute)
+#define CUBLAS_FUNCTIONS(F)                                                                      \
+  F(cublasLtCreate)                                                                              \
+  F(cublasLtDestroy) F(cublasLtGetVersion) F(cublasLtGetStatusString) F(cublasLtMatmul)          \
+      F(cublasLtMatmulAlgoGetHeuristic) F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy) \
+          F(cublasLtMatmulDescSetAttribute) F(cublasLtMatrixLayoutCreate)                        \
+              F(cublasLtMatrixLayoutDestroy) F(cublasLtMatrixLayoutSetAttribute)                 \
+                  F(cublasLtMatmulPreferenceCreate) F(cublasLtMatmulPreferenceDestroy)           \
+                      F(cublasLtMatmulPreferenceSetAttribute)
+#define CUDNN_FUNCTIONS(F)                                                                        \
+  F(cudnnCreate)                                                                                  \
+  F(cudnnDestroy) F(cudnnSetStream) F(cudnnGetVersion) F(cudnnGetErrorString)                     \
+      F(cudnnGetLastErrorString) F(cudnnBackendCreateDescriptor) F(cudnnBackendDestroyDescriptor) \
+          F(cudnnBackendSetAttribute) F(cudnnBackendGetAttribute) F(cudnnBackendFinalize)         \
+              F(cudnnBackendExecute)
 
 #define NVIDIA_FUNCTION(name) __typeof__(&name) name;
 typedef struct nvidia_cublas {

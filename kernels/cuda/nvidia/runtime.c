@@ -91,8 +91,7 @@ clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *
   char size[32];
   CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
   cudaError_t answer = cudaMallocFromPoolAsync(ret, bytes ? bytes : 1, pool, s->stream);
-  if (answer == cudaErrorMemoryAllocation)
-    clv_format_size(bytes, size, sizeof size);
+  if (answer == cudaErrorMemoryAllocation) clv_format_size(bytes, size, sizeof size);
   if (answer == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return clv_fail(err, CLV_EXHAUSTED, "cuda:%d has no %s of memory left", s->device, size);
@@ -162,9 +161,8 @@ clv_code clv_nvidia_copy(clv_cuda_stream *s, void *dst, const void *src, size_t 
 /* Lets `reader` reach the memory of another device's pool, where the two are connected; elsewhere
  * copies go by way of the host. */
 static clv_code let_reach(int owner, int reader, clv_err *err) {
-  struct cudaMemAccessDesc access = {
-      .location = {.type = cudaMemLocationTypeDevice, .id = reader},
-      .flags = cudaMemAccessFlagsProtReadWrite};
+  struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = reader},
+                                     .flags = cudaMemAccessFlagsProtReadWrite};
   cudaMemPool_t pool;
   int can = 0;
   CLV_TRY(clv_nvidia_pool(owner, &pool, err));

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/load/load.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_MOST = 4096 };
+
+static const char name[] = "libcleave_cuda.so";
+
+/* The places where it is looked for, seen from the program: where it was built, where it was
+ * installed. */
+static const char *const places[] = {"", "../lib/cleave/"};
+
+/* The folder of the program, with a slash; "" where nobody knows. */
+static void program_folder(char *ret, size_t len) {
+  ssize_t n = readlink("/proc/self/exe", ret, len - 1);
+  ret[n > 0 ? n : 0] = '\0';
+  char *slash = strrchr(ret, '/');
+  if (slash)
+    slash[1] = '\0';
+  else
+    ret[0] = '\0';
+}
+
+/* The file that was named, or the first that is there. */
+static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err) {
+  char folder[PATH_MOST - 64];
+  if (named && named[0]) {
+    snprintf(ret, len, "%s", named);
+    if (access(ret, R_OK) == 0) return CLV_OK;
+    return clv_fail(err, CLV_UNAVAILABLE, "cuda.library: %s cannot be read", named);
+  }
+  program_folder(folder, sizeof folder);
+  for (size_t i = 0; i < CLV_COUNT(places); i++) {
+    snprintf(ret, len, "%s%s%s", folder, places[i], name);
+    if (access(ret, R_OK) == 0) return CLV_OK;
+  }
+  return clv_fail(err, CLV_UNAVAILABLE, "%s is not in %.180s or %.180s%s: it was not built here",
+                  name, folder, folder, places[1]);
+}
+
+static clv_code enter(const char *path, const clv_cuda_library **ret, clv_err *err) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char *why = dlerror();
+    return clv_fail(err, CLV_UNAVAILABLE, "%s does not load: %.300s", name,
+                    why ? why : "the loader does not say why");
+  }
+  void *symbol = dlsym(handle, CLV_CUDA_ENTRY);
+  clv_cuda_entry_fn *entry;
+  memcpy(&entry, &symbol, sizeof entry);
+  if (!entry)
+    return clv_fail(err, CLV_UNAVAILABLE, "%.300s has no function %s", path, CLV_CUDA_ENTRY);
+  const clv_cuda_library *l = entry(CLV_CUDA_ABI);
+  if (!l || l->abi != CLV_CUDA_ABI || l->size != sizeof *l)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "%.300s is of another version than this program, which needs interface %d",
+                    path, CLV_CUDA_ABI);
+  *ret = l;
+  return CLV_OK;
+}
+
+static clv_code load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {
+  char path[PATH_MOST];
+  int n;
+  CLV_TRY(find_file(o->file, path, sizeof path, err));
+  CLV_TRY(enter(path, ret, err));
+  (*ret)->look_in(o->folders && o->folders[0] ? o->folders : NULL);
+  return (*ret)->count(&n, err);
+}
+
+clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static const clv_cuda_library *loaded;
+  pthread_mutex_lock(&lock);
+  clv_code code = CLV_OK;
+  const clv_cuda_library *l = loaded;
+  if (!l) code = load(o, &l, err);
+  if (code == CLV_OK) *ret = loaded = l;
+  pthread_mutex_unlock(&lock);
+  return code;
+}
