@@ -206,55 +206,97 @@ typedef struct clv_step_args {
   float bias2_sqrt;       /* adam, adamw: sqrt(1 - beta2^t) */
 } clv_step_args;
 
-enum { CLV_KERNELS_ABI = 7 };
+/* n values of a block, the first of them the one with number `at`. */
+typedef struct clv_extent {
+  size_t at, n;
+} clv_extent;
 
-typedef struct clv_backend {
-  uint32_t abi;  /* CLV_KERNELS_ABI */
-  uint32_t size; /* sizeof(clv_backend) */
-  const char *name;
+enum { CLV_KERNELS_ABI = 8 };
 
-  /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's. */
-  clv_code (*prepare)(const clv_node_desc *desc, clv_kernel **ret, clv_err *err);
+typedef struct clv_backend clv_backend;
+
+/* Memory that the host cannot touch: that of a device. All but get, room and finish only ask for
+ * what is to be done, and may return before it is; it is done in the order in which one thread has
+ * asked for it, its kernels, additions, reorders and steps included. Another thread may ask for
+ * something with the same memory once the first has called finish. */
+typedef struct clv_backend_memory {
+  /* Zeroed, aligned as any kernel may want it; of 0 bytes too. CLV_EXHAUSTED: there is no more. */
+  clv_code (*take)(const clv_backend *b, size_t bytes, void **ret, clv_err *err);
+  void (*give)(const clv_backend *b, void *p); /* takes NULL; what was asked for before is done */
+  /* `host` may be written again when it returns. */
+  clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
+  /* Waits until the bytes are there. */
+  clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes, clv_err *err);
+  clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
+  clv_code (*fill)(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err);
+  /* Waits until all that this thread has asked for is done. The first failure of it since the last
+   * finish: of a kernel that refused its values (a row number, a class label) with the text and the
+   * element that it gives on the host, and its args->key.layer in *ret_layer; else that is -1. */
+  clv_code (*finish)(const clv_backend *b, int64_t *ret_layer, clv_err *err);
+  /* Bytes of the device, and those of them that are free. */
+  clv_code (*room)(const clv_backend *b, size_t *ret_free, size_t *ret_total, clv_err *err);
+} clv_backend_memory;
+
+/* One device. Functions that take no backend are alike for all devices of its kind. With `memory`,
+ * every pointer to values that a kernel or a function here is given is to such memory, and what
+ * fails may say so at finish alone. */
+struct clv_backend {
+  uint32_t abi;                     /* CLV_KERNELS_ABI */
+  uint32_t size;                    /* sizeof(clv_backend) */
+  const char *name;                 /* of the kind of device: "cpu", "cuda" */
+  const char *device;               /* "cpu", "cuda:0" */
+  void *own;                        /* the backend's */
+  const clv_backend_memory *memory; /* NULL: host memory */
+
+  /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's,
+   * which a backend with memory of its own cannot. */
+  clv_code (*prepare)(const clv_backend *b, const clv_node_desc *desc, clv_kernel **ret,
+                      clv_err *err);
 
   /* Whether prepare has a kernel for the op, for some shapes at least. */
   bool (*has)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
    * block; the padding of dst is zeroed. */
-  clv_code (*reorder)(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
-                      void *dst, int dst_block, clv_err *err);
+  clv_code (*reorder)(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
+                      const void *src, int src_block, void *dst, int dst_block, clv_err *err);
 
   /* dst += src over n values, element by element. */
-  void (*add)(clv_dtype dtype, void *dst, const void *src, size_t n);
+  void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
-  /* Sum of squares of n values, accumulated in double in index order, 8 lanes wide: lane i sums
-   * elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5, ...) then (0+2, 1+3), (0+1).
-   * NaN and infinity propagate. */
-  double (*sum_squares)(const float *x, size_t n);
+  /* ret[i] (host memory): sum of squares of run i of x, accumulated in double in index order, 8
+   * lanes wide: lane i sums elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5, ...) then
+   * (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits, and may add in
+   * another order that is fixed by n. */
+  clv_code (*sum_squares)(const clv_backend *b, const float *x, const clv_extent *runs,
+                          size_t n_runs, double *ret, clv_err *err);
 
-  /* One step of an optimiser over n values: p from g, the moments (those of the kind's row that the
+  /* One step of an optimiser over the runs: p from g, the moments (those of the kind's row that the
    * settings have, the others NULL) updated. To the bit what clv_step_... of kernels/steps give. */
-  void (*step)(const clv_step_args *a, float *p, const float *g,
-               float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n);
+  void (*step)(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+               float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n_runs);
 
   /* Number of compute threads of kernels executed from the calling thread from now on. */
   void (*set_threads)(int n);
 
-  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for Hello; static text. */
-  const char *(*isa)(void);
-  const char *(*libraries)(void);
+  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for Hello; they live as long as b. */
+  const char *(*isa)(const clv_backend *b);
+  const char *(*libraries)(const clv_backend *b);
 
   /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL:
    * never. */
-  clv_code (*check_bf16)(clv_err *err);
+  clv_code (*check_bf16)(const clv_backend *b, clv_err *err);
 
   /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
   uint64_t (*reorder_count)(void);
 
   /* Frees what is kept for kernels that may be prepared again; those at work keep what they have.
    * Any thread, now and then. NULL: nothing is kept. */
-  void (*trim)(void);
-} clv_backend;
+  void (*trim)(const clv_backend *b);
+};
+
+static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
+static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }
 
 /* The definition of every op, in plain loops. Prepares every op in f32 and f64. */
 const clv_backend *clv_backend_ref(void);

@@ -14,7 +14,7 @@ static int devices(void *args) {
   (void)args;
   const clv_backend *b = clv_backend_cpu();
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  printf("cpu  %ld core%s, %s, %s\n", cores, CLV_S(cores), b->isa(), b->libraries());
+  printf("cpu  %ld core%s, %s, %s\n", cores, CLV_S(cores), b->isa(b), b->libraries(b));
   return CLV_EXIT_OK;
 }
 

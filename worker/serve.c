@@ -78,7 +78,7 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
       "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
       CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
-      clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
+      clv_backend_isa(clv_backend_cpu()), (unsigned long long)c->limits.sessions,
       clv_format_size(c->limits.session_bytes, memory, sizeof memory), memory_limit, c->n_allow,
       c->n_artifacts);
 }

@@ -367,8 +367,8 @@ typedef struct clv_rng_key {
 /* With that key, the rest 0. */
 clv_rng_key clv_rng_key_of(const clv_key *key);
 
-/* What Philox4x32-10 is given for the stream of a key: block i has {i, counter...}. For devices that
- * draw numbers themselves. */
+/* What Philox4x32-10 is given for the stream of a key: block i has {i, counter...}. For devices
+ * that draw numbers themselves. */
 typedef struct clv_rng_stream {
   uint32_t counter[3], key[2];
 } clv_rng_stream;

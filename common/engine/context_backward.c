@@ -67,7 +67,7 @@ static void sum_up(clv_context_call *c) {
   for (const clv_contribution *k = c->addends; k; k = k->next) {
     if (!flows(c, k) || k->tensor == sum) continue;
     if (begun)
-      c->mod->o.backend->add(CLV_F32, sum->data, k->tensor->data, sum->n);
+      clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, sum->data, k->tensor->data, sum->n);
     else
       memcpy(sum->data, k->tensor->data, k->tensor->bytes);
     begun = true;

@@ -10,15 +10,14 @@
 
 /* ---- planned steps --------------------------------------------------------------------------- */
 
-static double gradient_square(const clv_module_gradient *g) {
+static clv_code check_finite(const clv_module_gradient *g, clv_err *err) {
   const clv_module *m = g->mod;
+  const clv_backend *b = m->o.backend;
   double sum = 0;
-  for (int i = 0; i < m->params->n; i++) {
-    const clv_param *q = &m->params->list[i];
-    const char *from = (const char *)g->block->data + q->offset;
-    if (q->trainable && !q->frozen) sum += m->o.backend->sum_squares((const float *)from, q->n);
-  }
-  return sum;
+  CLV_TRY(b->sum_squares(b, g->block->data, m->learning, m->n_learning, m->sums, err));
+  for (uint32_t i = 0; i < m->n_learning; i++) sum += m->sums[i];
+  if (isfinite(sum)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", g->module);
 }
 
 static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
@@ -38,8 +37,7 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
 static clv_code compute_step(clv_work *w, clv_err *err) {
   const clv_planned_step *s = clv_work_step(w);
   const clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
-  if (!isfinite(gradient_square(g)))
-    return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", s->module);
+  CLV_TRY(check_finite(g, err));
   clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
   return CLV_OK;
 }

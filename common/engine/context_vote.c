@@ -18,15 +18,13 @@ static int64_t count_learning(const clv_contexts *e, const clv_context *ctx) {
   return n;
 }
 
-/* Of one module; 0 for each parameter when nothing flowed to it. Returns the place behind them. */
-static double *sums_of(const clv_module *m, const clv_module_gradient *g, double *at) {
-  for (int i = 0; i < m->params->n; i++) {
-    const clv_param *q = &m->params->list[i];
-    if (!q->trainable || q->frozen) continue;
-    const char *from = g && g->filled ? (const char *)g->block->data + q->offset : NULL;
-    *at++ = from ? m->o.backend->sum_squares((const float *)from, q->n) : 0;
-  }
-  return at;
+/* Of one module; 0 for each parameter when nothing flowed to it. */
+static clv_code sums_of(const clv_module *m, const clv_module_gradient *g, double *at,
+                        clv_err *err) {
+  const clv_backend *b = m->o.backend;
+  if (g && g->filled) return b->sum_squares(b, g->block->data, m->learning, m->n_learning, at, err);
+  for (uint32_t i = 0; i < m->n_learning; i++) at[i] = 0;
+  return CLV_OK;
 }
 
 static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
@@ -48,10 +46,12 @@ static clv_code compute(clv_work *w, clv_err *err) {
   clv_context *ctx = w->ctx;
   const clv_module_gradient *g = ctx->gradients;
   double *sums = ctx->sums->data, *at = sums;
-  (void)err;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
-    if (took_part(ctx, i)) at = sums_of(w->env->modules[i], g && g->module == i ? g : NULL, at);
+    if (!took_part(ctx, i)) continue;
+    const clv_module *m = w->env->modules[i];
+    CLV_TRY(sums_of(m, g && g->module == i ? g : NULL, at, err));
+    at += m->n_learning;
   }
   for (const double *k = sums; k < at; k++) ctx->total += *k;
   return CLV_OK;

@@ -31,7 +31,9 @@ struct clv_module {
   clv_optim *optim;      /* NULL when nothing learns here */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
   size_t bytes, charged; /* charged: to the pool, given back with it */
-  uint32_t n_learning;   /* trainable and not frozen */
+  uint32_t n_learning;   /* trainable and not frozen: */
+  clv_extent *learning;  /* where they stand in the block */
+  double *sums;          /* of squares of their gradients, while a planned step looks at them */
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;

@@ -39,8 +39,17 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
     if (!p) return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' to freeze", o->frozen[i]);
     p->frozen = true;
   }
-  for (int i = 0; i < m->params->n; i++)
-    m->n_learning += m->params->list[i].trainable && !m->params->list[i].frozen;
+  return CLV_OK;
+}
+
+static clv_code find_learning(clv_module *m, clv_err *err) {
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->learning, &m->learning, err));
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->sums, &m->sums, err));
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (p->trainable && !p->frozen)
+      m->learning[m->n_learning++] = (clv_extent){p->offset / sizeof(float), p->n};
+  }
   return CLV_OK;
 }
 
@@ -137,6 +146,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
+  CLV_TRY(find_learning(m, err));
 #ifndef CLV_MUTATE_AHEAD
   CLV_TRY(charge_ahead(m, o, err));
 #endif
@@ -182,6 +192,8 @@ void clv_module_free(clv_module *m) {
   clv_optim_free(m->optim);
   free(m->block);
   free(m->shadow);
+  free(m->learning);
+  free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
   clv_pool *pool = m->o.pool ? m->o.pool : m->pool;

@@ -104,8 +104,8 @@ clv_code clv_plan_run_recompute(clv_plan *p, const clv_plan_frame *f, const clv_
 clv_code clv_plan_run_reorder(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                               clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
-  return p->backend->reorder(&n->shape, n->dtype, at(p, f, s->src), s->src_block, at(p, f, s->dst),
-                             s->dst_block, err);
+  return p->backend->reorder(p->backend, &n->shape, n->dtype, at(p, f, s->src), s->src_block,
+                             at(p, f, s->dst), s->dst_block, err);
 }
 
 clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
@@ -118,7 +118,7 @@ clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_
 clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                           clv_err *err) {
   (void)err;
-  p->backend->add(p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
+  p->backend->add(p->backend, p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 

@@ -9,8 +9,8 @@ struct clv_optim {
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
   size_t n_groups;
   const clv_backend *backend;
-  clv_optim_span *spans;
-  size_t n_spans;
+  clv_extent *runs; /* the spans, group by group */
+  size_t n_runs[CLV_OPTIM_MAX_GROUPS];
   uint32_t moments;                     /* set of those of the kind's row that any group has */
   float *moment[CLV_OPTIM_MAX_MOMENTS]; /* by their place in the row; NULL: not in the set */
   int64_t step;
@@ -47,10 +47,20 @@ static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t b
 /* ---- life --------------------------------------------------------------------------------------
  */
 
+static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans) {
+  clv_extent *next = o->runs;
+  for (size_t g = 0; g < o->n_groups; g++) {
+    clv_extent *first = next;
+    for (size_t i = 0; i < n_spans; i++)
+      if (spans[i].group == g) *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
+    o->n_runs[g] = (size_t)(next - first);
+  }
+}
+
 static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
-                            clv_err *err) {
-  CLV_TRY(clv_alloc(o->n_spans, sizeof *spans, &o->spans, err));
-  if (o->n_spans) memcpy(o->spans, spans, o->n_spans * sizeof *spans);
+                            size_t n_spans, clv_err *err) {
+  CLV_TRY(clv_alloc(n_spans, sizeof *o->runs, &o->runs, err));
+  sort_spans(o, spans, n_spans);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     if (!(o->moments >> i & 1)) continue;
     CLV_TRY(clv_alloc_aligned(block_bytes, &o->moment[i], err));
@@ -61,13 +71,12 @@ static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_sp
 
 /* What a sum begins with. */
 static void begin_sums(clv_optim *o) {
-  for (size_t i = 0; i < o->n_spans; i++) {
-    const clv_optim_span *span = &o->spans[i];
-    const clv_optim_config *c = &o->groups[span->group];
-    if (c->kind != CLV_OPTIM_ADAGRAD) continue;
-    float *sum = o->moment[0] + span->offset / sizeof(float);
-    for (size_t k = 0; k < span->n; k++) sum[k] = (float)c->initial_accumulator_value;
-  }
+  const clv_extent *r = o->runs;
+  if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return;
+  for (size_t g = 0; g < o->n_groups; g++)
+    for (const clv_extent *end = r + o->n_runs[g]; r < end; r++)
+      for (size_t k = 0; k < r->n; k++)
+        o->moment[0][r->at + k] = (float)o->groups[g].initial_accumulator_value;
 }
 
 clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
@@ -80,9 +89,8 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
   memcpy(o->groups, groups, n_groups * sizeof *groups);
   o->n_groups = n_groups;
   o->backend = backend;
-  o->n_spans = n_spans;
   for (size_t i = 0; i < n_groups; i++) o->moments |= clv_optim_moments_of(&groups[i]);
-  CLV_TRY(take_memory(o, block_bytes, spans, err));
+  CLV_TRY(take_memory(o, block_bytes, spans, n_spans, err));
   begin_sums(o);
   *ret = clv_steal(&o);
   return CLV_OK;
@@ -91,7 +99,7 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
 clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) free(o->moment[i]);
-  free(o->spans);
+  free(o->runs);
   free(o);
   return NULL;
 }
@@ -101,26 +109,17 @@ void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 /* ---- a step ------------------------------------------------------------------------------------
  */
 
-static void step_group(clv_optim *o, size_t group, float *params, const float *grads,
-                       const clv_step_args *a) {
-  uint32_t has = clv_optim_moments_of(&o->groups[group]);
-  for (size_t i = 0; i < o->n_spans; i++) {
-    if (o->spans[i].group != group) continue;
-    size_t at = o->spans[i].offset / sizeof(float);
-    float *moments[CLV_OPTIM_MAX_MOMENTS];
-    for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++)
-      moments[k] = has >> k & 1 ? o->moment[k] + at : NULL;
-    o->backend->step(a, params + at, grads + at, moments, o->spans[i].n);
-  }
-}
-
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale) {
+  const clv_extent *runs = o->runs;
   o->step++;
-  for (size_t g = 0; g < o->n_groups; g++) {
+  for (size_t g = 0; g < o->n_groups; runs += o->n_runs[g++]) {
+    uint32_t has = clv_optim_moments_of(&o->groups[g]);
+    float *moments[CLV_OPTIM_MAX_MOMENTS];
     clv_step_args a;
     clv_step_prepare(&o->groups[g], o->step, lr[g], grad_scale, &a);
-    step_group(o, g, params, grads, &a);
+    for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) moments[k] = has >> k & 1 ? o->moment[k] : NULL;
+    o->backend->step(o->backend, &a, params, grads, moments, runs, o->n_runs[g]);
   }
 }
 

@@ -53,7 +53,9 @@ static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
 static bool cpu_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepares[op]; }
 
 /* Primitives fix their number of threads when they are made, from the calling thread's setting. */
-static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code cpu_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                            clv_err *err) {
+  (void)b;
   if (d->dtype != CLV_F32 || !cpu_has(d->op))
     return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
@@ -68,9 +70,11 @@ static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   return code;
 }
 
-static clv_code cpu_reorder(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
-                            void *dst, int dst_block, clv_err *err) {
+static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
+                            const void *src, int src_block, void *dst, int dst_block,
+                            clv_err *err) {
   const int blocks[] = {clv_layout_block(src_block), clv_layout_block(dst_block)};
+  (void)b;
   bool converts = clv_layout_is_bf16(src_block) != clv_layout_is_bf16(dst_block);
   if (shape->rank != 4 || dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "reorder needs f32 of rank 4, got %s of rank %d",
@@ -91,7 +95,7 @@ static clv_code cpu_reorder(const clv_shape *shape, clv_dtype dtype, const void 
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static const char *cpu_isa(void) {
+static const char *cpu_isa(const clv_backend *b) {
   static const struct {
     dnnl_cpu_isa_t isa;
     const char *name;
@@ -105,6 +109,7 @@ static const char *cpu_isa(void) {
       {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
       {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"},
   };
+  (void)b;
   dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     if (names[i].isa == isa) return names[i].name;
@@ -124,10 +129,16 @@ static void libraries_fill(void) {
            v->patch, clv_cpu_blas_version());
 }
 
-static const char *cpu_libraries(void) {
+static const char *cpu_libraries(const clv_backend *b) {
+  (void)b;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, libraries_fill);
   return libraries_text;
+}
+
+static void cpu_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
+  (void)b;
+  clv_cpu_add_to(dtype, dst, src, n);
 }
 
 const clv_backend *clv_backend_cpu(void) {
@@ -135,10 +146,11 @@ const clv_backend *clv_backend_cpu(void) {
       .abi = CLV_KERNELS_ABI,
       .size = sizeof(clv_backend),
       .name = "cpu",
+      .device = "cpu",
       .prepare = cpu_prepare,
       .has = cpu_has,
       .reorder = cpu_reorder,
-      .add = clv_cpu_add_to,
+      .add = cpu_add,
       .sum_squares = clv_cpu_sum_squares,
       .step = clv_cpu_step,
       .set_threads = clv_cpu_set_threads,

@@ -8,13 +8,13 @@
 
 enum { ROW = 16 };
 
-clv_code clv_cpu_check_bf16(clv_err *err) {
+clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) {
   unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
   if (((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "bf16 needs a processor with AVX512-BF16, and oneDNN (which heeds "
                   "ONEDNN_MAX_CPU_ISA) finds %s; use train.dtype: f32",
-                  clv_backend_cpu()->isa());
+                  clv_backend_isa(b));
 }
 
 /* The rounded value's bits above those that are dropped. */

@@ -61,7 +61,7 @@ void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 
 /* CLV_PRECONDITION, with what is missing, where conv2d cannot compute in bf16; follows
  * DNNL_MAX_CPU_ISA. */
-clv_code clv_cpu_check_bf16(clv_err *err) CLV_USE_RESULT;
+clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
 /* To nearest even; NaN stays NaN. */
 void clv_cpu_to_bf16(const float *x, size_t n, uint16_t *y);
@@ -149,8 +149,10 @@ void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *d
 /* ---- whole buffers --------------------------------------------------------------------------- */
 
 void clv_cpu_add_to(clv_dtype dtype, void *dst, const void *src, size_t n);
-double clv_cpu_sum_squares(const float *x, size_t n);
-void clv_cpu_step(const clv_step_args *a, float *p, const float *g,
-                  float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n);
+clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                             size_t n_runs, double *ret, clv_err *err);
+void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                  float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                  size_t n_runs);
 
 #endif

@@ -32,8 +32,9 @@ static struct {
 static void engine_new(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
 
 /* oneDNN keeps the last 1,024 primitives, generated code included, whoever they were for. */
-void clv_cpu_trim(void) {
+void clv_cpu_trim(const clv_backend *b) {
   int capacity = 0;
+  (void)b;
   if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success) return;
   dnnl_set_primitive_cache_capacity(0);
   dnnl_set_primitive_cache_capacity(capacity);

@@ -27,7 +27,7 @@ clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* The backend's trim. */
-void clv_cpu_trim(void);
+void clv_cpu_trim(const clv_backend *b);
 
 /* Attributes with scratchpads of the caller's. */
 clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) CLV_USE_RESULT;

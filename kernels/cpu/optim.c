@@ -32,12 +32,19 @@ CPU_INLINE void square_lanes_body(const float *x, size_t n, double *lane) {
 
 CPU_CLONES(square_lanes, (const float *x, size_t n, double *lane), (x, n, lane))
 
-double clv_cpu_sum_squares(const float *x, size_t n) {
+static double sum_of(const float *x, size_t n) {
   double lane[8];
   square_lanes(x, n, lane);
   for (int width = 4; width; width /= 2)
     for (int i = 0; i < width; i++) lane[i] += lane[i + width];
   return lane[0];
+}
+
+clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                             size_t n_runs, double *ret, clv_err *err) {
+  (void)b, (void)err;
+  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of(x + runs[i].at, runs[i].n);
+  return CLV_OK;
 }
 
 /* ---- optimiser steps -------------------------------------------------------------------------
@@ -72,13 +79,19 @@ double clv_cpu_sum_squares(const float *x, size_t n) {
 
 typedef void step_loop PARAMS;
 
-void clv_cpu_step(const clv_step_args *a, float *p, const float *g,
-                  float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n) {
+static float *from(float *moment, const clv_extent *r) { return moment ? moment + r->at : NULL; }
+
+void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                  float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                  size_t n_runs) {
   static step_loop *const loops[][2] = {
 #define CLV_OPTIMIZER(NAME, name, ...) [CLV_OPTIM_##NAME] = {name##_plain, name##_wide},
 #include "common/settings/optimizers.def"
 #undef CLV_OPTIMIZER
   };
+  (void)b;
   bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  loops[a->kind][wide](a, p, g, moments[0], moments[1], moments[2], n);
+  for (const clv_extent *r = runs; r < runs + n_runs; r++)
+    loops[a->kind][wide](a, p + r->at, g + r->at, from(moments[0], r), from(moments[1], r),
+                         from(moments[2], r), r->n);
 }

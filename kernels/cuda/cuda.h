@@ -67,7 +67,6 @@ typedef struct clv_cuda_matmul_desc {
   bool a_t, b_t; /* op is the transpose */
   int64_t m, n, k, lda, ldb, ldd;
   int64_t batch, stride_a, stride_b, stride_d; /* batch 1: strides are not read */
-  float beta;                                  /* 0 (D is not read) or 1 */
   clv_cuda_after after;
   bool tf32;
 } clv_cuda_matmul_desc;
@@ -77,7 +76,7 @@ typedef struct clv_cuda_matmul_desc {
 typedef enum clv_cuda_pass {
   CLV_CUDA_FORWARD,     /* y from x and w */
   CLV_CUDA_GRAD_INPUT,  /* x from y and w */
-  CLV_CUDA_GRAD_WEIGHT, /* w from x and y; beta 0 or 1 */
+  CLV_CUDA_GRAD_WEIGHT, /* w from x and y */
 } clv_cuda_pass;
 
 /* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow], all
@@ -86,7 +85,6 @@ typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
   int64_t groups;
-  float beta;
   bool tf32;
 } clv_cuda_conv_desc;
 
@@ -135,18 +133,19 @@ typedef struct clv_vendor {
   void (*graph_free)(clv_cuda_graph *g);
 
   /* A product is chosen once, by its description alone and never by timing. *ret_workspace: what
-   * the caller lends it, on 256 bytes. bias: m values, or NULL. */
+   * the caller lends it, on 256 bytes. bias: m values, or NULL. beta: 0 (D is not read) or 1. */
   clv_code (*matmul_new)(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                          size_t *ret_workspace, clv_err *err);
   void (*matmul_free)(clv_cuda_matmul *m);
   clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
-                     const float *bias, float *d, void *workspace, clv_err *err);
+                     const float *bias, float beta, float *d, void *workspace, clv_err *err);
 
-  /* CLV_UNIMPLEMENTED: there is no cuDNN, or it has no engine for this one. */
+  /* The same for a convolution; beta is of what the pass writes. CLV_UNIMPLEMENTED: there is no
+   * cuDNN, or it has no engine for this one. */
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);
-  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
+  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y, float beta,
                    void *workspace, clv_err *err);
 } clv_vendor;
 

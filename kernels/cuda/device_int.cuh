@@ -59,14 +59,14 @@ static void gpu_call(void *const *args) {
 #endif
 
 /* A number of blocks, or two. */
-struct gpu_grid {
+struct cuda_grid {
   unsigned x, y;
-  gpu_grid(unsigned blocks, unsigned rows = 1) : x(blocks), y(rows) {}
+  cuda_grid(unsigned blocks, unsigned rows = 1) : x(blocks), y(rows) {}
 };
 
 template <typename... P>
 static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...),
-                              void (*call)(void *const *), gpu_grid blocks, unsigned threads,
+                              void (*call)(void *const *), cuda_grid blocks, unsigned threads,
                               clv_err *err, std::common_type_t<P>... args) {
   void *list[] = {const_cast<void *>(static_cast<const void *>(&args))...};
   static constexpr bool is_pointer[] = {std::is_pointer<P>::value...};
@@ -136,7 +136,7 @@ static inline unsigned gpu_row_threads(size_t width) {
 
 /* ---- sums of a channel ----------------------------------------------------------------------- */
 
-static __device__ inline gpu_pair &operator+=(gpu_pair &a, const gpu_pair &b) {
+static __device__ inline cuda_pair &operator+=(cuda_pair &a, const cuda_pair &b) {
   a.first += b.first;
   a.second += b.second;
   return a;
@@ -144,10 +144,10 @@ static __device__ inline gpu_pair &operator+=(gpu_pair &a, const gpu_pair &b) {
 
 /* One part of one channel: term(at, c) of each of its values, at being their index. */
 template <typename Term>
-static __global__ void gpu_parts_kernel(Term term, gpu_sums s, gpu_pair *parts) {
+static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parts) {
   size_t c = blockIdx.x, begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
   if (end > s.n * s.inner) end = s.n * s.inner;
-  gpu_pair sum = {0, 0};
+  cuda_pair sum = {0, 0};
   for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x)
     sum += term((j / s.inner * s.channels + c) * s.inner + j % s.inner, c);
   sum = gpu_block_sum(sum);
@@ -157,12 +157,12 @@ static __global__ void gpu_parts_kernel(Term term, gpu_sums s, gpu_pair *parts) 
 /* The same where a channel's values are not side by side (inner is 1): neighbouring threads take
  * neighbouring channels, eight of them each channel's every eighth value. */
 template <typename Term>
-static __global__ void gpu_columns_kernel(Term term, gpu_sums s, gpu_pair *parts) {
-  GPU_SHARED(gpu_pair, lane, GPU_BLOCK);
+static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *parts) {
+  GPU_SHARED(cuda_pair, lane, GPU_BLOCK);
   size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
   size_t begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
   if (end > s.n) end = s.n;
-  gpu_pair sum = {0, 0};
+  cuda_pair sum = {0, 0};
   if (c < s.channels)
     for (size_t j = begin + threadIdx.x / 32; j < end; j += 8) sum += term(j * s.channels + c, c);
   lane[threadIdx.x] = sum;
@@ -174,21 +174,21 @@ static __global__ void gpu_columns_kernel(Term term, gpu_sums s, gpu_pair *parts
   if (threadIdx.x < 32 && c < s.channels) parts[blockIdx.y * s.channels + c] = lane[threadIdx.x];
 }
 
-/* parts[slab][c] of a sum whose term is a struct with `gpu_pair operator()(size_t at, size_t c)`. */
+/* parts[slab][c] of a sum whose term is a struct with `cuda_pair operator()(size_t at, size_t c)`. */
 template <typename Term>
-static clv_code gpu_parts(clv_gpu *g, const gpu_sums *s, Term term, void *parts, clv_err *err) {
-  gpu_pair *to = static_cast<gpu_pair *>(parts);
+static clv_code gpu_parts(clv_gpu *g, const cuda_sums *s, Term term, void *parts, clv_err *err) {
+  cuda_pair *to = static_cast<cuda_pair *>(parts);
   unsigned slabs = static_cast<unsigned>(s->slabs), channels = static_cast<unsigned>(s->channels);
   if (s->inner == 1 && s->channels > 1)
-    return gpu_launch(g, gpu_grid((channels + 31) / 32, slabs), GPU_BLOCK, err,
+    return gpu_launch(g, cuda_grid((channels + 31) / 32, slabs), GPU_BLOCK, err,
                       gpu_columns_kernel<Term>, term, *s, to);
-  return gpu_launch(g, gpu_grid(channels, slabs), GPU_BLOCK, err, gpu_parts_kernel<Term>, term, *s,
+  return gpu_launch(g, cuda_grid(channels, slabs), GPU_BLOCK, err, gpu_parts_kernel<Term>, term, *s,
                     to);
 }
 
 /* All parts of channel c, in order. */
-static __device__ inline gpu_pair gpu_total(const gpu_sums &s, const gpu_pair *parts, size_t c) {
-  gpu_pair sum = {0, 0};
+static __device__ inline cuda_pair gpu_total(const cuda_sums &s, const cuda_pair *parts, size_t c) {
+  cuda_pair sum = {0, 0};
   for (size_t slab = 0; slab < s.slabs; slab++) sum += parts[slab * s.channels + c];
   return sum;
 }
@@ -204,17 +204,24 @@ static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
   atomicMax(&f->place, ~(unsigned long long)place);
 }
 
+/* What a note says beside place and value. */
+struct cuda_refusal {
+  int32_t op;
+  uint32_t layer;
+  int64_t limit, per_sample;
+};
+
 /* By one thread, after the launch that may have refused some of `values`. */
 template <typename Value>
-static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, int32_t op, int64_t limit,
-                                int64_t per_sample) {
+static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const cuda_refusal &r) {
   if (f->noted || !f->place) return;
   f->noted = true;
-  f->op = op;
+  f->op = r.op;
+  f->layer = r.layer;
   f->at = ~f->place;
   f->value = static_cast<double>(values[f->at]);
-  f->limit = limit;
-  f->per_sample = per_sample;
+  f->limit = r.limit;
+  f->per_sample = r.per_sample;
 }
 
 #endif

@@ -24,105 +24,136 @@ extern "C" {
 typedef struct clv_gpu_fault {
   unsigned long long place; /* ~ of the least index of a value that was refused */
   bool noted;
-  int32_t op;  /* clv_op */
-  uint64_t at; /* index among the op's values */
+  int32_t op;     /* clv_op */
+  uint32_t layer; /* key.layer of the call */
+  uint64_t at;    /* index among the op's values */
   double value;
   int64_t limit, per_sample; /* what the op's text needs */
 } clv_gpu_fault;
+
+/* Page-locked memory of the host, through which everything goes in and out. */
+enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 1 << 20 };
+typedef struct cuda_slot {
+  void *host;
+  clv_cuda_event *free; /* its last copy is done */
+} cuda_slot;
 
 /* One device, opened. */
 typedef struct clv_gpu {
   const clv_vendor *vendor;
   int device;
   clv_cuda_stream *stream; /* all kernels, in the order of the plan */
-  clv_gpu_fault *fault;    /* device memory */
+  cuda_slot slots[GPU_SLOTS];
+  int next_slot;
+  clv_gpu_fault *fault; /* device memory */
+  double *sums;         /* device memory: GPU_SUMS results, and parts behind them */
+  clv_err failed;       /* of what cannot report it itself; told by finish */
   clv_cuda_info info;
-  clv_backend backend; /* its `own` is this */
-  char name[16];       /* "cuda:0" */
+  char name[16], isa[16]; /* "cuda:0", "sm_90" */
+  clv_backend backend;    /* its `own` is this */
 } clv_gpu;
+
+enum { GPU_SUMS = 64 };
 
 /* ---- kernels (backend.c) --------------------------------------------------------------------- */
 
-enum { GPU_PRODUCTS = 4 };
+enum { GPU_PRODUCTS = 12 };
 
-typedef struct gpu_kernel {
-  clv_ref_kernel r; /* first: what the op's row is asked with; a clv_kernel is a gpu_kernel */
+typedef struct cuda_kernel {
+  clv_ref_kernel r; /* first: what the op's row is asked with; a clv_kernel is a cuda_kernel */
   clv_gpu *gpu;
   clv_cuda_matmul *product[GPU_PRODUCTS]; /* what the op's `open` made of them, else NULL */
   clv_cuda_conv *conv[3];                 /* by clv_cuda_pass */
   size_t workspace;                       /* of the above, at the beginning of scratch */
-} gpu_kernel;
+} cuda_kernel;
 
-static inline gpu_kernel *gpu_kernel_of(clv_kernel *base) { return (gpu_kernel *)base; }
+static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel *)base; }
 
 /* What the backend has for an op. All else comes from the op's row: what is saved and how much, and
  * whether forward works in place. open: makes the products, changes what the row does not know, and
  * sets scratch_bytes; NULL: nothing of it. */
-typedef struct gpu_op {
+typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  clv_code (*open)(gpu_kernel *k, clv_err *err);
-} gpu_op;
+  clv_code (*open)(cuda_kernel *k, clv_err *err);
+} cuda_op;
 
-/* CLV_CUDA_OP(name) = {...}, at the beginning of a line: what the backend has for the op `name`. The
- * Makefile collects these lines in gen/cuda_ops.def, of which backend.c makes its table. */
+/* CLV_CUDA_OP(name) = {...}, at the beginning of a line: what the backend has for the op `name`.
+ * The Makefile collects these lines in gen/cuda_ops.def, of which backend.c makes its table. */
 #define CLV_CUDA_OP(name)                                      \
   _Static_assert(CLV_OP_NUMBER_##name, "its number is not 0"); \
-  extern const gpu_op clv_gpu_op_##name;                       \
-  const gpu_op clv_gpu_op_##name
+  extern const cuda_op clv_gpu_op_##name;                      \
+  const cuda_op clv_gpu_op_##name
 
-/* Product i of k: its workspace and its place. */
-clv_code clv_gpu_product(gpu_kernel *k, int i, const clv_cuda_matmul_desc *d,
+/* Makes product i of k; its workspace is at the beginning of scratch, as those of the others. */
+clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                          clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_multiply(gpu_kernel *k, int i, const clv_kernel_args *a, const float *x,
-                          const float *y, const float *bias, float *out,
-                          clv_err *err) CLV_USE_RESULT;
+/* The matrices of product i; beta: 0 or 1. */
+typedef struct cuda_factors {
+  const float *a, *b, *bias;
+  float beta;
+  float *d;
+} cuda_factors;
+clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
+                          const clv_kernel_args *a, clv_err *err) CLV_USE_RESULT;
 
 /* What of scratch is left behind the products' workspace. */
-static inline void *gpu_scratch(const gpu_kernel *k, const clv_kernel_args *a) {
+static inline void *gpu_scratch(const cuda_kernel *k, const clv_kernel_args *a) {
   return (char *)a->scratch + k->workspace;
 }
 
 /* ---- sums (sums.cu) -------------------------------------------------------------------------- */
 
 /* Values [n, channels, inner], summed for each channel: first parts of it, then those in order. */
-typedef struct gpu_sums {
+typedef struct cuda_sums {
   size_t n, channels, inner;
   size_t slabs, per_slab; /* parts of a channel, and values in each but the last */
-} gpu_sums;
+} cuda_sums;
 
 enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024 };
 
-static inline gpu_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
+static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
   size_t values = n * inner, slabs = (values + GPU_SLAB - 1) / GPU_SLAB;
-  gpu_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, (size_t)GPU_MOST_SLABS), 0};
+  cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, (size_t)GPU_MOST_SLABS), 0};
   s.per_slab = (values + s.slabs - 1) / s.slabs;
   return s;
 }
 
 /* Two sums made in one walk. */
-typedef struct gpu_pair {
+typedef struct cuda_pair {
   double first, second;
-} gpu_pair;
+} cuda_pair;
 
-static inline size_t gpu_parts_bytes(const gpu_sums *s) {
-  return s->slabs * s->channels * sizeof(gpu_pair);
+static inline size_t gpu_parts_bytes(const cuda_sums *s) {
+  return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
 /* dst[c], or dst[c] +=, the sum of channel c. parts: gpu_parts_bytes. */
-clv_code clv_gpu_channel_sums(clv_gpu *g, const gpu_sums *s, const float *x, void *parts,
+clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, const float *x, void *parts,
                               float *dst, bool accumulate, clv_err *err) CLV_USE_RESULT;
 /* ret: one double of the device. */
 clv_code clv_gpu_square_sum(clv_gpu *g, const float *x, size_t n, void *parts, double *ret,
                             clv_err *err) CLV_USE_RESULT;
 
-/* ---- whole buffers (pointwise.cu, steps.cu) -------------------------------------------------- */
+/* ---- to the host and back (staging.c) -------------------------------------------------------- */
+
+clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) CLV_USE_RESULT;
+void clv_gpu_close_slots(clv_gpu *g);
+clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                     clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
+                     clv_err *err) CLV_USE_RESULT;
+
+/* Waits for the stream; see clv_backend_memory. */
+clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
+
+/* ---- whole buffers (pointwise.c, steps.cu) -------------------------------------------------- */
 
 /* dst += src over n values. */
 clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
-                      float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n,
-                      clv_err *err) CLV_USE_RESULT;
+                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                      size_t n_runs, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -6,16 +6,16 @@
 
 /* The mean of what the parts are of, over n; and the first value that was refused, if one was. */
 template <typename Value>
-static __global__ void put_mean(gpu_sums s, const gpu_pair *parts, double n, float *out,
-                                clv_gpu_fault *f, const Value *values, int32_t op, int64_t limit) {
+static __global__ void put_mean(cuda_sums s, const cuda_pair *parts, double n, float *out,
+                                clv_gpu_fault *f, const Value *values, cuda_refusal r) {
   *out = static_cast<float>(gpu_total(s, parts, 0).first / n);
-  gpu_note(f, values, op, limit, 1);
+  gpu_note(f, values, r);
 }
 
 /* ---- a class for each sample ----------------------------------------------------------------- */
 
 /* What samples whose label is refused are computed with. */
-static __device__ inline size_t class_of(const gpu_classes &c, const int64_t *label, size_t r) {
+static __device__ inline size_t class_of(const cuda_classes &c, const int64_t *label, size_t r) {
   return label[r] < 0 || static_cast<size_t>(label[r]) >= c.classes ? 0
                                                                     : static_cast<size_t>(label[r]);
 }
@@ -29,7 +29,7 @@ static __device__ inline double exp_sum(const float *x, size_t n, double *ret_to
   return gpu_block_sum(sum);
 }
 
-static __global__ void class_terms(gpu_classes c, const float *xs, const int64_t *label,
+static __global__ void class_terms(cuda_classes c, const float *xs, const int64_t *label,
                                    double *terms, clv_gpu_fault *f) {
   GPU_ROWS(r, c.rows) {
     const float *x = xs + r * c.classes;
@@ -42,21 +42,21 @@ static __global__ void class_terms(gpu_classes c, const float *xs, const int64_t
 
 struct double_term {
   const double *x;
-  __device__ gpu_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
+  __device__ cuda_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
 };
 
-clv_code clv_gpu_class_loss(clv_gpu *g, const gpu_classes *c, const float *x, const int64_t *label,
+clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
                             double *terms, void *parts, float *out, clv_err *err) {
-  gpu_sums s = gpu_sums_of(1, 1, c->rows);
+  cuda_sums s = gpu_sums_of(1, 1, c->rows);
   CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_terms,
                      *c, x, label, terms, g->fault));
   CLV_TRY(gpu_parts(g, &s, double_term{terms}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_mean<int64_t>, s, static_cast<const gpu_pair *>(parts),
-                    static_cast<double>(c->rows), out, g->fault, label, c->op,
-                    static_cast<int64_t>(c->classes));
+  return gpu_launch(g, 1, 1, err, put_mean<int64_t>, s, static_cast<const cuda_pair *>(parts),
+                    static_cast<double>(c->rows), out, g->fault, label,
+                    cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes), 1});
 }
 
-static __global__ void class_back(gpu_classes c, const float *xs, const int64_t *label,
+static __global__ void class_back(cuda_classes c, const float *xs, const int64_t *label,
                                   const float *dout, float *dxs) {
   double share = static_cast<double>(*dout) / static_cast<double>(c.rows);
   GPU_ROWS(r, c.rows) {
@@ -70,7 +70,7 @@ static __global__ void class_back(gpu_classes c, const float *xs, const int64_t 
   }
 }
 
-clv_code clv_gpu_class_loss_back(clv_gpu *g, const gpu_classes *c, const float *x,
+clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
                                  const int64_t *label, const float *dout, float *dx, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_back,
                     *c, x, label, dout, dx);
@@ -111,7 +111,7 @@ template <typename Loss>
 struct loss_term {
   const float *x, *t;
   clv_gpu_fault *fault;
-  __device__ gpu_pair operator()(size_t at, size_t) const {
+  __device__ cuda_pair operator()(size_t at, size_t) const {
     double value = static_cast<double>(x[at]);
     if (Loss::refuses(value)) gpu_refuse(fault, at);
     return {Loss::term(value, static_cast<double>(t[at])), 0};
@@ -120,11 +120,11 @@ struct loss_term {
 
 template <typename Loss>
 static clv_code mean_loss(clv_gpu *g, int32_t op, const float *x, const float *t, size_t n,
-                          void *parts, float *out, clv_err *err) {
-  gpu_sums s = gpu_sums_of(1, 1, n);
+                          void *parts, float *out, uint32_t layer, clv_err *err) {
+  cuda_sums s = gpu_sums_of(1, 1, n);
   CLV_TRY(gpu_parts(g, &s, loss_term<Loss>{x, t, g->fault}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const gpu_pair *>(parts),
-                    static_cast<double>(n), out, g->fault, x, op, static_cast<int64_t>(0));
+  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(parts),
+                    static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
 }
 
 template <typename Loss>
@@ -140,8 +140,8 @@ static __global__ void mean_back(const float *xs, const float *ts, size_t n, con
 
 #define MEAN_LOSS(name, NAME)                                                                    \
   clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,     \
-                          float *out, clv_err *err) {                                            \
-    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, parts, out, err);                          \
+                          float *out, uint32_t layer, clv_err *err) {                            \
+    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, parts, out, layer, err);                   \
   }                                                                                              \
   clv_code clv_gpu_##name##_back(clv_gpu *g, const float *x, const float *t, size_t n,           \
                                  const float *dout, float *dx, float *dt, clv_err *err) {        \

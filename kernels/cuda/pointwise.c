@@ -4,11 +4,11 @@
 /* POINTWISE(name, kept): forward is clv_gpu_name, backward clv_gpu_name_back of what is kept. */
 #define POINTWISE(name, kept)                                                                 \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
-    const gpu_kernel *k = gpu_kernel_of(base);                                                \
+    const cuda_kernel *k = gpu_kernel_of(base);                                               \
     return clv_gpu_##name(k->gpu, a->in[0], NULL, a->out, k->r.n_in, 0, err);                 \
   }                                                                                           \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
-    const gpu_kernel *k = gpu_kernel_of(base);                                                \
+    const cuda_kernel *k = gpu_kernel_of(base);                                               \
     return clv_gpu_##name##_back(k->gpu, kept, a->dout, a->din[0], k->r.n_in, 0, err);        \
   }
 
@@ -30,13 +30,13 @@ CLV_CUDA_OP(silu) = {.forward = silu_forward, .backward_input = silu_backward};
 /* ---- scale, wait ----------------------------------------------------------------------------- */
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
   return clv_gpu_scale(k->gpu, a->in[0], NULL, a->out, k->r.n_in, factor, err);
 }
 
 static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
   return clv_gpu_scale(k->gpu, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
 }
@@ -45,7 +45,7 @@ CLV_CUDA_OP(scale) = {.forward = scale_forward, .backward_input = scale_backward
 
 /* ---- what only passes ------------------------------------------------------------------------ */
 
-static clv_code pass(const gpu_kernel *k, const void *from, void *to, clv_err *err) {
+static clv_code pass(const cuda_kernel *k, const void *from, void *to, clv_err *err) {
   if (!to || from == to) return CLV_OK;
   return k->gpu->vendor->copy(k->gpu->stream, to, from, k->r.n_in * sizeof(float), err);
 }
@@ -55,7 +55,7 @@ static clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 }
 
 static clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   for (int i = 0; i < k->r.d.n_in; i++) CLV_TRY(pass(k, a->dout, a->din[i], err));
   return CLV_OK;
 }
@@ -64,7 +64,7 @@ CLV_CUDA_OP(flatten) = {.forward = pass_forward, .backward_input = pass_backward
 CLV_CUDA_OP(reshape) = {.forward = pass_forward, .backward_input = pass_backward};
 
 static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   return clv_gpu_add(k->gpu, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
@@ -76,7 +76,7 @@ clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n, clv_
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-static float dropout_factor(const gpu_kernel *k) {
+static float dropout_factor(const cuda_kernel *k) {
   double p = k->r.d.attrs.p;
   return (float)(p < 1 ? 1 / (1 - p) : 0);
 }
@@ -88,7 +88,7 @@ static uint32_t dropout_limit(double p) {
 }
 
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
   clv_rng_stream stream = clv_rng_stream_of(&a->key);
   return clv_gpu_draw(k->gpu, a->in[0], a->out, a->saved, k->r.n_in, &stream,
@@ -96,13 +96,13 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
 }
 
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
+  const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_backward(base, a, err);
   return clv_gpu_mask(k->gpu, a->dout, a->saved, a->din[0], k->r.n_in, dropout_factor(k), err);
 }
 
 /* The mask is drawn whether or not anything learns. */
-static clv_code dropout_open(gpu_kernel *k, clv_err *err) {
+static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
   return CLV_OK;

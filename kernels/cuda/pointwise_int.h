@@ -13,9 +13,9 @@ extern "C" {
 
 /* y[i] of x[i], of z[i] where there is a second, and of the number `by`; z may be NULL, and y be x
  * or z. */
-typedef clv_code gpu_map(clv_gpu *g, const float *x, const float *z, float *y, size_t n, float by,
-                         clv_err *err);
-gpu_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
+typedef clv_code cuda_map(clv_gpu *g, const float *x, const float *z, float *y, size_t n, float by,
+                          clv_err *err);
+cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
     clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_silu, clv_gpu_silu_back,
     clv_gpu_scale, clv_gpu_add;
 

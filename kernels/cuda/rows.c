@@ -3,17 +3,17 @@
 
 /* ---- softmax, log_softmax -------------------------------------------------------------------- */
 
-static size_t width_of(const gpu_kernel *k) {
+static size_t width_of(const cuda_kernel *k) {
   return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
 }
 
-static clv_code softmax_of(const gpu_kernel *k, const clv_kernel_args *a, bool log_of,
+static clv_code softmax_of(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
                            clv_err *err) {
   size_t width = width_of(k);
   return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, log_of, err);
 }
 
-static clv_code softmax_back(const gpu_kernel *k, const clv_kernel_args *a, bool log_of,
+static clv_code softmax_back(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
                              clv_err *err) {
   size_t width = width_of(k);
   return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width, log_of,
@@ -36,40 +36,40 @@ CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = lo
 
 /* ---- layernorm, rmsnorm ---------------------------------------------------------------------- */
 
-static gpu_norm norm_of(const gpu_kernel *k) {
+static cuda_norm norm_of(const cuda_kernel *k) {
   size_t width = clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
-  return (gpu_norm){.rows = k->r.n_in / width,
-                    .width = width,
-                    .centred = k->r.d.op == CLV_OP_LAYERNORM,
-                    .eps = k->r.d.attrs.eps};
+  return (cuda_norm){.rows = k->r.n_in / width,
+                     .width = width,
+                     .centred = k->r.d.op == CLV_OP_LAYERNORM,
+                     .eps = k->r.d.attrs.eps};
 }
 
 static clv_code norm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  gpu_norm n = norm_of(k);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_norm n = norm_of(k);
   return clv_gpu_norm(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT],
                       n.centred ? a->param[CLV_SLOT_BIAS] : NULL, a->out,
                       k->r.learns ? a->saved : NULL, err);
 }
 
 static clv_code norm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  gpu_norm n = norm_of(k);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_norm n = norm_of(k);
   return clv_gpu_norm_back(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT], a->dout, a->saved,
                            a->din[0], err);
 }
 
 static clv_code norm_weights_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const gpu_kernel *k = gpu_kernel_of(base);
-  gpu_norm n = norm_of(k);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_norm n = norm_of(k);
   return clv_gpu_norm_weights_back(k->gpu, &n, a->in[0], a->dout, a->saved, a->scratch,
                                    a->dparam[CLV_SLOT_WEIGHT],
                                    n.centred ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err);
 }
 
-static clv_code norm_open(gpu_kernel *k, clv_err *err) {
-  gpu_norm n = norm_of(k);
-  gpu_sums s = gpu_sums_of(n.rows, n.width, 1);
+static clv_code norm_open(cuda_kernel *k, clv_err *err) {
+  cuda_norm n = norm_of(k);
+  cuda_sums s = gpu_sums_of(n.rows, n.width, 1);
   (void)err;
   k->r.base.saved_bytes = k->r.learns ? 2 * n.rows * sizeof(double) : 0;
   k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;

@@ -52,7 +52,7 @@ clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float
 /* ---- normalisation --------------------------------------------------------------------------- */
 
 /* The mean first: squares of distances from it lose no digits when it is large. */
-static __device__ inline void moments(const gpu_norm &n, const float *x, double *ret_mean,
+static __device__ inline void moments(const cuda_norm &n, const float *x, double *ret_mean,
                                       double *ret_inverse) {
   double sum = 0, squares = 0, mean = 0, width = static_cast<double>(n.width);
   if (n.centred) {
@@ -67,7 +67,7 @@ static __device__ inline void moments(const gpu_norm &n, const float *x, double 
   *ret_inverse = 1 / sqrt(gpu_block_sum(squares) / width + n.eps);
 }
 
-static __global__ void norm(gpu_norm n, const float *xs, const float *w, const float *b, float *ys,
+static __global__ void norm(cuda_norm n, const float *xs, const float *w, const float *b, float *ys,
                             double *saved) {
   GPU_ROWS(r, n.rows) {
     const float *x = xs + r * n.width;
@@ -83,23 +83,23 @@ static __global__ void norm(gpu_norm n, const float *xs, const float *w, const f
   }
 }
 
-clv_code clv_gpu_norm(clv_gpu *g, const gpu_norm *n, const float *x, const float *w, const float *b,
-                      float *y, double *saved, clv_err *err) {
+clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
+                      const float *b, float *y, double *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm, *n, x, w,
                     b, y, saved);
 }
 
 /* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)), the
  * first mean only where x was centred. */
-static __global__ void norm_back(gpu_norm n, const float *xs, const float *w, const float *dys,
+static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, const float *dys,
                                  const double *saved, float *dxs) {
   GPU_ROWS(r, n.rows) {
     const float *x = xs + r * n.width, *dy = dys + r * n.width;
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
-    gpu_pair sum = {0, 0};
+    cuda_pair sum = {0, 0};
     GPU_ROW(i, n.width) {
       double gradient = static_cast<double>(dy[i]) * static_cast<double>(w[i]);
-      sum += gpu_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
+      sum += cuda_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
     }
     sum = gpu_block_sum(sum);
     double common = n.centred ? sum.first : 0, width = static_cast<double>(n.width);
@@ -112,7 +112,7 @@ static __global__ void norm_back(gpu_norm n, const float *xs, const float *w, co
   }
 }
 
-clv_code clv_gpu_norm_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *w,
+clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm_back, *n,
                     x, w, dy, saved, dx);
@@ -123,27 +123,27 @@ struct norm_term {
   const float *x, *dy;
   const double *saved;
   size_t width;
-  __device__ gpu_pair operator()(size_t at, size_t) const {
+  __device__ cuda_pair operator()(size_t at, size_t) const {
     size_t r = at / width;
     double d = static_cast<double>(dy[at]);
     return {d, d * ((static_cast<double>(x[at]) - saved[2 * r]) * saved[2 * r + 1])};
   }
 };
 
-static __global__ void put_weights(gpu_sums s, const gpu_pair *parts, float *dw, float *db,
+static __global__ void put_weights(cuda_sums s, const cuda_pair *parts, float *dw, float *db,
                                    bool accumulate) {
   GPU_FOR(c, s.channels) {
-    gpu_pair sum = gpu_total(s, parts, c);
+    cuda_pair sum = gpu_total(s, parts, c);
     gpu_put(&dw[c], sum.second, accumulate);
     if (db) gpu_put(&db[c], sum.first, accumulate);
   }
 }
 
-clv_code clv_gpu_norm_weights_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *dy,
+clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                    const double *saved, void *parts, float *dw, float *db,
                                    bool accumulate, clv_err *err) {
-  gpu_sums s = gpu_sums_of(n->rows, n->width, 1);
+  cuda_sums s = gpu_sums_of(n->rows, n->width, 1);
   CLV_TRY(gpu_parts(g, &s, norm_term{x, dy, saved, n->width}, parts, err));
   return gpu_launch(g, gpu_blocks(n->width), GPU_BLOCK, err, put_weights, s,
-                    static_cast<const gpu_pair *>(parts), dw, db, accumulate);
+                    static_cast<const cuda_pair *>(parts), dw, db, accumulate);
 }

@@ -20,19 +20,19 @@ clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float
 
 /* Layer normalisation with a mean, or of root mean squares without one (b is NULL then). saved:
  * mean (0) and inverse of each row, or NULL. */
-typedef struct gpu_norm {
+typedef struct cuda_norm {
   size_t rows, width;
   bool centred;
   double eps;
-} gpu_norm;
+} cuda_norm;
 
-clv_code clv_gpu_norm(clv_gpu *g, const gpu_norm *n, const float *x, const float *w, const float *b,
-                      float *y, double *saved, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_norm_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *w,
+clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
+                      const float *b, float *y, double *saved, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx,
                            clv_err *err) CLV_USE_RESULT;
 /* dw, and db unless it is NULL. parts: those of gpu_sums_of(rows, width, 1). */
-clv_code clv_gpu_norm_weights_back(clv_gpu *g, const gpu_norm *n, const float *x, const float *dy,
+clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                    const double *saved, void *parts, float *dw, float *db,
                                    bool accumulate, clv_err *err) CLV_USE_RESULT;
 

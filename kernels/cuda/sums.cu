@@ -6,35 +6,35 @@
 
 struct value_term {
   const float *x;
-  __device__ gpu_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
+  __device__ cuda_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
 };
 
 struct square_term {
   const float *x;
-  __device__ gpu_pair operator()(size_t at, size_t) const {
+  __device__ cuda_pair operator()(size_t at, size_t) const {
     return {static_cast<double>(x[at]) * static_cast<double>(x[at]), 0};
   }
 };
 
-static __global__ void put_channels(gpu_sums s, const gpu_pair *parts, float *dst,
+static __global__ void put_channels(cuda_sums s, const cuda_pair *parts, float *dst,
                                     bool accumulate) {
   GPU_FOR(c, s.channels) gpu_put(&dst[c], gpu_total(s, parts, c).first, accumulate);
 }
 
-clv_code clv_gpu_channel_sums(clv_gpu *g, const gpu_sums *s, const float *x, void *parts,
+clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, const float *x, void *parts,
                               float *dst, bool accumulate, clv_err *err) {
   CLV_TRY(gpu_parts(g, s, value_term{x}, parts, err));
   return gpu_launch(g, gpu_blocks(s->channels), GPU_BLOCK, err, put_channels, *s,
-                    static_cast<const gpu_pair *>(parts), dst, accumulate);
+                    static_cast<const cuda_pair *>(parts), dst, accumulate);
 }
 
-static __global__ void put_total(gpu_sums s, const gpu_pair *parts, double *ret) {
+static __global__ void put_total(cuda_sums s, const cuda_pair *parts, double *ret) {
   *ret = gpu_total(s, parts, 0).first;
 }
 
 clv_code clv_gpu_square_sum(clv_gpu *g, const float *x, size_t n, void *parts, double *ret,
                             clv_err *err) {
-  gpu_sums s = gpu_sums_of(1, 1, n);
+  cuda_sums s = gpu_sums_of(1, 1, n);
   CLV_TRY(gpu_parts(g, &s, square_term{x}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_total, s, static_cast<const gpu_pair *>(parts), ret);
+  return gpu_launch(g, 1, 1, err, put_total, s, static_cast<const cuda_pair *>(parts), ret);
 }

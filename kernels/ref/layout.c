@@ -19,8 +19,9 @@ static _Atomic uint64_t reorders;
 
 uint64_t clv_ref_reorder_count(void) { return reorders; }
 
-clv_code clv_ref_reorder(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
-                         void *dst, int dst_block, clv_err *err) {
+clv_code clv_ref_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
+                         const void *src, int src_block, void *dst, int dst_block, clv_err *err) {
+  (void)b;
   size_t size = clv_dtype_size(dtype);
   if (shape->rank != 4)
     return clv_fail(err, CLV_INVALID, "reorder needs a tensor of rank 4, got rank %d", shape->rank);
@@ -40,7 +41,8 @@ clv_code clv_ref_reorder(const clv_shape *shape, clv_dtype dtype, const void *sr
   return CLV_OK;
 }
 
-void clv_ref_add(clv_dtype dtype, void *dst, const void *src, size_t n) {
+void clv_ref_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
+  (void)b;
   if (dtype == CLV_F64) {
     for (size_t i = 0; i < n; i++) ((double *)dst)[i] += ((const double *)src)[i];
     return;
@@ -48,10 +50,17 @@ void clv_ref_add(clv_dtype dtype, void *dst, const void *src, size_t n) {
   for (size_t i = 0; i < n; i++) ((float *)dst)[i] += ((const float *)src)[i];
 }
 
-double clv_ref_sum_squares(const float *x, size_t n) {
+static double sum_of(const float *x, size_t n) {
   double lane[8] = {0};
   for (size_t i = 0; i < n; i++) lane[i % 8] += (double)x[i] * x[i];
   for (int width = 4; width; width /= 2)
     for (int i = 0; i < width; i++) lane[i] += lane[i + width];
   return lane[0];
+}
+
+clv_code clv_ref_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                             size_t n_runs, double *ret, clv_err *err) {
+  (void)b, (void)err;
+  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of(x + runs[i].at, runs[i].n);
+  return CLV_OK;
 }

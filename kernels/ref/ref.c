@@ -28,10 +28,12 @@ static void describe(clv_ref_kernel *k, const clv_op_def *op) {
   b->impl = "ref";
 }
 
-static clv_code ref_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code ref_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                            clv_err *err) {
   const clv_op_def *op = clv_op_def_in(d->op, d->dtype);
   size_t n_in, n_out;
   clv_ref_kernel *k;
+  (void)b;
   if (!op)
     return clv_fail(err, CLV_INVALID, "ref has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
@@ -53,14 +55,21 @@ static bool ref_has(clv_op op) { return clv_op_def_of(op) != NULL; }
 /* These loops run on the calling thread alone. */
 static void ref_set_threads(int n) { (void)n; }
 
-static const char *ref_isa(void) { return "generic"; }
-static const char *ref_libraries(void) { return "ref"; }
+static const char *ref_isa(const clv_backend *b) {
+  (void)b;
+  return "generic";
+}
+static const char *ref_libraries(const clv_backend *b) {
+  (void)b;
+  return "ref";
+}
 
 const clv_backend *clv_backend_ref(void) {
   static const clv_backend backend = {
       .abi = CLV_KERNELS_ABI,
       .size = sizeof(clv_backend),
       .name = "ref",
+      .device = "cpu",
       .prepare = ref_prepare,
       .has = ref_has,
       .reorder = clv_ref_reorder,

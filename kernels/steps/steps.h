@@ -24,15 +24,21 @@ extern "C" {
 void clv_step_prepare(const clv_optim_config *settings, int64_t step, double lr, double grad_scale,
                       clv_step_args *ret);
 
-#define CLV_STEP_FORMULA(name)                                                      \
-  static inline __attribute__((always_inline)) void clv_step_##name(                \
-      const clv_step_args *a, size_t i, float *restrict p, const float *restrict g, \
-      CLV_UNUSED float *restrict m0, CLV_UNUSED float *restrict m1, CLV_UNUSED float *restrict m2)
+/* The formulas are compiled for devices as well, by C++. */
+#ifdef __CUDACC__
+#define CLV_STEP_INLINE static __device__ inline
+#else
+#define CLV_STEP_INLINE static inline __attribute__((always_inline))
+#endif
+#define CLV_STEP_FORMULA(name)                                                                     \
+  CLV_STEP_INLINE void clv_step_##name(const clv_step_args *a, size_t i, float *__restrict p,      \
+                                       const float *__restrict g, CLV_UNUSED float *__restrict m0, \
+                                       CLV_UNUSED float *__restrict m1,                            \
+                                       CLV_UNUSED float *__restrict m2)
 #define CLV_UNUSED __attribute__((unused))
 
 /* With the decay that is added to gradients. */
-static inline __attribute__((always_inline)) float clv_step_gradient(const clv_step_args *a,
-                                                                     float p, float g) {
+CLV_STEP_INLINE float clv_step_gradient(const clv_step_args *a, float p, float g) {
   float d = g * a->grad_scale;
   return a->weight_decay != 0 ? fmaf(a->weight_decay, p, d) : d;
 }
@@ -47,9 +53,8 @@ CLV_STEP_FORMULA(sgd) {
 }
 
 /* What Adam and AdamW do with the gradient d. */
-static inline __attribute__((always_inline)) float clv_step_averages(const clv_step_args *a,
-                                                                     float p, float d, float *m,
-                                                                     float *v) {
+CLV_STEP_INLINE float clv_step_averages(const clv_step_args *a, float p, float d, float *m,
+                                        float *v) {
   *m = fmaf(a->take[0], d, a->keep[0] * *m);
   *v = fmaf(a->take[1] * d, d, a->keep[1] * *v);
   return p - a->rate * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);

@@ -128,7 +128,7 @@ static void add_parts(cleave_runtime *rt, api_value *v) {
         api_context_fail(rt, v->context, &why, 0);
       }
     } else if (t) {
-      clv_backend_cpu()->add(CLV_F32, v->gradient->data, t->data, t->n);
+      clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, v->gradient->data, t->data, t->n);
     }
     clv_tensor_unref(t);
   }

@@ -106,7 +106,8 @@ static cleave_status own_places(cleave_status status, const char *name, const ch
   snprintf(text, sizeof text, "%s", error->text + n + rest);
   if (own && line <= lines_of(own) && (line > 1 || column > before))
     snprintf(place, sizeof place, "%s:%u:%zu: ", name, line, column - (line > 1 ? 0 : before));
-  snprintf(error->text, sizeof error->text, "%s%s", place, text);
+  snprintf(error->text, sizeof error->text, "%s%.*s", place,
+           (int)(sizeof error->text - sizeof place), text);
   return status;
 }
 

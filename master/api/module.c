@@ -158,7 +158,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->local_only = o->local_only;
   PASS(keep_direct(m, o, error));
   m->bf16 = o->bf16;
-  if (m->bf16 && m->node == 0) TRY(clv_backend_cpu()->check_bf16(&err));
+  if (m->bf16 && m->node == 0) TRY(clv_backend_cpu()->check_bf16(clv_backend_cpu(), &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));

@@ -56,7 +56,7 @@ static clv_code wrong_answer(clv_code code, clv_err *err) {
 }
 
 static void compare_builds(const api_peer *p, const clv_wire_about *theirs) {
-  const char *isa = clv_backend_cpu()->isa();
+  const char *isa = clv_backend_isa(clv_backend_cpu());
   if (strcmp(theirs->isa, isa) != 0)
     clv_notify(
         p->runtime->notice,
@@ -96,7 +96,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
                                         .limits = clv_wire_limits_default(),
                                         .software = "libcleave " CLV_VERSION,
-                                        .isa = clv_backend_cpu()->isa(),
+                                        .isa = clv_backend_isa(clv_backend_cpu()),
                                         .unix_ms = clv_wall_ms()}};
   q.about.limits.credit_bytes = c->limits.credit_bytes;
   q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;

@@ -60,7 +60,8 @@ static double value_of(const clv_tensor *t, size_t i) {
   return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
 
-/* " (at [17, 0, 6, 5])" where a record is more than a row. */
+/* " (at [17, 0, 6, 5])" where a record is more than a row. The extents of a tensor multiply to a
+ * size_t, so its indexes have 28 digits at most, and the text less than 60 characters. */
 static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
   size_t used = (size_t)snprintf(text, len, " (at ["), rest = t->n;
   for (int i = 0; i < t->shape.rank; i++) {
@@ -73,7 +74,7 @@ static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
 
 static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
                        char text[CLV_SCAN_TEXT]) {
-  char place[200] = "";
+  char place[64] = "";
   size_t row = row_of(t);
   bool label = t == ds->labels;
   double value = value_of(t, at);

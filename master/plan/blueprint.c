@@ -226,14 +226,14 @@ static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   clv_err why;
   for (size_t i = 0; i < c->n_stages; i++) here |= c->stages[i].worker < 0;
   if (c->train.dtype != CLV_COMPUTE_BF16 || !here) return CLV_OK;
-  if (clv_backend_cpu()->check_bf16(&why) == CLV_OK) return CLV_OK;
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
 }
 
 bool clv_blueprint_bf16(const clv_blueprint *b) {
   clv_err why;
   return b->config->train.dtype == CLV_COMPUTE_BF16 &&
-         clv_backend_cpu()->check_bf16(&why) == CLV_OK;
+         clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
 }
 
 static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {

@@ -59,8 +59,8 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   CLV_TRY(clv_sha256_of(config.data, config.len, &digest, err));
   clv_sha256_hex(&digest, hex);
   CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", config.data, config.len, err));
-  const char *isa = clv_backend_cpu()->isa();
-  clv_kv extra[] = {{"isa", isa}, {"libraries", clv_backend_cpu()->libraries()}};
+  const char *isa = clv_backend_isa(clv_backend_cpu());
+  clv_kv extra[] = {{"isa", isa}, {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   clv_trainer_state state = {.epoch = cursor.epoch,
                              .index = cursor.index,
                              .global_step = t->committed,
@@ -136,10 +136,10 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
   const char *isa = clv_trainer_state_get(s, "isa");
-  if (isa && strcmp(isa, clv_backend_cpu()->isa()) != 0)
+  if (isa && strcmp(isa, clv_backend_isa(clv_backend_cpu())) != 0)
     clv_bytes_printf(
         notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n", isa,
-        clv_backend_cpu()->isa());
+        clv_backend_isa(clv_backend_cpu()));
   t->committed = m->step;
   CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {

@@ -157,7 +157,7 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
 
 /* What the worker computes with; who says nothing of it is not asked. */
 static void check_libraries(doctor *d, const clv_remote_spec *w, const clv_wire_about *theirs) {
-  const char *ours = clv_backend_cpu()->libraries();
+  const char *ours = clv_backend_libraries(clv_backend_cpu());
   for (uint32_t i = 0; i < theirs->n_libraries; i++) {
     const clv_wire_library *l = &theirs->libraries[i];
     if (strcmp(l->name, "kernels") != 0) continue;
@@ -175,9 +175,9 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   report(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
          "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
          h->about.protocol, h->cores, CLV_S(h->cores));
-  report(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
+  report(d, strcmp(h->about.isa, clv_backend_isa(clv_backend_cpu())) == 0, CLV_EXIT_FAILED, w->name,
          "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
-         "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
+         "computes with %s, this master with %s", h->about.isa, clv_backend_isa(clv_backend_cpu()));
   check_libraries(d, w, &h->about);
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);

@@ -85,10 +85,12 @@ static inline void profiled_free(clv_kernel *base) {
   free(k);
 }
 
-static inline clv_code profiled_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static inline clv_code profiled_prepare(const clv_backend *b, const clv_node_desc *d,
+                                        clv_kernel **ret, clv_err *err) {
+  (void)b;
   profiled_kernel *k;
   clv_kernel *inner;
-  CLV_TRY(clv_backend_cpu()->prepare(d, &inner, err));
+  CLV_TRY(clv_backend_cpu()->prepare(clv_backend_cpu(), d, &inner, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->base = *inner;
   k->inner = inner;
@@ -108,17 +110,22 @@ static inline clv_code profiled_prepare(const clv_node_desc *d, clv_kernel **ret
   return CLV_OK;
 }
 
-static inline clv_code profiled_reorder(const clv_shape *shape, clv_dtype dtype, const void *src,
-                                        int src_block, void *dst, int dst_block, clv_err *err) {
+static inline clv_code profiled_reorder(const clv_backend *b, const clv_shape *shape,
+                                        clv_dtype dtype, const void *src, int src_block, void *dst,
+                                        int dst_block, clv_err *err) {
+  (void)b;
   uint64_t begin = clv_now_ns();
-  clv_code code = clv_backend_cpu()->reorder(shape, dtype, src, src_block, dst, dst_block, err);
+  clv_code code = clv_backend_cpu()->reorder(clv_backend_cpu(), shape, dtype, src, src_block, dst,
+                                             dst_block, err);
   profile_note("reorder", begin);
   return code;
 }
 
-static inline void profiled_add(clv_dtype dtype, void *dst, const void *src, size_t n) {
+static inline void profiled_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src,
+                                size_t n) {
+  (void)b;
   uint64_t begin = clv_now_ns();
-  clv_backend_cpu()->add(dtype, dst, src, n);
+  clv_backend_cpu()->add(clv_backend_cpu(), dtype, dst, src, n);
   profile_note("add of gradients", begin);
 }
 

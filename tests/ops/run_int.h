@@ -167,7 +167,7 @@ static inline void *laid_out(const execution *e, const clv_shape *shape, const v
   if (row && block == 1)
     memcpy(p, row, bytes);
   else if (row)
-    must(e->o->backend->reorder(shape, e->o->dtype, row, 1, p, block, &err), &err);
+    must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
   return p;
 }
 
@@ -181,7 +181,7 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
   if (block == 1)
     memcpy(row, p, n * size);
   else {
-    must(e->o->backend->reorder(shape, e->o->dtype, p, block, row, 1, &err), &err);
+    must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, p, block, row, 1, &err), &err);
     void *again = laid_out(e, shape, row, block);
     double *a = take(padded * sizeof *a), *b = take(padded * sizeof *b);
     untyped(e->o->dtype, p, a, padded);
@@ -305,7 +305,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
     e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;
     e.d.offered_block[i] = e.d.in[i].rank == 4 && o->offered_block ? o->offered_block : 1;
   }
-  clv_code code = o->backend->prepare(&e.d, &e.k, &err);
+  clv_code code = o->backend->prepare(o->backend, &e.d, &e.k, &err);
   if (code == CLV_UNIMPLEMENTED) return false;
   must(code, &err);
   if (ret_impl) *ret_impl = e.k->impl;

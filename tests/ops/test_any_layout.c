@@ -30,7 +30,7 @@ static int block_taken(const op_case *c, int block) {
     d.in_dtype[i] = is_whole(d.op, i) ? CLV_I64 : CLV_F32;
     d.offered_block[i] = block;
   }
-  clv_code code = clv_backend_cpu()->prepare(&d, &k, &err);
+  clv_code code = clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err);
   if (code == CLV_UNIMPLEMENTED) return 0;
   must(code, &err);
   int taken = k->in_block[0];

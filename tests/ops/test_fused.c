@@ -45,8 +45,9 @@ static float *drawn(const setup *s, uint32_t stream, bool with_nan) {
   for (size_t i = 0; i < n; i++) row[i] = roundf(row[i] * 2) / 2;
   if (with_nan) row[n / 3] = NAN;
   float *p = take(clv_layout_numel(&s->shape, s->block) * sizeof *p);
-  assert_int_equal(clv_backend_cpu()->reorder(&s->shape, CLV_F32, row, 1, p, s->block, &err),
-                   CLV_OK);
+  assert_int_equal(
+      clv_backend_cpu()->reorder(clv_backend_cpu(), &s->shape, CLV_F32, row, 1, p, s->block, &err),
+      CLV_OK);
   free(row);
   return p;
 }
@@ -75,7 +76,8 @@ static clv_kernel *prepared(const setup *s, clv_op op, unsigned tail, int n_in) 
     for (int i = 0; i < 4; i++) d.param[i] = CLV_SHAPE(s->shape.dim[1]);
     d.need_dw = true;
   }
-  if (clv_backend_cpu()->prepare(&d, &k, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err) != CLV_OK)
+    fail_msg("%s", err.text);
   assert_int_equal(k->in_block[0], s->block);
   assert_int_equal(k->out_block, s->block);
   return k;
@@ -238,10 +240,11 @@ static void refused(void **state) {
                      .tail = CLV_TAIL_RELU};
   clv_kernel *k;
   clv_err err;
-  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+  assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err), CLV_UNIMPLEMENTED);
   d.op = CLV_OP_BATCHNORM;
-  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED); /* [N, C] */
-  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+  assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err),
+                   CLV_UNIMPLEMENTED); /* [N, C] */
+  assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_UNIMPLEMENTED);
 }
 
 int main(void) {

@@ -92,7 +92,7 @@ static void check_optimiser(const clv_backend *b, const optim_case *c) {
     clv_step_prepare(&c->settings, t, c->settings.lr, 2, &a);
     for (size_t i = 0; i < n; i++) g[i] = grads[(size_t)(t - 1) * n + i] / 2;
     memcpy(before, p, n * 4);
-    b->step(&a, p, g, moments, n);
+    b->step(b, &a, p, g, moments, &(clv_extent){0, n}, 1);
     worst = fmax(worst, far_step(before, p, want, n));
     for (size_t i = 0; i < n; i++) equal += p[i] == want[i];
   }
@@ -119,13 +119,21 @@ static void test_adam_second_moment(void **state) {
   clv_step_args a;
   float p = 1, g = 3, m = 0, v = 0;
   clv_step_prepare(&adam, 1, 0.001, 1, &a);
-  backend_of(state)->step(&a, &p, &g, (float *[]){&m, &v, NULL}, 1);
+  backend_of(state)->step(backend_of(state), &a, &p, &g, (float *[]){&m, &v, NULL},
+                          &(clv_extent){0, 1}, 1);
   assert_true(fabs(m / 0.3 - 1) < 3e-7);
   assert_true(fabs(v / 0.009 - 1) < 3e-7);
 }
 
 /* ---- sums --------------------------------------------------------------------------------------
  */
+
+static double sum_squares(const clv_backend *b, const float *x, size_t n) {
+  double ret;
+  clv_err err;
+  must(b->sum_squares(b, x, &(clv_extent){0, n}, 1, &ret, &err), &err);
+  return ret;
+}
 
 static void test_sum_squares(void **state) {
   const clv_backend *b = backend_of(state);
@@ -138,13 +146,13 @@ static void test_sum_squares(void **state) {
     for (size_t i = 0; i < sizes[s]; i++) lane[i % 8] += (double)x[i] * x[i];
     double want =
         ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-    double got = b->sum_squares(x, sizes[s]);
+    double got = sum_squares(b, x, sizes[s]);
     if (got != want) fail_msg("%zu values: %.17g, not %.17g", sizes[s], got, want);
   }
   x[500] = NAN;
-  assert_true(isnan(b->sum_squares(x, 1003)));
+  assert_true(isnan(sum_squares(b, x, 1003)));
   x[500] = -INFINITY;
-  assert_true(isinf(b->sum_squares(x, 1003)));
+  assert_true(isinf(sum_squares(b, x, 1003)));
 }
 
 static void test_add(void **state) {
@@ -154,7 +162,7 @@ static void test_add(void **state) {
     x[i] = 0.1f * (float)i;
     y[i] = 1.7f - (float)i;
   }
-  b->add(CLV_F32, x, y, 36);
+  b->add(b, CLV_F32, x, y, 36);
   for (int i = 0; i < 36; i++) assert_true(x[i] == 0.1f * (float)i + (1.7f - (float)i));
   assert_true(x[36] == 0.1f * 36);
 }
@@ -162,7 +170,7 @@ static void test_add(void **state) {
 static void test_add_double(void **state) {
   double x[5] = {1, 2, 3, 4, 5}, y[5] = {1e-12, 0, -3, 0.5, 1};
   (void)state;
-  clv_backend_ref()->add(CLV_F64, x, y, 4);
+  clv_backend_ref()->add(clv_backend_ref(), CLV_F64, x, y, 4);
   assert_true(x[0] == 1 + 1e-12 && x[1] == 2 && x[2] == 0 && x[3] == 4.5 && x[4] == 5);
 }
 
@@ -176,8 +184,8 @@ static void check_reorder(const clv_backend *b, const clv_shape *s, int from, in
   float *row = take(n * 4), *src = take(clv_layout_numel(s, from) * 4), *dst = take(padded * 4);
   clv_err err;
   for (size_t i = 0; i < n; i++) row[i] = (float)(i + 1);
-  must(b->reorder(s, CLV_F32, row, 1, src, from, &err), &err);
-  must(b->reorder(s, CLV_F32, src, from, dst, to, &err), &err);
+  must(b->reorder(b, s, CLV_F32, row, 1, src, from, &err), &err);
+  must(b->reorder(b, s, CLV_F32, src, from, dst, to, &err), &err);
   size_t block = (size_t)to, blocks = (channels + block - 1) / block;
   for (size_t i = 0; i < padded; i++) {
     size_t low = i % block, pixel = i / block % image, high = i / block / image % blocks;
@@ -216,8 +224,8 @@ static void test_reorder_refusals(void **state) {
   float x[16], y[16];
   clv_err err;
   const clv_backend *b = backend_of(state);
-  assert_int_equal(b->reorder(&flat, CLV_F32, x, 1, y, 8, &err), CLV_INVALID);
-  assert_int_equal(b->reorder(&image, CLV_F32, x, 1, y, 5, &err), CLV_INVALID);
+  assert_int_equal(b->reorder(b, &flat, CLV_F32, x, 1, y, 8, &err), CLV_INVALID);
+  assert_int_equal(b->reorder(b, &image, CLV_F32, x, 1, y, 5, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "5"));
 }
 
@@ -242,7 +250,7 @@ static clv_kernel *prepare(const clv_backend *b, clv_op op, clv_shape in, clv_sh
     d.in[1] = CLV_SHAPE(in.dim[0]);
     d.in_dtype[1] = CLV_I64;
   }
-  clv_code code = b->prepare(&d, &k, &err);
+  clv_code code = b->prepare(b, &d, &k, &err);
   if (code != CLV_UNIMPLEMENTED) must(code, &err);
   return k;
 }
@@ -295,12 +303,12 @@ static void test_unknown_ops(void **state) {
   clv_err err;
   (void)state;
   d.op = CLV_OP_INPUT;
-  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_INVALID);
+  assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_INVALID);
   d.op = CLV_OP_COUNT;
-  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_INVALID);
+  assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_INVALID);
   d.op = CLV_OP_RELU;
   d.dtype = CLV_F16;
-  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_INVALID);
+  assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "f16"));
   assert_null(k);
 }

@@ -112,7 +112,7 @@ static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *rep
                                         .capabilities = capabilities,
                                         .limits = k->granted,
                                         .software = "cleave " CLV_VERSION,
-                                        .isa = clv_backend_cpu()->isa(),
+                                        .isa = clv_backend_isa(clv_backend_cpu()),
                                         .unix_ms = r.about.unix_ms}};
   return clv_wire_hello_reply_encode(&out, reply, err);
 }

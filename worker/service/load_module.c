@@ -66,7 +66,7 @@ static clv_code check_place(const clv_wire_load_request *r, const clv_backend *b
   if (r->threads > (unsigned long)cores)
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
-  if (r->bf16) CLV_TRY(backend->check_bf16(err));
+  if (r->bf16) CLV_TRY(backend->check_bf16(backend, err));
   return CLV_OK;
 }
 

@@ -15,7 +15,7 @@ static void about_us(const clv_worker_settings *now, clv_wire_about *a, const ch
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
   capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
-  libraries[0] = (clv_wire_library){"kernels", b->libraries()};
+  libraries[0] = (clv_wire_library){"kernels", b->libraries(b)};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                         .n_capabilities = 3,
                         .n_libraries = 1,
@@ -23,7 +23,7 @@ static void about_us(const clv_worker_settings *now, clv_wire_about *a, const ch
                         .libraries = libraries,
                         .limits = now->limits,
                         .software = "cleave " CLV_VERSION,
-                        .isa = b->isa(),
+                        .isa = b->isa(b),
                         .unix_ms = clv_wall_ms()};
 }
 

@@ -158,7 +158,7 @@ static void give_back_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
   if (now - s->trimmed_ms < TRIM_EVERY_MS) return;
   if (!__atomic_exchange_n(&s->freed, false, __ATOMIC_RELAXED)) return;
-  clv_backend_cpu()->trim();
+  clv_backend_cpu()->trim(clv_backend_cpu());
   malloc_trim(0);
   s->trimmed_ms = now;
 }

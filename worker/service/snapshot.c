@@ -218,7 +218,7 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
   out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                                 .limits = at->limits,
                                 .software = "cleave " CLV_VERSION,
-                                .isa = clv_backend_cpu()->isa(),
+                                .isa = clv_backend_isa(clv_backend_cpu()),
                                 .unix_ms = clv_wall_ms()};
   out->worker = v->config->name ? v->config->name : "worker";
   out->device = clv_backend_cpu()->name; /* whatever worker.yaml names, if it names one */

@@ -127,7 +127,7 @@ static bool load_joined(int n, int64_t width, cleave_module **ret) {
   int in[9], both;
   MUST(cleave_graph_new(&g, e));
   for (int i = 0; i <= n; i++) {
-    char name[8];
+    char name[16];
     snprintf(name, sizeof name, "x%d", i);
     MUST(cleave_graph_input(g, name, CLEAVE_F32, (int64_t[]){i < n ? 1 : n, width}, 2, &in[i], e));
   }

@@ -51,7 +51,7 @@ static inline float *to_layout(const clv_shape *shape, const float *plain, int b
   if (b == 1)
     memcpy(x, plain, numel(shape) * sizeof *x);
   else
-    ok(clv_backend_cpu()->reorder(shape, CLV_F32, plain, 1, x, b, &err), &err);
+    ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, plain, 1, x, b, &err), &err);
   return x;
 }
 
@@ -63,7 +63,7 @@ static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
     memcpy(plain, x, numel(shape) * sizeof *x);
     return plain;
   }
-  ok(clv_backend_cpu()->reorder(shape, CLV_F32, x, b, plain, 1, &err), &err);
+  ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, x, b, plain, 1, &err), &err);
   float *again = to_layout(shape, plain, b);
   for (size_t i = 0; i < clv_layout_numel(shape, b); i++)
     if (again[i] != x[i] && !(isnan(again[i]) && isnan(x[i])))
@@ -94,7 +94,7 @@ static inline void node_init(node *n, const clv_node_desc *d) {
   n->d.dtype = CLV_F32;
   bool rows = d->op == CLV_OP_EMBEDDING;
   for (int i = 0; i < CLV_MAX_IN; i++) n->d.in_dtype[i] = rows ? CLV_I64 : CLV_F32;
-  ok(clv_backend_cpu()->prepare(&n->d, &n->k, &err), &err);
+  ok(clv_backend_cpu()->prepare(clv_backend_cpu(), &n->d, &n->k, &err), &err);
   clv_kernel_args *a = &n->a;
   a->refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   for (int i = 0; i < d->n_in; i++) {

@@ -68,7 +68,7 @@ static void test_reorder_moves_every_element(void **state) {
       for (size_t i = 0; i < n; i++) plain[i] = (float)i + 1;
       float *a = to_layout(&shape, plain, blocks[from]);
       uint64_t before = cpu->reorder_count();
-      ok(cpu->reorder(&shape, CLV_F32, a, blocks[from], b, blocks[to], &err), &err);
+      ok(cpu->reorder(cpu, &shape, CLV_F32, a, blocks[from], b, blocks[to], &err), &err);
       assert_int_equal(cpu->reorder_count() - before, 1);
       for (size_t i = 0; i < clv_layout_numel(&shape, blocks[to]); i++) {
         size_t w = (size_t)blocks[to], c = i / (15 * w) % ((19 + w - 1) / w) * w + i % w;
@@ -87,11 +87,10 @@ static void test_reorder_refuses(void **state) {
   clv_shape flat = CLV_SHAPE(2, 3), image = CLV_SHAPE(1, 1, 1, 1);
   float x[16], y[16];
   clv_err err;
-  clv_code (*reorder)(const clv_shape *, clv_dtype, const void *, int, void *, int, clv_err *) =
-      clv_backend_cpu()->reorder;
-  assert_int_equal(reorder(&flat, CLV_F32, x, 1, y, 8, &err), CLV_INVALID);
-  assert_int_equal(reorder(&image, CLV_F64, x, 1, y, 8, &err), CLV_INVALID);
-  assert_int_equal(reorder(&image, CLV_F32, x, 1, y, 4, &err), CLV_INVALID);
+  const clv_backend *b = clv_backend_cpu();
+  assert_int_equal(b->reorder(b, &flat, CLV_F32, x, 1, y, 8, &err), CLV_INVALID);
+  assert_int_equal(b->reorder(b, &image, CLV_F64, x, 1, y, 8, &err), CLV_INVALID);
+  assert_int_equal(b->reorder(b, &image, CLV_F32, x, 1, y, 4, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "4"));
 }
 

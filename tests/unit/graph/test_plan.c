@@ -191,7 +191,8 @@ static void shuffle(const blocked *k, const clv_shape *shape, const void *src, i
                     int to) {
   if (!src || !dst) return;
   if (shape->rank == 4)
-    assert_ok(clv_backend_ref()->reorder(shape, k->d.dtype, src, from, dst, to, err));
+    assert_ok(
+        clv_backend_ref()->reorder(clv_backend_ref(), shape, k->d.dtype, src, from, dst, to, err));
   else
     memcpy(dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(k->d.dtype));
 }
@@ -249,12 +250,14 @@ static void blocked_free(clv_kernel *b) {
   free(k);
 }
 
-static clv_code blocked_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code blocked_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                                clv_err *err) {
+  (void)b;
   blocked *k;
   if (d->op == CLV_OP_SOFTMAX || d->tail) return CLV_UNIMPLEMENTED;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->d = *d;
-  CLV_TRY(clv_backend_ref()->prepare(d, &k->inner, err));
+  CLV_TRY(clv_backend_ref()->prepare(clv_backend_ref(), d, &k->inner, err));
   k->base = *k->inner;
   bool conv = d->op == CLV_OP_CONV2D, weights = d->n_params > 0;
   int block = (conv || d->op == CLV_OP_TANH) && d->out.rank == 4 ? 8 : 1;

@@ -9,7 +9,7 @@
 
 static bool lacks_bf16(void) {
   clv_err why;
-  if (clv_backend_cpu()->check_bf16(&why) == CLV_OK) return false;
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK) return false;
   print_message("because %s\n", why.text);
   return true;
 }
@@ -159,12 +159,14 @@ static void every_cut(void **state) {
   }
 }
 
-static clv_code apart_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e) {
+static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                              clv_err *e) {
+  (void)b;
   clv_node_desc alone = *d;
   if (d->tail) return CLV_UNIMPLEMENTED;
   alone.wanted_out = 0;
   memset(alone.wanted_din, 0, sizeof alone.wanted_din);
-  return clv_backend_cpu()->prepare(&alone, ret, e);
+  return clv_backend_cpu()->prepare(clv_backend_cpu(), &alone, ret, e);
 }
 
 /* Each op on its own, nothing written in bf16 for a neighbour; and the same numbers within bf16's
@@ -211,7 +213,10 @@ static void nothing_is_converted_between(void **state) {
   rig_done(&r);
 }
 
-static clv_code never(clv_err *e) { return clv_fail(e, CLV_PRECONDITION, "not here"); }
+static clv_code never(const clv_backend *b, clv_err *e) {
+  (void)b;
+  return clv_fail(e, CLV_PRECONDITION, "not here");
+}
 
 static void refused_where_it_lacks(void **state) {
   (void)state;

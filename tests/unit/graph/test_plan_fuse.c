@@ -5,9 +5,11 @@
  */
 #include "tests/unit/graph/plan_test.h"
 
-static clv_code apart_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                              clv_err *err) {
+  (void)b;
   if (d->tail) return CLV_UNIMPLEMENTED;
-  return clv_backend_cpu()->prepare(d, ret, err);
+  return clv_backend_cpu()->prepare(clv_backend_cpu(), d, ret, err);
 }
 
 /* cpu, each op on its own. */

@@ -54,11 +54,11 @@ static void adamax(const clv_step_args *a, value *v) {
   v->p -= a->rate * *v->m[0] / *v->m[1];
 }
 
-static void formula_step(const clv_step_args *a, float *p, const float *g,
-                         float *const moments[CLV_OPTIM_MAX_MOMENTS], size_t n) {
+static void formula_run(const clv_step_args *a, float *p, const float *g,
+                        float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *r) {
   static void (*const formulas[])(const clv_step_args *, value *) = {sgd,     adam,    adam,
                                                                      adagrad, rmsprop, adamax};
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = r->at; i < r->at + r->n; i++) {
     bool apart = a->kind == CLV_OPTIM_ADAMW;
     value v = {.p = p[i], .d = (double)g[i] * a->grad_scale};
     if (apart) v.p *= a->shrink;
@@ -69,17 +69,15 @@ static void formula_step(const clv_step_args *a, float *p, const float *g,
   }
 }
 
-static double formula_sum(const float *x, size_t n) {
-  double sum = 0;
-  for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-  return sum;
+static void formula_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                         float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                         size_t n_runs) {
+  (void)b;
+  for (size_t i = 0; i < n_runs; i++) formula_run(a, p, g, moments, &runs[i]);
 }
 
-static const clv_backend formulas = {.abi = CLV_KERNELS_ABI,
-                                     .size = sizeof(clv_backend),
-                                     .name = "formulas",
-                                     .sum_squares = formula_sum,
-                                     .step = formula_step};
+static const clv_backend formulas = {
+    .abi = CLV_KERNELS_ABI, .size = sizeof(clv_backend), .name = "formulas", .step = formula_step};
 
 static clv_optim *make_groups(const clv_optim_config *c, size_t n_groups, size_t bytes,
                               const clv_optim_span *spans, size_t n) {

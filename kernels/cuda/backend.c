@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuda backend's row of functions, and what its kernels have in common. Everything is asked for
+ * on one stream, in the order of the calls, and computed in f32.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/gpu_int.h"
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+#define CUDA_OP(name) extern const cuda_op clv_gpu_op_##name;
+#include "cuda_ops.def"
+#undef CUDA_OP
+
+static const cuda_op *const ops[CLV_OP_COUNT] = {
+#define CUDA_OP(name) [CLV_OP_NUMBER_##name] = &clv_gpu_op_##name,
+#include "cuda_ops.def"
+#undef CUDA_OP
+};
+
+static bool cuda_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && ops[op]; }
+
+static void kernel_free(clv_kernel *base) {
+  cuda_kernel *k = gpu_kernel_of(base);
+  for (int i = 0; i < GPU_PRODUCTS; i++)
+    if (k->product[i]) k->gpu->vendor->matmul_free(k->product[i]);
+  for (size_t i = 0; i < CLV_COUNT(k->conv); i++)
+    if (k->conv[i]) k->gpu->vendor->conv_free(k->conv[i]);
+  free(k);
+}
+
+clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
+  size_t workspace = 0;
+  if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
+  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, d, &k->product[i], &workspace, err));
+  k->workspace = CLV_MAX(k->workspace, clv_align_up(workspace, 256));
+  return CLV_OK;
+}
+
+clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
+                          const clv_kernel_args *a, clv_err *err) {
+  if (!k->product[i]) return CLV_OK;
+  return k->gpu->vendor->matmul(k->gpu->stream, k->product[i], f->a, f->b, f->bias, f->beta, f->d,
+                                a->scratch, err);
+}
+
+/* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
+static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
+  const clv_node_desc *d = &k->r.d;
+  bool dx = false, dw = d->need_dw && (op->backward_weight || row->fused);
+  clv_kernel *b = &k->r.base;
+  for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
+  k->r.learns = dx || dw;
+  b->forward = op->forward;
+  b->backward_input = dx || (dw && row->fused) ? op->backward_input : NULL;
+  b->backward_weight = dw ? op->backward_weight : NULL;
+  b->fused_grads = dw && row->fused;
+  b->free = kernel_free;
+  for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
+  b->out_block = 1;
+  b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
+  b->saved_bytes = k->r.learns && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
+  b->in_place = row->in_place;
+  b->impl = "cuda";
+}
+
+static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                             clv_err *err) {
+  const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
+  cuda_kernel *k;
+  size_t n_in, n_out;
+  if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
+                    clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
+  CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
+  CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
+  if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
+  CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out}, .gpu = b->own};
+  describe(k, row, ops[d->op]);
+  clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
+  if (code != CLV_OK)
+    kernel_free(&k->r.base);
+  else
+    *ret = &k->r.base;
+  return code;
+}
+
+/* ---- whole buffers --------------------------------------------------------------------------- */
+
+static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
+                             const void *src, int src_block, void *dst, int dst_block,
+                             clv_err *err) {
+  clv_gpu *g = b->own;
+  if (src_block != 1 || dst_block != 1)
+    return clv_fail(err, CLV_INVALID, "channel blocks %d and %d: %s computes row-major", src_block,
+                    dst_block, b->name);
+  return g->vendor->copy(g->stream, dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(dtype),
+                         err);
+}
+
+/* Of functions that have no error of their own: told when somebody waits. */
+static void keep_failure(clv_gpu *g, const clv_err *err, clv_code code) {
+  if (code != CLV_OK && g->failed.code == CLV_OK) g->failed = *err;
+}
+
+static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
+  clv_gpu *g = b->own;
+  clv_err err = {0};
+  clv_code code = dtype == CLV_F32 ? clv_gpu_add_to(g, dst, src, n, &err)
+                                   : clv_fail(&err, CLV_INVALID, "%s adds f32 alone", b->name);
+  keep_failure(g, &err, code);
+}
+
+static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, const float *grad,
+                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                      size_t n_runs) {
+  clv_err err = {0};
+  keep_failure(b->own, &err, clv_gpu_step(b->own, a, p, grad, moments, runs, n_runs, &err));
+}
+
+static clv_code cuda_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                                 size_t n_runs, double *ret, clv_err *err) {
+  clv_gpu *g = b->own;
+  for (size_t from = 0; from < n_runs; from += GPU_SUMS) {
+    size_t n = CLV_MIN(n_runs - from, (size_t)GPU_SUMS);
+    for (size_t i = 0; i < n; i++)
+      CLV_TRY(clv_gpu_square_sum(g, x + runs[from + i].at, runs[from + i].n, g->sums + GPU_SUMS,
+                                 g->sums + i, err));
+    CLV_TRY(clv_gpu_get(b, ret + from, g->sums, n * sizeof *ret, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Zeroed here, so that no session ever finds what another left. */
+static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
+  clv_gpu *g = b->own;
+  void *p;
+  CLV_TRY(g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err));
+  clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
+  if (code != CLV_OK)
+    g->vendor->give(g->stream, p);
+  else
+    *ret = p;
+  return code;
+}
+
+static void memory_give(const clv_backend *b, void *p) {
+  clv_gpu *g = b->own;
+  if (p) g->vendor->give(g->stream, p);
+}
+
+static clv_code memory_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
+                            clv_err *err) {
+  clv_gpu *g = b->own;
+  return bytes ? g->vendor->copy(g->stream, dst, src, bytes, err) : CLV_OK;
+}
+
+static clv_code memory_fill(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err) {
+  clv_gpu *g = b->own;
+  return bytes ? g->vendor->fill(g->stream, dst, byte, bytes, err) : CLV_OK;
+}
+
+static clv_code memory_room(const clv_backend *b, size_t *ret_free, size_t *ret_total,
+                            clv_err *err) {
+  clv_gpu *g = b->own;
+  return g->vendor->memory(g->device, ret_free, ret_total, err);
+}
+
+static const clv_backend_memory memory = {
+    .take = memory_take,
+    .give = memory_give,
+    .put = clv_gpu_put,
+    .get = clv_gpu_get,
+    .copy = memory_copy,
+    .fill = memory_fill,
+    .finish = clv_gpu_finish,
+    .room = memory_room,
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static void cuda_set_threads(int n) { (void)n; }
+static uint64_t cuda_reorder_count(void) { return 0; }
+static const char *cuda_isa(const clv_backend *b) { return ((const clv_gpu *)b->own)->isa; }
+static const char *cuda_libraries(const clv_backend *b) {
+  return ((const clv_gpu *)b->own)->info.libraries;
+}
+
+static void name_backend(clv_gpu *g) {
+  snprintf(g->name, sizeof g->name, "cuda:%d", g->device);
+  snprintf(g->isa, sizeof g->isa, "sm_%d", g->info.capability);
+  g->backend = (clv_backend){.abi = CLV_KERNELS_ABI,
+                             .size = sizeof(clv_backend),
+                             .name = g->vendor->name,
+                             .device = g->name,
+                             .own = g,
+                             .memory = &memory,
+                             .prepare = cuda_prepare,
+                             .has = cuda_has,
+                             .reorder = cuda_reorder,
+                             .add = cuda_add,
+                             .sum_squares = cuda_sum_squares,
+                             .step = cuda_step,
+                             .set_threads = cuda_set_threads,
+                             .isa = cuda_isa,
+                             .libraries = cuda_libraries,
+                             .reorder_count = cuda_reorder_count};
+}
+
+static clv_code open_memory(clv_gpu *g, clv_err *err) {
+  const cuda_sums sums = gpu_sums_of(1, 1, SIZE_MAX / 2);
+  void *p;
+  CLV_TRY(clv_gpu_open_slots(g, err));
+  CLV_TRY(memory_take(&g->backend, sizeof *g->fault, &p, err));
+  g->fault = p;
+  CLV_TRY(memory_take(&g->backend, GPU_SUMS * sizeof(double) + gpu_parts_bytes(&sums), &p, err));
+  g->sums = p;
+  return CLV_OK;
+}
+
+void clv_cuda_close(clv_backend *b) {
+  clv_gpu *g = b ? b->own : NULL;
+  if (!g) return;
+  if (g->stream) {
+    memory_give(b, g->fault);
+    memory_give(b, g->sums);
+    g->vendor->stream_free(g->stream);
+  }
+  clv_gpu_close_slots(g);
+  free(g);
+}
+
+clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, clv_err *err) {
+  clv_gpu *g;
+  if (vendor->abi != CLV_VENDOR_ABI || vendor->size < sizeof(clv_vendor))
+    return clv_fail(err, CLV_PRECONDITION, "the table of CUDA's functions is of version %u, not %d",
+                    vendor->abi, CLV_VENDOR_ABI);
+  CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
+  g->vendor = vendor;
+  g->device = device;
+  clv_code code = vendor->describe(device, &g->info, err);
+  name_backend(g);
+  if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);
+  if (code == CLV_OK) code = open_memory(g, err);
+  if (code != CLV_OK)
+    clv_cuda_close(&g->backend);
+  else
+    *ret = &g->backend;
+  return code;
+}

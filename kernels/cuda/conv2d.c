@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Convolutions: cuDNN's where it has one. Else what the windows see is written out, some samples at
+ * a time (at most COLUMN_BYTES, or one), and multiplied: W [K, C taps] by columns [C taps, OH OW],
+ * for each group. Which of the two it is depends on the library and the shapes alone.
+ */
+#include "kernels/cuda/conv_int.h"
+
+enum { COLUMN_BYTES = 64 << 20 };
+
+typedef struct conv2d_site {
+  clv_window s;
+  int64_t groups, c, k;   /* channels in and out of one group */
+  int64_t taps, image;    /* of a window; of an output */
+  int64_t samples, parts; /* at a time, and how many times */
+  size_t column_bytes;
+} conv2d_site;
+
+static conv2d_site conv_of(const cuda_kernel *k) {
+  conv2d_site v = {.s = clv_window_of(&k->r.d), .groups = k->r.d.attrs.groups};
+  v.c = v.s.c / v.groups;
+  v.k = v.s.k / v.groups;
+  v.taps = v.s.kernel[0] * v.s.kernel[1];
+  v.image = v.s.oh * v.s.ow;
+  int64_t bytes = v.c * v.taps * v.image * (int64_t)sizeof(float);
+  v.samples = CLV_MAX(CLV_MIN(bytes ? COLUMN_BYTES / bytes : 1, v.s.n), 1);
+  while (v.s.n % v.samples) v.samples--;
+  v.parts = v.s.n / v.samples;
+  v.column_bytes = (size_t)(bytes * v.samples);
+  return v;
+}
+
+/* ---- written out ----------------------------------------------------------------------------- */
+
+static cuda_columns columns_of(const conv2d_site *v) {
+  return (cuda_columns){.window = v->s,
+                        .samples = (size_t)v->samples,
+                        .channels = (size_t)v->c,
+                        .stride = (size_t)(v->s.c * v->s.h * v->s.w)};
+}
+
+/* Where samples `part` of group `group` begin. */
+static size_t input_at(const conv2d_site *v, int64_t part, int64_t group) {
+  return (size_t)((part * v->samples * v->s.c + group * v->c) * v->s.h * v->s.w);
+}
+static size_t output_at(const conv2d_site *v, int64_t part, int64_t group) {
+  return (size_t)((part * v->samples * v->s.k + group * v->k) * v->image);
+}
+static size_t weights_at(const conv2d_site *v, int64_t group) {
+  return (size_t)(group * v->k * v->c * v->taps);
+}
+
+static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
+                                const conv2d_site *v, clv_err *err) {
+  cuda_columns c = columns_of(v);
+  float *columns = gpu_scratch(k, a);
+  for (int64_t i = 0; i < v->parts * v->groups; i++) {
+    int64_t part = i / v->groups, group = i % v->groups;
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)a->in[0] + input_at(v, part, group),
+                               columns, err));
+    cuda_factors f = {.a = columns,
+                      .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
+                      .d = (float *)a->out + output_at(v, part, group)};
+    CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
+                              clv_err *err) {
+  cuda_columns c = columns_of(v);
+  float *columns = gpu_scratch(k, a);
+  for (int64_t i = 0; i < v->parts * v->groups; i++) {
+    int64_t part = i / v->groups, group = i % v->groups;
+    cuda_factors f = {.a = (const float *)a->dout + output_at(v, part, group),
+                      .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
+                      .d = columns};
+    CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
+    CLV_TRY(clv_gpu_from_columns(k->gpu, &c, columns, (float *)a->din[0] + input_at(v, part, group),
+                                 err));
+  }
+  return CLV_OK;
+}
+
+/* Samples are added one after the other, so that the sum has one order. */
+static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
+                               clv_err *err) {
+  cuda_columns c = columns_of(v);
+  float *columns = gpu_scratch(k, a);
+  for (int64_t i = 0; i < v->parts * v->groups; i++) {
+    int64_t part = i / v->groups, group = i % v->groups;
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)a->in[0] + input_at(v, part, group),
+                               columns, err));
+    for (int64_t n = 0; n < v->samples; n++) {
+      cuda_factors f = {
+          .a = columns + n * v->c * v->taps * v->image,
+          .b = (const float *)a->dout + output_at(v, part, group) + n * v->s.k * v->image,
+          .beta = part || n || a->accumulate ? 1 : 0,
+          .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_at(v, group)};
+      CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
+    }
+  }
+  return CLV_OK;
+}
+
+static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
+                             clv_err *err) {
+  int64_t wide = v->c * v->taps, in = wide * v->image, out = v->s.k * v->image;
+  const clv_cuda_matmul_desc products[] = {
+      [CLV_CUDA_FORWARD] = {.m = v->image,
+                            .n = v->k,
+                            .k = wide,
+                            .lda = v->image,
+                            .ldb = wide,
+                            .ldd = v->image,
+                            .batch = v->samples,
+                            .stride_a = in,
+                            .stride_d = out},
+      [CLV_CUDA_GRAD_INPUT] = {.b_t = true,
+                               .m = v->image,
+                               .n = wide,
+                               .k = v->k,
+                               .lda = v->image,
+                               .ldb = wide,
+                               .ldd = v->image,
+                               .batch = v->samples,
+                               .stride_a = out,
+                               .stride_d = in},
+      [CLV_CUDA_GRAD_WEIGHT] = {.a_t = true,
+                                .m = wide,
+                                .n = v->k,
+                                .k = v->image,
+                                .lda = v->image,
+                                .ldb = v->image,
+                                .ldd = wide,
+                                .batch = 1},
+  };
+  return clv_gpu_product(k, (int)pass, &products[pass], err);
+}
+
+/* ---- the op ---------------------------------------------------------------------------------- */
+
+static clv_code run(const cuda_kernel *k, clv_cuda_pass pass, const float *x, const float *w,
+                    const float *y, bool accumulate, const clv_kernel_args *a, clv_err *err) {
+  /* The table says which of the three a pass writes. */
+  return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], (float *)(uintptr_t)x,
+                              (float *)(uintptr_t)w, (float *)(uintptr_t)y, accumulate ? 1 : 0,
+                              a->scratch, err);
+}
+
+static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  conv2d_site v = conv_of(k);
+  const float *w = a->param[CLV_SLOT_WEIGHT];
+  CLV_TRY(k->conv[CLV_CUDA_FORWARD] ? run(k, CLV_CUDA_FORWARD, a->in[0], w, a->out, false, a, err)
+                                    : forward_columns(k, a, &v, err));
+  if (!k->r.d.attrs.bias) return CLV_OK;
+  return clv_gpu_add_bias(k->gpu, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n, (size_t)v.s.k,
+                          (size_t)v.image, err);
+}
+
+static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  conv2d_site v = conv_of(k);
+  if (!k->conv[CLV_CUDA_GRAD_INPUT]) return input_columns(k, a, &v, err);
+  return run(k, CLV_CUDA_GRAD_INPUT, a->din[0], a->param[CLV_SLOT_WEIGHT], a->dout, false, a, err);
+}
+
+static cuda_sums bias_sums(const conv2d_site *v) {
+  return gpu_sums_of((size_t)v->s.n, (size_t)v->s.k, (size_t)v->image);
+}
+
+static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  conv2d_site v = conv_of(k);
+  cuda_sums sums = bias_sums(&v);
+  CLV_TRY(k->conv[CLV_CUDA_GRAD_WEIGHT]
+              ? run(k, CLV_CUDA_GRAD_WEIGHT, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->dout,
+                    a->accumulate, a, err)
+              : weight_columns(k, a, &v, err));
+  if (!k->r.d.attrs.bias) return CLV_OK;
+  return clv_gpu_channel_sums(k->gpu, &sums, a->dout, gpu_scratch(k, a), a->dparam[CLV_SLOT_BIAS],
+                              a->accumulate, err);
+}
+
+static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
+                          size_t *ret_columns, clv_err *err) {
+  clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups};
+  size_t workspace = 0;
+  clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
+  k->workspace = CLV_MAX(k->workspace, workspace);
+  if (code != CLV_UNIMPLEMENTED) return code;
+  *ret_columns = v->column_bytes;
+  return open_columns(k, v, pass, err);
+}
+
+static clv_code conv_open(cuda_kernel *k, clv_err *err) {
+  conv2d_site v = conv_of(k);
+  cuda_sums sums = bias_sums(&v);
+  const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
+  size_t columns = 0;
+  for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
+    if (wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
+  k->workspace = clv_align_up(k->workspace, 256);
+  k->r.base.scratch_bytes =
+      k->workspace + CLV_MAX(columns, k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
+  k->r.base.impl = columns ? "columns" : "cuDNN";
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(conv2d) = {.forward = conv_forward,
+                       .backward_input = conv_backward_input,
+                       .backward_weight = conv_backward_weight,
+                       .open = conv_open};

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An LSTM as products of all steps at once where there are any, and one product and a cell for each
+ * step. Of each layer gates, cells and hidden values are kept, one behind the other.
+ *
+ * Row-major x [n, t, f] is column-major [f, n t], and step `at` of it [f, n] with t f between
+ * columns.
+ */
+#include "kernels/cuda/lstm_int.h"
+
+/* Each of the first and of the later layers; the rest is the same for all. */
+enum { INPUT = 0, GRAD_INPUT = 2, GRAD_WEIGHT = 4, STEP = 6, STEP_BACK, GRAD_STEP_WEIGHT };
+
+typedef struct lstm_size {
+  size_t n, t, f, h;
+  int layers, slots; /* slots of one layer: 4 with biases, else 2 */
+} lstm_size;
+
+static lstm_size lstm_of(const cuda_kernel *k) {
+  const int64_t *dim = k->r.d.in[0].dim;
+  return (lstm_size){.n = (size_t)dim[0],
+                     .t = (size_t)dim[1],
+                     .f = (size_t)dim[2],
+                     .h = (size_t)k->r.d.attrs.out,
+                     .layers = (int)k->r.d.attrs.layers,
+                     .slots = k->r.d.attrs.bias ? 4 : 2};
+}
+
+static size_t values_of(const lstm_size *s) { return s->n * s->t * s->h; }
+
+static cuda_lstm layer_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                          int layer) {
+  size_t n = values_of(s);
+  float *rows = k->r.learns ? a->saved : gpu_scratch(k, a);
+  rows += (size_t)layer * 6 * n;
+  return (cuda_lstm){
+      .n = s->n, .t = s->t, .h = s->h, .gates = rows, .cell = rows + 4 * n, .hidden = rows + 5 * n};
+}
+
+static const float *param_of(const lstm_size *s, const clv_kernel_args *a, int layer, int slot) {
+  return slot < s->slots ? a->param[layer * s->slots + slot] : NULL;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static clv_code forward_layer(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                              int layer, const float *x, clv_err *err) {
+  cuda_lstm l = layer_of(k, s, a, layer);
+  cuda_factors all = {.a = param_of(s, a, layer, 0), .b = x, .d = l.gates};
+  CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &all, a, err));
+  for (size_t at = 0; at < s->t; at++) {
+    cuda_factors f = {.a = param_of(s, a, layer, 1),
+                      .b = l.hidden + (at - (at > 0)) * s->h,
+                      .beta = 1,
+                      .d = l.gates + at * 4 * s->h};
+    if (at) CLV_TRY(clv_gpu_multiply(k, STEP, &f, a, err));
+    CLV_TRY(
+        clv_gpu_lstm_cell(k->gpu, &l, at, param_of(s, a, layer, 2), param_of(s, a, layer, 3), err));
+  }
+  return CLV_OK;
+}
+
+static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  lstm_size s = lstm_of(k);
+  const float *x = a->in[0];
+  for (int layer = 0; layer < s.layers; layer++) {
+    CLV_TRY(forward_layer(k, &s, a, layer, x, err));
+    x = layer_of(k, &s, a, layer).hidden;
+  }
+  return k->gpu->vendor->copy(k->gpu->stream, a->out, x, k->r.n_out * sizeof(float), err);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* What of scratch a backward uses. */
+typedef struct lstm_room {
+  float *dgates, *dx, *before, *dh, *dc;
+  void *parts;
+} lstm_room;
+
+static lstm_room room_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a) {
+  float *at = gpu_scratch(k, a);
+  size_t n = values_of(s);
+  return (lstm_room){.parts = at + 6 * n + 2 * s->n * s->h,
+                     .dgates = at,
+                     .dx = at + 4 * n,
+                     .before = at + 5 * n,
+                     .dh = at + 6 * n,
+                     .dc = at + 6 * n + s->n * s->h};
+}
+
+static clv_code steps_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                           int layer, const float *outside, const lstm_room *r, clv_err *err) {
+  cuda_lstm l = layer_of(k, s, a, layer);
+  for (size_t at = s->t; at-- > 0;) {
+    cuda_factors f = {
+        .a = param_of(s, a, layer, 1), .b = r->dgates + (at + 1) * 4 * s->h, .d = r->dh};
+    if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
+    CLV_TRY(clv_gpu_lstm_cell_back(k->gpu, &l, at, outside, r->dh, r->dc, r->dgates, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                             int layer, const float *x, const lstm_room *r, clv_err *err) {
+  cuda_lstm l = layer_of(k, s, a, layer);
+  void *const *d = &a->dparam[layer * s->slots];
+  float beta = a->accumulate ? 1 : 0;
+  cuda_factors in = {.a = x, .b = r->dgates, .beta = beta, .d = d[0]};
+  cuda_factors step = {.a = r->before, .b = r->dgates, .beta = beta, .d = d[1]};
+  cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
+  CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &in, a, err));
+  CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
+  CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
+  for (int slot = 2; slot < s->slots; slot++)
+    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, r->dgates, r->parts, d[slot], a->accumulate, err));
+  return CLV_OK;
+}
+
+static clv_code input_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                           int layer, const lstm_room *r, clv_err *err) {
+  cuda_factors f = {.a = param_of(s, a, layer, 0), .b = r->dgates, .d = layer ? r->dx : a->din[0]};
+  return clv_gpu_multiply(k, GRAD_INPUT + (layer > 0), &f, a, err);
+}
+
+static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  lstm_size s = lstm_of(k);
+  lstm_room r = room_of(k, &s, a);
+  for (int layer = s.layers - 1; layer >= 0; layer--) {
+    const float *x = layer ? layer_of(k, &s, a, layer - 1).hidden : a->in[0];
+    const float *outside = layer == s.layers - 1 ? a->dout : r.dx;
+    CLV_TRY(steps_back(k, &s, a, layer, outside, &r, err));
+    if (k->r.d.need_dw) CLV_TRY(weights_back(k, &s, a, layer, x, &r, err));
+    if (layer || a->din[0]) CLV_TRY(input_back(k, &s, a, layer, &r, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------- */
+
+/* The products over all steps of a layer with `in` values in. */
+static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64_t in,
+                           clv_err *err) {
+  int64_t rows = (int64_t)(s->n * s->t), wide = (int64_t)(4 * s->h);
+  const clv_cuda_matmul_desc forward = {
+      .a_t = true, .m = wide, .n = rows, .k = in, .lda = in, .ldb = in, .ldd = wide, .batch = 1};
+  const clv_cuda_matmul_desc input = {
+      .m = in, .n = rows, .k = wide, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
+  const clv_cuda_matmul_desc weight = {
+      .b_t = true, .m = in, .n = wide, .k = rows, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
+  CLV_TRY(clv_gpu_product(k, INPUT + later, &forward, err));
+  if (!k->r.learns) return CLV_OK;
+  CLV_TRY(clv_gpu_product(k, GRAD_INPUT + later, &input, err));
+  return k->r.d.need_dw ? clv_gpu_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
+}
+
+/* Those of one step, and of the weights between steps. */
+static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
+  int64_t n = (int64_t)s->n, h = (int64_t)s->h, far = (int64_t)s->t;
+  const clv_cuda_matmul_desc step = {.a_t = true,
+                                     .m = 4 * h,
+                                     .n = n,
+                                     .k = h,
+                                     .lda = h,
+                                     .ldb = far * h,
+                                     .ldd = far * 4 * h,
+                                     .batch = 1};
+  const clv_cuda_matmul_desc back = {
+      .m = h, .n = n, .k = 4 * h, .lda = h, .ldb = far * 4 * h, .ldd = h, .batch = 1};
+  const clv_cuda_matmul_desc weight = {
+      .b_t = true, .m = h, .n = 4 * h, .k = n * far, .lda = h, .ldb = 4 * h, .ldd = h, .batch = 1};
+  CLV_TRY(clv_gpu_product(k, STEP, &step, err));
+  if (!k->r.learns) return CLV_OK;
+  CLV_TRY(clv_gpu_product(k, STEP_BACK, &back, err));
+  return k->r.d.need_dw ? clv_gpu_product(k, GRAD_STEP_WEIGHT, &weight, err) : CLV_OK;
+}
+
+static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
+  lstm_size s = lstm_of(k);
+  cuda_sums sums = gpu_sums_of(s.n * s.t, 4 * s.h, 1);
+  size_t rows = (size_t)s.layers * 6 * values_of(&s) * sizeof(float);
+  size_t room = (6 * values_of(&s) + 2 * s.n * s.h) * sizeof(float) + gpu_parts_bytes(&sums);
+  CLV_TRY(open_layer(k, &s, false, (int64_t)s.f, err));
+  if (s.layers > 1) CLV_TRY(open_layer(k, &s, true, (int64_t)s.h, err));
+  CLV_TRY(open_steps(k, &s, err));
+  k->r.base.saved_bytes = k->r.learns ? rows : 0;
+  k->r.base.scratch_bytes = k->workspace + (k->r.learns ? room : rows);
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(lstm) = {.forward = lstm_forward, .backward_input = lstm_backward, .open = lstm_open};

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/lstm_int.h"
+
+enum gate { GATE_I, GATE_F, GATE_G, GATE_O };
+
+static __device__ inline double squash(double x) { return 1 / (1 + exp(-x)); }
+
+static __global__ void cell(cuda_lstm l, size_t at, const float *bias_in, const float *bias_h) {
+  GPU_FOR(p, l.n * l.h) {
+    size_t j = p % l.h, row = p / l.h * l.t + at;
+    float *gates = l.gates + row * 4 * l.h;
+    double v[4];
+    for (size_t q = 0; q < 4; q++) {
+      v[q] = static_cast<double>(gates[q * l.h + j]);
+      if (bias_in)
+        v[q] +=
+            static_cast<double>(bias_in[q * l.h + j]) + static_cast<double>(bias_h[q * l.h + j]);
+      v[q] = static_cast<double>(static_cast<float>(q == GATE_G ? tanh(v[q]) : squash(v[q])));
+      gates[q * l.h + j] = static_cast<float>(v[q]);
+    }
+    double before = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
+    double c = v[GATE_F] * before + v[GATE_I] * v[GATE_G];
+    l.cell[row * l.h + j] = static_cast<float>(c);
+    l.hidden[row * l.h + j] = static_cast<float>(v[GATE_O] * tanh(c));
+  }
+}
+
+clv_code clv_gpu_lstm_cell(clv_gpu *g, const cuda_lstm *l, size_t at, const float *bias_in,
+                           const float *bias_h, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell, *l, at, bias_in, bias_h);
+}
+
+static __global__ void cell_back(cuda_lstm l, size_t at, const float *outside, const float *dhs,
+                                 float *dcs, float *dgates) {
+  GPU_FOR(p, l.n * l.h) {
+    size_t j = p % l.h, row = p / l.h * l.t + at;
+    const float *gates = l.gates + row * 4 * l.h;
+    float *d = dgates + row * 4 * l.h;
+    bool last = at + 1 == l.t;
+    double dh = static_cast<double>(outside[row * l.h + j]);
+    if (!last) dh += static_cast<double>(dhs[p]);
+    double i = static_cast<double>(gates[GATE_I * l.h + j]);
+    double f = static_cast<double>(gates[GATE_F * l.h + j]);
+    double c = static_cast<double>(gates[GATE_G * l.h + j]);
+    double o = static_cast<double>(gates[GATE_O * l.h + j]);
+    double squashed = tanh(static_cast<double>(l.cell[row * l.h + j]));
+    double before = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
+    double dc = (last ? 0 : static_cast<double>(dcs[p])) + dh * o * (1 - squashed * squashed);
+    d[GATE_I * l.h + j] = static_cast<float>(dc * c * i * (1 - i));
+    d[GATE_F * l.h + j] = static_cast<float>(dc * before * f * (1 - f));
+    d[GATE_G * l.h + j] = static_cast<float>(dc * i * (1 - c * c));
+    d[GATE_O * l.h + j] = static_cast<float>(dh * squashed * o * (1 - o));
+    dcs[p] = static_cast<float>(dc * f);
+  }
+}
+
+clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside,
+                                const float *dh, float *dc, float *dgates, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell_back, *l, at, outside, dh, dc,
+                    dgates);
+}
+
+static __global__ void shift(cuda_lstm l, float *to) {
+  GPU_FOR(i, l.n * l.t * l.h) to[i] = i / l.h % l.t ? l.hidden[i - l.h] : 0;
+}
+
+clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(l->n * l->t * l->h), GPU_BLOCK, err, shift, *l, to);
+}

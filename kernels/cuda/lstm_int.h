@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lstm_int: launchers of the cells of an LSTM. Gates are i, f, g, o.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_LSTM_INT_H
+#define CLEAVE_KERNELS_CUDA_LSTM_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* gates [n, t, 4 h], cell and hidden [n, t, h], of one layer. */
+typedef struct cuda_lstm {
+  size_t n, t, h;
+  float *gates, *cell, *hidden;
+} cuda_lstm;
+
+/* Step `at`: gates hold W x + U h, and get the biases (each NULL or both) and their functions; cell
+ * and hidden of the step are written. */
+clv_code clv_gpu_lstm_cell(clv_gpu *g, const cuda_lstm *l, size_t at, const float *bias_in,
+                           const float *bias_h, clv_err *err) CLV_USE_RESULT;
+/* dgates of step `at`, from outside [n, t, h], from dh [n, h] which came through the step behind
+ * it, and from dc [n, h], which is updated; dh and dc are not read at the last step. */
+clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside,
+                                const float *dh, float *dc, float *dgates,
+                                clv_err *err) CLV_USE_RESULT;
+/* to[n, t] = from[n, t - 1], and 0 for t = 0. */
+clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/moves_int.h"
+
+/* ---- concat ---------------------------------------------------------------------------------- */
+
+static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_axis all = clv_axis_around(&k->r.d.attrs, &k->r.d.out);
+  size_t at = 0, stride = all.extent * all.inner;
+  for (int i = 0; i < k->r.d.n_in; i++) {
+    size_t run = clv_axis_around(&k->r.d.attrs, &k->r.d.in[i]).extent * all.inner;
+    CLV_TRY(clv_gpu_move(k->gpu, a->in[i], run, (float *)a->out + at, stride, all.outer, run, err));
+    at += run;
+  }
+  return CLV_OK;
+}
+
+static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_axis all = clv_axis_around(&k->r.d.attrs, &k->r.d.out);
+  size_t at = 0, stride = all.extent * all.inner;
+  for (int i = 0; i < k->r.d.n_in; i++) {
+    size_t run = clv_axis_around(&k->r.d.attrs, &k->r.d.in[i]).extent * all.inner;
+    if (a->din[i])
+      CLV_TRY(clv_gpu_move(k->gpu, (const float *)a->dout + at, stride, a->din[i], run, all.outer,
+                           run, err));
+    at += run;
+  }
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(concat) = {.forward = concat_forward, .backward_input = concat_backward};
+
+/* ---- slice ----------------------------------------------------------------------------------- */
+
+/* Where in each run of in[0] the slice begins, in values. */
+static size_t slice_at(const cuda_kernel *k, const clv_axis *s, size_t *ret_run) {
+  int64_t stop, start = clv_slice_start(&k->r.d.attrs, (int64_t)s->extent, &stop);
+  *ret_run = (size_t)(stop - start) * s->inner;
+  return (size_t)start * s->inner;
+}
+
+static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
+  size_t run, at = slice_at(k, &s, &run);
+  return clv_gpu_move(k->gpu, (const float *)a->in[0] + at, s.extent * s.inner, a->out, run,
+                      s.outer, run, err);
+}
+
+static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
+  size_t run, at = slice_at(k, &s, &run);
+  CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, a->din[0], 0, k->r.n_in * sizeof(float), err));
+  return clv_gpu_move(k->gpu, a->dout, run, (float *)a->din[0] + at, s.extent * s.inner, s.outer,
+                      run, err);
+}
+
+CLV_CUDA_OP(slice) = {.forward = slice_forward, .backward_input = slice_backward};
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+static cuda_lookup lookup_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  int64_t samples = k->r.d.in[0].dim[0];
+  return (cuda_lookup){.n = k->r.n_in,
+                       .out = (size_t)k->r.d.attrs.out,
+                       .rows = k->r.d.attrs.rows,
+                       .per_sample = samples ? (int64_t)k->r.n_in / samples : 1,
+                       .layer = a->key.layer};
+}
+
+static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_lookup l = lookup_of(k, a);
+  return clv_gpu_lookup(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
+}
+
+static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_lookup l = lookup_of(k, a);
+  return clv_gpu_lookup_back(k->gpu, &l, a->in[0], a->dout, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
+                             a->accumulate, err);
+}
+
+static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
+  if (k->r.n_in > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u",
+                    k->r.n_in, UINT32_MAX);
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_keys(k->r.n_in) * sizeof(uint64_t) : 0;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(embedding) = {.forward = embedding_forward,
+                          .backward_weight = embedding_backward_weight,
+                          .open = embedding_open};

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * moves_int: launchers of ops that only move values, and of embedding.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_MOVES_INT_H
+#define CLEAVE_KERNELS_CUDA_MOVES_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* dst[o][i] = src[o][i] for `outer` runs of `run` values, which begin to_stride and from_stride
+ * apart. */
+clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *dst,
+                      size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
+
+/* n row numbers, of a table [rows, out]. */
+typedef struct cuda_lookup {
+  size_t n, out;
+  int64_t rows;
+  int64_t per_sample;
+  uint32_t layer;
+} cuda_lookup;
+
+/* y[i] = table[row[i]]; a number outside 0..rows-1 is refused. */
+clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *table,
+                        float *y, clv_err *err) CLV_USE_RESULT;
+
+/* keys: gpu_keys(n) of them. They are sorted, and the gradients of each row added in the order of
+ * their places; other rows become zero unless `accumulate`. */
+static inline size_t gpu_keys(size_t n) {
+  size_t keys = 1;
+  while (keys < n) keys *= 2;
+  return keys;
+}
+clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *dy,
+                             uint64_t *keys, float *dtable, bool accumulate,
+                             clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What goes in and out passes page-locked slots of the host: a copy from other memory would wait.
+ * Slots are used in turn; one is written again when the copy before has left it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/gpu_int.h"
+
+clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
+  for (int i = 0; i < GPU_SLOTS; i++) {
+    CLV_TRY(g->vendor->host_take(GPU_SLOT_BYTES, &g->slots[i].host, err));
+    CLV_TRY(g->vendor->event_new(g->device, false, &g->slots[i].free, err));
+  }
+  return CLV_OK;
+}
+
+void clv_gpu_close_slots(clv_gpu *g) {
+  for (int i = 0; i < GPU_SLOTS; i++) {
+    if (g->slots[i].free) g->vendor->event_free(g->slots[i].free);
+    if (g->slots[i].host) g->vendor->host_give(g->slots[i].host);
+  }
+}
+
+static clv_code next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
+  *ret = &g->slots[g->next_slot];
+  g->next_slot = (g->next_slot + 1) % GPU_SLOTS;
+  return g->vendor->event_finish((*ret)->free, err);
+}
+
+clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                     clv_err *err) {
+  clv_gpu *g = b->own;
+  for (size_t at = 0; at < bytes; at += GPU_SLOT_BYTES) {
+    size_t n = CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
+    cuda_slot *slot;
+    CLV_TRY(next_slot(g, &slot, err));
+    memcpy(slot->host, (const char *)host + at, n);
+    CLV_TRY(g->vendor->put(g->stream, (char *)dst + at, slot->host, n, err));
+    CLV_TRY(g->vendor->event_record(slot->free, g->stream, err));
+  }
+  return CLV_OK;
+}
+
+/* The piece at `from` has arrived in its slot. */
+static clv_code take_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
+  CLV_TRY(g->vendor->event_finish(slot->free, err));
+  memcpy(host, slot->host, bytes);
+  return CLV_OK;
+}
+
+static size_t piece_of(size_t bytes, size_t at) {
+  return CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
+}
+
+/* While one piece is copied out of its slot, the next ones are on their way. */
+clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
+                     clv_err *err) {
+  clv_gpu *g = b->own;
+  cuda_slot *slots[GPU_SLOTS];
+  size_t asked = 0, taken = 0;
+  for (int i = 0; taken < bytes;) {
+    if (asked < bytes && asked - taken < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
+      size_t n = piece_of(bytes, asked);
+      cuda_slot **slot = &slots[asked / GPU_SLOT_BYTES % GPU_SLOTS];
+      CLV_TRY(next_slot(g, slot, err));
+      CLV_TRY(g->vendor->get(g->stream, (*slot)->host, (const char *)src + asked, n, err));
+      CLV_TRY(g->vendor->event_record((*slot)->free, g->stream, err));
+      asked += n;
+      continue;
+    }
+    size_t n = piece_of(bytes, taken);
+    CLV_TRY(take_piece(g, slots[i], (char *)host + taken, n, err));
+    i = (i + 1) % GPU_SLOTS;
+    taken += n;
+  }
+  return CLV_OK;
+}
+
+/* ---- what was refused ------------------------------------------------------------------------ */
+
+/* The texts of the ops that may refuse a value, as their rows' loops have them. */
+static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
+  clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld",
+           (unsigned long long)f->at, (long long)f->limit - 1);
+  return clv_err_element(err, "%.0f", f->value);
+}
+
+static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
+  unsigned long long per_sample = (unsigned long long)CLV_MAX(f->per_sample, 1);
+  clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
+           (unsigned long long)f->at / per_sample, (unsigned long long)f->at % per_sample,
+           (long long)f->limit - 1);
+  return clv_err_element(err, "%.0f", f->value);
+}
+
+static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
+  clv_fail(err, CLV_INVALID,
+           "bce: prediction %llu is outside 0..1; put a sigmoid before the loss or use "
+           "bce_with_logits",
+           (unsigned long long)f->at);
+  return clv_err_element(err, "%g", f->value);
+}
+
+static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
+  static const struct {
+    clv_op op;
+    clv_code (*refuse)(const clv_gpu_fault *f, clv_err *err);
+  } rows[] = {
+      {CLV_OP_CROSS_ENTROPY, refuse_label},
+      {CLV_OP_NLL, refuse_label},
+      {CLV_OP_EMBEDDING, refuse_row},
+      {CLV_OP_BCE, refuse_prediction},
+  };
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if ((int32_t)rows[i].op == f->op) return rows[i].refuse(f, err);
+  return clv_fail(err, CLV_INTERNAL, "op %d refused value %llu", (int)f->op,
+                  (unsigned long long)f->at);
+}
+
+static clv_code take_fault(clv_gpu *g, clv_gpu_fault *ret, clv_err *err) {
+  CLV_TRY(clv_gpu_get(&g->backend, ret, g->fault, sizeof *ret, err));
+  if (!ret->noted) return CLV_OK;
+  return g->vendor->fill(g->stream, g->fault, 0, sizeof *g->fault, err);
+}
+
+clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) {
+  clv_gpu *g = b->own;
+  clv_gpu_fault fault = {0};
+  *ret_layer = -1;
+  if (g->failed.code != CLV_OK) {
+    if (err) *err = g->failed;
+    clv_code code = g->failed.code;
+    g->failed = (clv_err){0};
+    return code;
+  }
+  CLV_TRY(take_fault(g, &fault, err));
+  if (!fault.noted) return CLV_OK;
+  *ret_layer = fault.layer;
+  return report_fault(&fault, err);
+}

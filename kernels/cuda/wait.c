@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For tests: the time passes on the host, while the device computes.
+ */
+#include <errno.h>
+#include <time.h>
+
+#include "kernels/cuda/wait_int.h"
+
+static void sleep_ms(int64_t ms) {
+  struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) {
+  }
+}
+
+static clv_code wait_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  sleep_ms(k->r.d.attrs.forward_ms);
+  return clv_gpu_times(k->gpu, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, k->r.n_in, err);
+}
+
+static clv_code wait_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  sleep_ms(k->r.d.attrs.input_ms);
+  return clv_gpu_times(k->gpu, a->dout, a->param[CLV_SLOT_WEIGHT], a->din[0], k->r.n_in, err);
+}
+
+static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  sleep_ms(k->r.d.attrs.weight_ms);
+  return clv_gpu_times_weight_back(k->gpu, a->in[0], a->dout, k->r.n_in, a->scratch,
+                                   a->dparam[CLV_SLOT_WEIGHT], a->accumulate, err);
+}
+
+static clv_code wait_open(cuda_kernel *k, clv_err *err) {
+  cuda_sums s = gpu_sums_of(1, 1, k->r.n_in);
+  (void)err;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(wait) = {.forward = wait_forward,
+                     .backward_input = wait_backward_input,
+                     .backward_weight = wait_backward_weight,
+                     .open = wait_open};

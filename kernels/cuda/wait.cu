@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * y = weight x with the weight in device memory.
+ */
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/wait_int.h"
+
+static __global__ void times(const float *x, const float *weight, float *y, size_t n) {
+  GPU_FOR(i, n) y[i] = x[i] * *weight;
+}
+
+clv_code clv_gpu_times(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
+                       clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, times, x, weight, y, n);
+}
+
+struct product_term {
+  const float *x, *dy;
+  __device__ cuda_pair operator()(size_t at, size_t) const {
+    return {static_cast<double>(x[at]) * static_cast<double>(dy[at]), 0};
+  }
+};
+
+static __global__ void put_weight(cuda_sums s, const cuda_pair *parts, float *dw, bool accumulate) {
+  gpu_put(dw, gpu_total(s, parts, 0).first, accumulate);
+}
+
+clv_code clv_gpu_times_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
+                                   void *parts, float *dw, bool accumulate, clv_err *err) {
+  cuda_sums s = gpu_sums_of(1, 1, n);
+  CLV_TRY(gpu_parts(g, &s, product_term{x, dy}, parts, err));
+  return gpu_launch(g, 1, 1, err, put_weight, s, static_cast<const cuda_pair *>(parts), dw,
+                    accumulate);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wait_int: launchers of the op that takes its time.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_WAIT_INT_H
+#define CLEAVE_KERNELS_CUDA_WAIT_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y = weight x; weight: one number of the device. */
+clv_code clv_gpu_times(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
+                       clv_err *err) CLV_USE_RESULT;
+/* parts: gpu_sums_of(1, 1, n). */
+clv_code clv_gpu_times_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
+                                   void *parts, float *dw, bool accumulate,
+                                   clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
