@@ -57,7 +57,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # What is missing, by name.
 CUDA_MISSES := $(if $(filter 0,$(CUDA)),CUDA,$(if $(NVCC),,nvcc) $(if $(shell command -v g++),,g++) \
                $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
-ifeq ($(strip $(CUDA_MISSES) $(if $(wildcard kernels/cuda/backend.c),,backend)),)
+ifeq ($(strip $(CUDA_MISSES)),)
 CUDA_LIBRARY := $(OUT)/libcleave_cuda.so
 else ifeq ($(CUDA),1)
 $(error CUDA=1, and there is no $(CUDA_MISSES))
@@ -179,6 +179,11 @@ $(GEN)/cpu_ops.def: FORCE
 	@mkdir -p $(@D); sed -n 's/^CLV_CPU_OP(\([a-z0-9_]*\),.*/CPU_OP(\1)/p' kernels/cpu/*.c > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
+# The same of the cuda backend.
+$(GEN)/cuda_ops.def: FORCE
+	@mkdir -p $(@D); sed -n 's/^CLV_CUDA_OP(\([a-z0-9_]*\)).*/CUDA_OP(\1)/p' kernels/cuda/*.c > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(OUT)/kernels/cuda/backend.o: $(GEN)/cuda_ops.def
 
 compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags

@@ -60,7 +60,7 @@ $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops ker
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
 # the backend for NVIDIA's devices, over a table of what it uses of NVIDIA's
-$(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps kernels/ref)
+$(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps kernels/ref, Random123)
 
 # the library of the GPU backend, found and opened at run time
 $(call layer, kernels/load, kernels)

@@ -18,22 +18,30 @@ typedef struct device_of {
   const char *json; /* NULL: it is here */
 } device_of;
 
+/* A plan, and how it was called last. */
+typedef struct conv_way {
+  cudnnBackendDescriptor_t plan; /* NULL: there is none */
+  cudnnBackendDescriptor_t pack; /* of these pointers: */
+  void *pointers[3], *lent;
+} conv_way;
+
+/* What is added to is told to cuDNN with the graph: that is a plan of its own, of gradients of
+ * weights alone. */
+enum { OVERWRITES, ADDS, WAYS };
+
 struct clv_cuda_conv {
   const nvidia_cudnn *lib;
-  int device;
-  cudnnBackendDescriptor_t plan;
-  cudnnBackendDescriptor_t pack; /* of the last call, with these pointers: */
-  void *pointers[3], *lent;
+  conv_way way[WAYS];
 };
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
 /* An engine as the heuristic names it. */
-typedef struct candidate {
+typedef struct engine_row {
   cudnnBackendDescriptor_t config;
   int64_t engine;
   bool fits;
-} candidate;
+} engine_row;
 
 /* What an engine must not be. TENSOR_CORE and DOWN_CONVERT_INPUTS round f32 factors to TF32. */
 static const cudnnBackendNumericalNote_t never[] = {
@@ -71,7 +79,7 @@ static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engi
          (tf32 || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
 }
 
-static clv_code look_at(const nvidia_cudnn *cudnn, candidate *c, bool tf32, clv_err *err) {
+static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool tf32, clv_err *err) {
   cudnnBackendDescriptor_t engine = NULL;
   int64_t n = 0;
   CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
@@ -101,15 +109,15 @@ static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
 }
 
 /* What one choice is made of; all of it is destroyed after. */
-typedef struct choice {
+typedef struct engine_choice {
   const nvidia_cudnn *cudnn;
   bool tf32;
   cudnnBackendDescriptor_t device, graph, heuristic;
-  candidate candidates[MOST_ENGINES];
+  engine_row candidates[MOST_ENGINES];
   int64_t n;
-} choice;
+} engine_choice;
 
-static clv_code set_up(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
+static clv_code set_up(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
   CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &c->heuristic, err));
   CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, part, 1,
@@ -121,7 +129,7 @@ static clv_code set_up(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
   return clv_nvidia_finish(c->cudnn, c->heuristic, err);
 }
 
-static void forget(choice *c) {
+static void forget(engine_choice *c) {
   for (int i = 0; i < MOST_ENGINES; i++)
     if (c->candidates[i].config) c->cudnn->cudnnBackendDestroyDescriptor(c->candidates[i].config);
   memset(c->candidates, 0, sizeof c->candidates);
@@ -130,7 +138,7 @@ static void forget(choice *c) {
   c->n = 0;
 }
 
-static clv_code ask(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
+static clv_code ask(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
   cudnnBackendDescriptor_t configs[MOST_ENGINES];
   forget(c);
   CLV_TRY(set_up(c, mode, err));
@@ -143,13 +151,13 @@ static clv_code ask(choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
       &c->n, configs);
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
-  for (int64_t i = 0; i < c->n; i++) CLV_TRY(look_at(c->cudnn, &c->candidates[i], c->tf32, err));
+  for (int64_t i = 0; i < c->n; i++) CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->tf32, err));
   return CLV_OK;
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static clv_code make_plan(const choice *c, cudnnBackendDescriptor_t config,
+static clv_code make_plan(const engine_choice *c, cudnnBackendDescriptor_t config,
                           cudnnBackendDescriptor_t *ret, int64_t *ret_workspace, clv_err *err) {
   const nvidia_cudnn *cudnn = c->cudnn;
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
@@ -166,8 +174,9 @@ static clv_code make_plan(const choice *c, cudnnBackendDescriptor_t config,
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 
-/* The first candidate that fits and can be planned. */
-static bool plan_first(const choice *c, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about) {
+/* The first engine_row that fits and can be planned. */
+static bool plan_first(const engine_choice *c, cudnnBackendDescriptor_t *ret,
+                       clv_nvidia_plan *about) {
   for (int64_t i = 0; i < c->n; i++) {
     clv_err err;
     int64_t workspace = 0;
@@ -183,11 +192,11 @@ static bool plan_first(const choice *c, cudnnBackendDescriptor_t *ret, clv_nvidi
   return false;
 }
 
-static clv_code choose(choice *c, device_of of, const clv_cuda_conv_desc *d,
+static clv_code choose(engine_choice *c, device_of of, const clv_cuda_conv_desc *d, float beta,
                        cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about, clv_err *err) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   CLV_TRY(device_properties(c->cudnn, of, &c->device, err));
-  CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, &c->graph, err));
+  CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, beta, &c->graph, err));
   for (size_t i = 0; i < CLV_COUNT(modes); i++)
     if (ask(c, modes[i], err) == CLV_OK && plan_first(c, ret, about)) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED,
@@ -196,86 +205,99 @@ static clv_code choose(choice *c, device_of of, const clv_cuda_conv_desc *d,
 }
 
 static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                         cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about, clv_err *err) {
-  CLV_AUTO(clv_freep) choice *c = NULL;
+                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                         clv_err *err) {
+  CLV_AUTO(clv_freep) engine_choice *c = NULL;
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
   c->tf32 = d->tf32;
-  clv_code code = choose(c, of, d, ret, about, err);
+  clv_code code = choose(c, of, d, beta, ret, about, err);
   forget(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
   if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
   return code;
 }
 
-clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d,
+clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) {
   const nvidia_cudnn *cudnn;
   cudnnBackendDescriptor_t plan;
   CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
-  CLV_TRY(plan_new(cudnn, (device_of){-1, device_json}, d, &plan, ret, err));
+  CLV_TRY(plan_new(cudnn, (device_of){-1, device_json}, d, beta, &plan, ret, err));
   cudnn->cudnnBackendDestroyDescriptor(plan);
   return CLV_OK;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------- */
 
+static clv_code plan_ways(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
+                          size_t *ret_workspace, clv_err *err) {
+  for (int way = 0; way < (d->pass == CLV_CUDA_GRAD_WEIGHT ? WAYS : ADDS); way++) {
+    clv_nvidia_plan about;
+    CLV_TRY(plan_new(c->lib, (device_of){device, NULL}, d, way == ADDS ? 1 : 0, &c->way[way].plan,
+                     &about, err));
+    *ret_workspace = CLV_MAX(*ret_workspace, about.workspace);
+  }
+  return CLV_OK;
+}
+
 clv_code clv_nvidia_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                              size_t *ret_workspace, clv_err *err) {
   const nvidia_cudnn *cudnn;
-  clv_nvidia_plan about;
-  cudnnBackendDescriptor_t plan;
+  clv_cuda_conv *c;
   clv_err why;
   if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
   CLV_TRY(clv_nvidia_use(device, err));
-  CLV_TRY(plan_new(cudnn, (device_of){device, NULL}, d, &plan, &about, err));
-  clv_cuda_conv *c;
-  clv_code code = clv_alloc(1, sizeof *c, &c, err);
-  if (code != CLV_OK) {
-    cudnn->cudnnBackendDestroyDescriptor(plan);
-    return code;
-  }
-  *c = (clv_cuda_conv){.lib = cudnn, .device = device, .plan = plan};
-  *ret = c;
-  *ret_workspace = about.workspace;
-  return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  c->lib = cudnn;
+  *ret_workspace = 0;
+  clv_code code = plan_ways(c, device, d, ret_workspace, err);
+  if (code != CLV_OK)
+    clv_nvidia_conv_free(c);
+  else
+    *ret = c;
+  return code;
 }
 
-static void unpack(clv_cuda_conv *c) {
-  if (c->pack) c->lib->cudnnBackendDestroyDescriptor(c->pack);
-  c->pack = NULL;
+static void unpack(const nvidia_cudnn *cudnn, conv_way *way) {
+  if (way->pack) cudnn->cudnnBackendDestroyDescriptor(way->pack);
+  way->pack = NULL;
 }
 
 void clv_nvidia_conv_free(clv_cuda_conv *c) {
   if (!c) return;
-  unpack(c);
-  c->lib->cudnnBackendDestroyDescriptor(c->plan);
+  for (int i = 0; i < WAYS; i++) {
+    unpack(c->lib, &c->way[i]);
+    if (c->way[i].plan) c->lib->cudnnBackendDestroyDescriptor(c->way[i].plan);
+  }
   free(c);
 }
 
-static clv_code pack_as(clv_cuda_conv *c, void *const pointers[3], void *lent, clv_err *err) {
+static clv_code pack_as(const nvidia_cudnn *cudnn, conv_way *way, void *const pointers[3],
+                        void *lent, clv_err *err) {
   static const int64_t ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
-  CLV_TRY(clv_nvidia_make(c->lib, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &c->pack, err));
-  CLV_TRY(clv_nvidia_set(c->lib, c->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
+  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &way->pack, err));
+  CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
                          ids, err));
-  CLV_TRY(clv_nvidia_set(c->lib, c->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+  CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
                          CUDNN_TYPE_VOID_PTR, 3, pointers, err));
-  CLV_TRY(clv_nvidia_set(c->lib, c->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                         &lent, err));
-  return clv_nvidia_finish(c->lib, c->pack, err);
+  CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
+                         1, &lent, err));
+  return clv_nvidia_finish(cudnn, way->pack, err);
 }
 
 /* The pointers of a call as cuDNN takes them. A plan mostly calls with the same ones again. */
-static clv_code pack_pointers(clv_cuda_conv *c, void *const pointers[3], void *lent, clv_err *err) {
-  if (c->pack && lent == c->lent && memcmp(pointers, c->pointers, sizeof c->pointers) == 0)
-    return CLV_OK;
-  unpack(c);
-  memcpy(c->pointers, pointers, sizeof c->pointers);
-  c->lent = lent;
-  clv_code code = pack_as(c, pointers, lent, err);
-  if (code != CLV_OK) unpack(c);
+static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_way *way, void *const pointers[3],
+                              void *lent, clv_err *err) {
+  bool same = memcmp(pointers, way->pointers, sizeof way->pointers) == 0 && lent == way->lent;
+  if (way->pack && same) return CLV_OK;
+  unpack(cudnn, way);
+  memcpy(way->pointers, pointers, sizeof way->pointers);
+  way->lent = lent;
+  clv_code code = pack_as(cudnn, way, pointers, lent, err);
+  if (code != CLV_OK) unpack(cudnn, way);
   return code;
 }
 
@@ -291,15 +313,17 @@ static clv_code find_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_e
 }
 
 clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
-                         void *workspace, clv_err *err) {
+                         float beta, void *workspace, clv_err *err) {
   void *const pointers[3] = {x, w, y};
+  conv_way *way = &c->way[beta > 0 ? ADDS : OVERWRITES];
+  if (!way->plan) return clv_fail(err, CLV_INVALID, "this pass of a convolution cannot add");
   if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % CONV_ALIGNMENT)
     return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
                     CONV_ALIGNMENT);
   CLV_TRY(clv_nvidia_use(s->device, err));
   CLV_TRY(find_handle(s, c->lib, err));
-  CLV_TRY(pack_pointers(c, pointers, workspace, err));
-  cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, c->plan, c->pack);
+  CLV_TRY(pack_pointers(c->lib, way, pointers, workspace, err));
+  cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, way->plan, way->pack);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
   return clv_nvidia_dnn_fail(c->lib, "cudnnBackendExecute", answer, err);
 }

@@ -124,7 +124,7 @@ static const pass_names passes[] = {
 
 enum { PART_X, PART_W, PART_Y, PART_WINDOW, PART_OPERATION, PARTS };
 
-static clv_code make_operation(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+static clv_code make_operation(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *part, clv_err *err) {
   static const float alpha = 1;
   const pass_names *p = &passes[d->pass];
@@ -132,12 +132,12 @@ static clv_code make_operation(const nvidia_cudnn *cudnn, const clv_cuda_conv_de
   const attribute rows[] = {
       {p->x, type, 1, &part[PART_X]},          {p->w, type, 1, &part[PART_W]},
       {p->y, type, 1, &part[PART_Y]},          {p->window, type, 1, &part[PART_WINDOW]},
-      {p->alpha, CUDNN_TYPE_FLOAT, 1, &alpha}, {p->beta, CUDNN_TYPE_FLOAT, 1, &d->beta},
+      {p->alpha, CUDNN_TYPE_FLOAT, 1, &alpha}, {p->beta, CUDNN_TYPE_FLOAT, 1, &beta},
   };
   return make_with(cudnn, p->operation, rows, CLV_COUNT(rows), &part[PART_OPERATION], err);
 }
 
-static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                            cudnnBackendDescriptor_t *part, clv_err *err) {
   const clv_window *w = &d->window;
   const int64_t x[4] = {w->n, w->c, w->h, w->w}, y[4] = {w->n, w->k, w->oh, w->ow};
@@ -146,15 +146,15 @@ static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *
   CLV_TRY(make_tensor(cudnn, GRAPH_W, kernel, &part[PART_W], err));
   CLV_TRY(make_tensor(cudnn, GRAPH_Y, y, &part[PART_Y], err));
   CLV_TRY(make_window(cudnn, w, &part[PART_WINDOW], err));
-  return make_operation(cudnn, d, part, err);
+  return make_operation(cudnn, d, beta, part, err);
 }
 
 /* ---- the graph ------------------------------------------------------------------------------- */
 
-clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) {
   cudnnBackendDescriptor_t part[PARTS] = {0};
-  clv_code code = make_parts(cudnn, d, part, err);
+  clv_code code = make_parts(cudnn, d, beta, part, err);
   const attribute rows[] = {
       {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part[PART_OPERATION]}};
   if (code == CLV_OK)

@@ -22,7 +22,6 @@ struct clv_cuda_matmul {
   cublasLtHandle_t handle; /* the device's */
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
-  float beta;
   size_t workspace;
   cublasLtMatmulAlgo_t way[WAYS];
 };
@@ -165,7 +164,6 @@ clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cu
                     (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->batch);
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->device = device;
-  m->beta = d->beta;
   clv_code code = matmul_make(m, d, err);
   if (code != CLV_OK) {
     clv_nvidia_matmul_free(m);
@@ -191,11 +189,11 @@ static int way_of(const float *a, const float *b, const float *d) {
 }
 
 clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
-                           const float *bias, float *d, void *workspace, clv_err *err) {
+                           const float *bias, float beta, float *d, void *workspace, clv_err *err) {
   static const float one = 1;
   CLV_TRY(clv_nvidia_use(s->device, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
-  LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &m->beta, d, m->d, d,
-         m->d, &m->way[way_of(a, b, d)], workspace, m->workspace, s->stream);
+  LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &beta, d, m->d, d, m->d,
+         &m->way[way_of(a, b, d)], workspace, m->workspace, s->stream);
   return CLV_OK;
 }

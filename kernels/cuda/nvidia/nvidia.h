@@ -19,14 +19,13 @@ __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(ui
 
 /* ---- convolutions without a device, for tests ------------------------------------------------ */
 
-/* What cuDNN would do for a convolution on the device that `device_json` describes. *ret_text:
- * "engine 0, workspace 1.5 MiB". */
+/* What cuDNN would do for a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {
   int64_t engine, candidates; /* the engine's number; engines that were offered */
   size_t workspace;
 } clv_nvidia_plan;
 
-clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d,
+clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -40,18 +40,20 @@ clv_code clv_nvidia_lost(int device, clv_err *err) CLV_USE_RESULT;
 /* Their functions that are used, by name. */
 #define CUBLAS_FUNCTIONS(F)                                                                      \
   F(cublasLtCreate)                                                                              \
-  F(cublasLtDestroy) F(cublasLtGetVersion) F(cublasLtGetStatusString) F(cublasLtMatmul)          \
-      F(cublasLtMatmulAlgoGetHeuristic) F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy) \
-          F(cublasLtMatmulDescSetAttribute) F(cublasLtMatrixLayoutCreate)                        \
-              F(cublasLtMatrixLayoutDestroy) F(cublasLtMatrixLayoutSetAttribute)                 \
-                  F(cublasLtMatmulPreferenceCreate) F(cublasLtMatmulPreferenceDestroy)           \
-                      F(cublasLtMatmulPreferenceSetAttribute)
-#define CUDNN_FUNCTIONS(F)                                                                        \
-  F(cudnnCreate)                                                                                  \
-  F(cudnnDestroy) F(cudnnSetStream) F(cudnnGetVersion) F(cudnnGetErrorString)                     \
-      F(cudnnGetLastErrorString) F(cudnnBackendCreateDescriptor) F(cudnnBackendDestroyDescriptor) \
-          F(cudnnBackendSetAttribute) F(cudnnBackendGetAttribute) F(cudnnBackendFinalize)         \
-              F(cudnnBackendExecute)
+  F(cublasLtDestroy)                                                                             \
+  F(cublasLtGetVersion)                                                                          \
+  F(cublasLtGetStatusString) F(cublasLtMatmul) F(cublasLtMatmulAlgoGetHeuristic)                 \
+      F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy) F(cublasLtMatmulDescSetAttribute) \
+          F(cublasLtMatrixLayoutCreate) F(cublasLtMatrixLayoutDestroy)                           \
+              F(cublasLtMatrixLayoutSetAttribute) F(cublasLtMatmulPreferenceCreate)              \
+                  F(cublasLtMatmulPreferenceDestroy) F(cublasLtMatmulPreferenceSetAttribute)
+#define CUDNN_FUNCTIONS(F)                                                                         \
+  F(cudnnCreate)                                                                                   \
+  F(cudnnDestroy)                                                                                  \
+  F(cudnnSetStream)                                                                                \
+  F(cudnnGetVersion) F(cudnnGetErrorString) F(cudnnGetLastErrorString)                             \
+      F(cudnnBackendCreateDescriptor) F(cudnnBackendDestroyDescriptor) F(cudnnBackendSetAttribute) \
+          F(cudnnBackendGetAttribute) F(cudnnBackendFinalize) F(cudnnBackendExecute)
 
 #define NVIDIA_FUNCTION(name) __typeof__(&name) name;
 typedef struct nvidia_cublas {
@@ -105,8 +107,8 @@ enum { GRAPH_X = 1, GRAPH_W, GRAPH_Y };
 /* Of which they lie on a multiple, in bytes. */
 enum { CONV_ALIGNMENT = 16 };
 
-/* An operation graph of one convolution. */
-clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d,
+/* An operation graph of one convolution. beta is of what the pass writes. */
+clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
 /* A descriptor of cuDNN, filled by attribute after attribute. */
 clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
