@@ -48,7 +48,7 @@ CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
 
-# ---- CUDA: auto builds the library of the GPU where there is a toolkit, 1 must, 0 does not --------
+# ---- CUDA=auto builds the GPU's library where there is a toolkit, 1 must, 0 does not -------------
 CUDA ?= auto
 ifeq ($(origin NVCC),undefined)
 NVCC := $(if $(filter 0,$(CUDA)),,$(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc)))
@@ -174,12 +174,12 @@ $(GEN)/%.o: $(GEN)/%.c
 $(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
 .SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
-# The ops that the cpu backend registers, one line each.
+# The ops that a backend registers, one line each.
 $(GEN)/cpu_ops.def: FORCE
 	@mkdir -p $(@D); sed -n 's/^CLV_CPU_OP(\([a-z0-9_]*\),.*/CPU_OP(\1)/p' kernels/cpu/*.c > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
-# The same of the cuda backend.
+
 $(GEN)/cuda_ops.def: FORCE
 	@mkdir -p $(@D); sed -n 's/^CLV_CUDA_OP(\([a-z0-9_]*\)).*/CUDA_OP(\1)/p' kernels/cuda/*.c > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
@@ -219,8 +219,8 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call say,LINK,$@)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
 
-# The library of the GPU, which no program is linked with: the backend, its kernels, NVIDIA's runtime
-# inside it. Kernels that spill registers fail by name.
+# The library of the GPU, which no program is linked with: the backend, its kernels, NVIDIA's
+# runtime inside it. Kernels that spill registers fail by name.
 $(OUT)/nvcc.flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(NVCC_FLAGS) $(CPPFLAGS)' > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@

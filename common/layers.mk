@@ -59,14 +59,14 @@ $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops ker
 # f32, convolutions in bf16 too, blocked layouts
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
-# the backend for NVIDIA's devices, over a table of what it uses of NVIDIA's
+# NVIDIA's devices, through one table of what it uses of their runtime and libraries
 $(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps kernels/ref, Random123)
 
 # the library of the GPU backend, found and opened at run time
 $(call layer, kernels/load, kernels)
 
 # NVIDIA's runtime and libraries in that table; a library of its own, where there is a toolkit
-$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda cublasLt cudnn)
+$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runtime_api cublasLt cudnn_graph)
 
 # graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)

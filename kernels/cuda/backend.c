@@ -32,21 +32,6 @@ static void kernel_free(clv_kernel *base) {
   free(k);
 }
 
-clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
-  size_t workspace = 0;
-  if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
-  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, d, &k->product[i], &workspace, err));
-  k->workspace = CLV_MAX(k->workspace, clv_align_up(workspace, 256));
-  return CLV_OK;
-}
-
-clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
-                          const clv_kernel_args *a, clv_err *err) {
-  if (!k->product[i]) return CLV_OK;
-  return k->gpu->vendor->matmul(k->gpu->stream, k->product[i], f->a, f->b, f->bias, f->beta, f->d,
-                                a->scratch, err);
-}
-
 /* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
 static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;

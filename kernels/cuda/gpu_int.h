@@ -55,7 +55,7 @@ typedef struct clv_gpu {
 
 enum { GPU_SUMS = 64 };
 
-/* ---- kernels (backend.c) --------------------------------------------------------------------- */
+/* ---- kernels (backend.c, products.c) --------------------------------------------------------- */
 
 enum { GPU_PRODUCTS = 12 };
 

@@ -27,20 +27,26 @@ typedef struct library {
 static nvidia_cublas cublas_table;
 static nvidia_cudnn cudnn_table;
 
-#define ROW(name) {#name, offsetof(TABLE, name)},
-#define TABLE nvidia_cublas
-static const function cublas_functions[] = {CUBLAS_FUNCTIONS(ROW)};
-#undef TABLE
-#define TABLE nvidia_cudnn
-static const function cudnn_functions[] = {CUDNN_FUNCTIONS(ROW)};
-#undef TABLE
-#undef ROW
+static const function cublas_functions[] = {
+#define CUBLAS(name) {#name, offsetof(nvidia_cublas, name)},
+#define CUDNN(name)
+#include "kernels/cuda/nvidia/functions.def"
+#undef CUBLAS
+#undef CUDNN
+};
+static const function cudnn_functions[] = {
+#define CUBLAS(name)
+#define CUDNN(name) {#name, offsetof(nvidia_cudnn, name)},
+#include "kernels/cuda/nvidia/functions.def"
+#undef CUBLAS
+#undef CUDNN
+};
 
-static library cublas = {.file = "libcublasLt.so.13",
+static library cublas = {.file = "libcublasLt.so." CLV_STR(CUBLAS_VER_MAJOR),
                          .functions = cublas_functions,
                          .n = CLV_COUNT(cublas_functions),
                          .table = &cublas_table};
-static library cudnn = {.file = "libcudnn.so.9",
+static library cudnn = {.file = "libcudnn.so." CLV_STR(CUDNN_MAJOR),
                         .functions = cudnn_functions,
                         .n = CLV_COUNT(cudnn_functions),
                         .table = &cudnn_table};

@@ -37,32 +37,21 @@ clv_code clv_nvidia_lost(int device, clv_err *err) CLV_USE_RESULT;
 
 /* ---- libraries (library.c) ------------------------------------------------------------------- */
 
-/* Their functions that are used, by name. */
-#define CUBLAS_FUNCTIONS(F)                                                                      \
-  F(cublasLtCreate)                                                                              \
-  F(cublasLtDestroy)                                                                             \
-  F(cublasLtGetVersion)                                                                          \
-  F(cublasLtGetStatusString) F(cublasLtMatmul) F(cublasLtMatmulAlgoGetHeuristic)                 \
-      F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy) F(cublasLtMatmulDescSetAttribute) \
-          F(cublasLtMatrixLayoutCreate) F(cublasLtMatrixLayoutDestroy)                           \
-              F(cublasLtMatrixLayoutSetAttribute) F(cublasLtMatmulPreferenceCreate)              \
-                  F(cublasLtMatmulPreferenceDestroy) F(cublasLtMatmulPreferenceSetAttribute)
-#define CUDNN_FUNCTIONS(F)                                                                         \
-  F(cudnnCreate)                                                                                   \
-  F(cudnnDestroy)                                                                                  \
-  F(cudnnSetStream)                                                                                \
-  F(cudnnGetVersion) F(cudnnGetErrorString) F(cudnnGetLastErrorString)                             \
-      F(cudnnBackendCreateDescriptor) F(cudnnBackendDestroyDescriptor) F(cudnnBackendSetAttribute) \
-          F(cudnnBackendGetAttribute) F(cudnnBackendFinalize) F(cudnnBackendExecute)
-
-#define NVIDIA_FUNCTION(name) __typeof__(&name) name;
+/* Their functions that are used: functions.def. */
 typedef struct nvidia_cublas {
-  CUBLAS_FUNCTIONS(NVIDIA_FUNCTION)
+#define CUBLAS(name) __typeof__(&name) name;
+#define CUDNN(name)
+#include "kernels/cuda/nvidia/functions.def"
+#undef CUBLAS
+#undef CUDNN
 } nvidia_cublas;
 typedef struct nvidia_cudnn {
-  CUDNN_FUNCTIONS(NVIDIA_FUNCTION)
+#define CUBLAS(name)
+#define CUDNN(name) __typeof__(&name) name;
+#include "kernels/cuda/nvidia/functions.def"
+#undef CUBLAS
+#undef CUDNN
 } nvidia_cudnn;
-#undef NVIDIA_FUNCTION
 
 /* Opened by the first call, and then for good; so is the answer that there is none.
  * CLV_UNAVAILABLE: which file was looked for and where, or which function it lacks. */
