@@ -44,6 +44,9 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # -fno-math-errno: sqrtf is an instruction, so that loops with it can be wide; the bits are the
 # same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
+# The simulation tells the sanitizers what they are to know.
+CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all)
+CFLAGS_tests/gpu := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
@@ -372,6 +375,25 @@ $(OUT)/simulate/links: $(LINKS_OBJS) $$(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(LINKS_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/simulate/links
+
+# The simulated device: kernels/cuda's kernels, compiled by the host's compiler, and what they run
+# on.
+CXX_WARN := $(filter-out -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(WARN))
+CXX_COMPILE = $(CXX) $(CPPFLAGS) -std=c++17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(CXX_WARN) $(CFLAGS_$(BUILD))
+$(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX_COMPILE) -include tests/gpu/device.h -x c++ -c $< -MMD -MP -o $@
+SIM_SOURCES := $(filter-out tests/gpu/test_%,$(wildcard tests/gpu/*.c tests/gpu/sim/*.c))
+SIM_LIB := $(OUT)/lib/tests_gpu.a
+$(SIM_LIB): $(SIM_SOURCES:%.c=$(OUT)/%.o) $(patsubst %,$(OUT)/%.o,$(wildcard kernels/cuda/*.cu tests/gpu/*.cu))
+	@mkdir -p $(@D)
+	$(Q)rm -f $@; ar rcs $@ $^
+GPU_TESTS := $(patsubst %.c,$(OUT)/%,$(wildcard tests/gpu/test_*.c))
+GPU_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/models)
+$(GPU_TESTS): %: %.o $(ONE) $(GPU_LIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++ -lcmocka
+UNIT_PROGRAMS += $(GPU_TESTS)
 
 # Programs on the public API, compiled as a user's are: against an installed tree, through
 # pkg-config.

@@ -60,7 +60,7 @@ $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops ker
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
 # NVIDIA's devices, through one table of what it uses of their runtime and libraries
-$(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps kernels/ref, Random123)
+$(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps, Random123)
 
 # the library of the GPU backend, found and opened at run time
 $(call layer, kernels/load, kernels)

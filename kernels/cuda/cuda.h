@@ -49,7 +49,8 @@ typedef struct clv_cuda_launch {
   size_t shared_bytes;
   int n_args;
   void *const *args;
-  const bool *is_pointer; /* [n_args] */
+  const size_t *arg_bytes; /* [n_args] */
+  const bool *is_pointer;  /* [n_args] */
 } clv_cuda_launch;
 
 /* ---- products -------------------------------------------------------------------------------- */

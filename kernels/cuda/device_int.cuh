@@ -69,6 +69,7 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
                               void (*call)(void *const *), cuda_grid blocks, unsigned threads,
                               clv_err *err, std::common_type_t<P>... args) {
   void *list[] = {const_cast<void *>(static_cast<const void *>(&args))...};
+  static constexpr size_t arg_bytes[] = {sizeof(P)...};
   static constexpr bool is_pointer[] = {std::is_pointer<P>::value...};
   clv_cuda_launch l = {};
   l.name = name;
@@ -79,6 +80,7 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
   l.block = threads;
   l.n_args = static_cast<int>(sizeof...(P));
   l.args = list;
+  l.arg_bytes = arg_bytes;
   l.is_pointer = is_pointer;
   return g->vendor->launch(g->stream, &l, err);
 }

@@ -122,7 +122,6 @@ typedef struct execution {
   clv_kernel *k;
   clv_kernel_args a;
   void *row[V_COUNT]; /* row-major, in the kernel's type */
-  int64_t tracked;
 } execution;
 
 static inline void must(clv_code code, const clv_err *err) {
@@ -138,6 +137,52 @@ static inline void run_kernel(kernel_fn *f, clv_kernel *k, const clv_kernel_args
   must(f(k, a, &err), &err);
   if (clv_alloc_count() != before) die("a kernel took memory while it ran");
 }
+
+/* ---- memory of the backend: the host's, or that of a device ---------------------------------- */
+
+/* Gets what host memory of take() holds, and that memory. */
+static inline void *given(const execution *e, void *host, size_t bytes) {
+  const clv_backend *b = e->o->backend;
+  clv_err err;
+  void *p;
+  if (!b->memory) return host;
+  must(b->memory->take(b, bytes, &p, &err), &err);
+  must(b->memory->put(b, p, host, bytes, &err), &err);
+  free(host);
+  return p;
+}
+
+static inline void *room(const execution *e, size_t bytes) { return given(e, take(bytes), bytes); }
+
+/* What lies there, in memory of take(). */
+static inline void *fetched(const execution *e, const void *p, size_t bytes) {
+  const clv_backend *b = e->o->backend;
+  clv_err err;
+  void *host = take(bytes);
+  if (b->memory)
+    must(b->memory->get(b, host, p, bytes, &err), &err);
+  else
+    memcpy(host, p, bytes);
+  return host;
+}
+
+static inline void drop(const execution *e, const void *p) {
+  const clv_backend *b = e->o->backend;
+  if (b->memory)
+    b->memory->give(b, (void *)(uintptr_t)p);
+  else
+    free((void *)(uintptr_t)p);
+}
+
+/* Kernels of a device may say only here that they refused something. */
+static inline void wait_for_all(const execution *e) {
+  const clv_backend *b = e->o->backend;
+  int64_t layer;
+  clv_err err;
+  if (b->memory) must(b->memory->finish(b, &layer, &err), &err);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
 
 /* A row-major copy in the kernel's type. */
 static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
@@ -168,7 +213,7 @@ static inline void *laid_out(const execution *e, const clv_shape *shape, const v
     memcpy(p, row, bytes);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
-  return p;
+  return given(e, p, bytes);
 }
 
 /* From a layout to doubles; the channel padding must be zero. */
@@ -176,11 +221,9 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
                              double *v) {
   size_t n = numel(shape), size = clv_dtype_size(e->o->dtype);
   size_t padded = clv_layout_numel(shape, block);
-  void *row = take(n * size);
+  void *row = block == 1 ? fetched(e, p, n * size) : take(n * size);
   clv_err err;
-  if (block == 1)
-    memcpy(row, p, n * size);
-  else {
+  if (block != 1) {
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, p, block, row, 1, &err), &err);
     void *again = laid_out(e, shape, row, block);
     double *a = take(padded * sizeof *a), *b = take(padded * sizeof *b);
@@ -197,17 +240,27 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
   free(row);
 }
 
-/* Floats of the case; every counter is `tracked`. */
+/* n values of the kernel's type, as doubles. */
+static inline void values_out(const execution *e, const void *p, double *v, size_t n) {
+  if (!n) return;
+  void *host = fetched(e, p, n * clv_dtype_size(e->o->dtype));
+  untyped(e->o->dtype, host, v, n);
+  free(host);
+}
+
+/* Floats of the case; every counter is TRACKED_BEFORE. */
 static inline void params_init(execution *e, const values *s) {
-  for (int i = 0; i < e->d.n_params; i++)
-    e->a.param[i] =
-        s->n[V_PARAM + i] ? typed(e->o->dtype, s->v[V_PARAM + i], s->n[V_PARAM + i]) : &e->tracked;
-  e->tracked = TRACKED_BEFORE;
+  size_t size = clv_dtype_size(e->o->dtype);
+  for (int i = 0; i < e->d.n_params; i++) {
+    size_t n = s->n[V_PARAM + i];
+    double tracked = TRACKED_BEFORE;
+    e->a.param[i] = n ? given(e, typed(e->o->dtype, s->v[V_PARAM + i], n), n * size)
+                      : given(e, typed(CLV_I64, &tracked, 1), sizeof(int64_t));
+  }
 }
 
 static inline void params_done(execution *e) {
-  for (int i = 0; i < e->d.n_params; i++)
-    if (e->a.param[i] != &e->tracked) free(e->a.param[i]);
+  for (int i = 0; i < e->d.n_params; i++) drop(e, e->a.param[i]);
 }
 
 /* One forward of in0 * scale + shift into fresh buffers, which *a then names. */
@@ -219,24 +272,25 @@ static inline void forward(execution *e, const values *s, double scale, double s
   for (int i = 0; i < e->d.n_in; i++) {
     void *row = typed(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
     bool whole = e->d.in_dtype[i] == CLV_I64;
-    a->in[i] = whole ? row : laid_out(e, &e->d.in[i], row, k->in_block[i]);
+    a->in[i] = whole ? given(e, row, s->n[V_IN + i] * sizeof(int64_t))
+                     : laid_out(e, &e->d.in[i], row, k->in_block[i]);
     if (!whole) free(row);
   }
   free(x);
-  a->saved = take(k->saved_bytes);
-  a->scratch = take(k->scratch_bytes);
+  a->saved = room(e, k->saved_bytes);
+  a->scratch = room(e, k->scratch_bytes);
   a->key = dropout_key;
   bool in_place = e->o->in_place && k->in_place;
   a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
   run_kernel(k->forward, k, a);
-  free(a->scratch);
+  drop(e, a->scratch);
   if (in_place) a->in[0] = NULL;
 }
 
-static inline void forward_done(clv_kernel_args *a) {
-  for (int i = 0; i < CLV_MAX_IN; i++) free((void *)(uintptr_t)a->in[i]);
-  free(a->out);
-  free(a->saved);
+static inline void forward_done(const execution *e, const clv_kernel_args *a) {
+  for (int i = 0; i < CLV_MAX_IN; i++) drop(e, a->in[i]);
+  drop(e, a->out);
+  drop(e, a->saved);
 }
 
 static inline void backward_buffers(execution *e, const values *s, clv_kernel_args *a) {
@@ -251,7 +305,7 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
     if (!n) continue;
     double *ones = take(n * sizeof *ones);
     for (size_t j = 0; j < n && e->o->accumulate; j++) ones[j] = 1;
-    a->dparam[i] = typed(e->o->dtype, ones, n);
+    a->dparam[i] = given(e, typed(e->o->dtype, ones, n), n * clv_dtype_size(e->o->dtype));
     free(ones);
   }
   a->accumulate = e->o->accumulate;
@@ -265,32 +319,33 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
   if (!(k->saves & CLV_SAVE_IN1)) a.in[1] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
-  a.scratch = take(k->scratch_bytes);
+  a.scratch = room(e, k->scratch_bytes);
   if (k->backward_input) run_kernel(k->backward_input, k, &a);
   if (e->d.need_dw && !k->fused_grads) {
-    free(a.scratch);
-    a.scratch = take(k->scratch_bytes);
+    drop(e, a.scratch);
+    a.scratch = room(e, k->scratch_bytes);
     run_kernel(k->backward_weight, k, &a);
   }
   for (int i = 0; i < e->d.n_in; i++)
     if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
-    if (s->n[V_DPARAM + i])
-      untyped(e->o->dtype, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
-  for (int i = 0; i < CLV_MAX_IN; i++) free(a.din[i]);
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) free(a.dparam[i]);
-  free((void *)(uintptr_t)a.dout);
-  free(a.scratch);
+    values_out(e, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
+  for (int i = 0; i < CLV_MAX_IN; i++) drop(e, a.din[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) drop(e, a.dparam[i]);
+  drop(e, a.dout);
+  drop(e, a.scratch);
 }
 
 static inline void statistics_out(const execution *e, values *s) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
-    if (s->n[V_AFTER + i])
-      untyped(e->o->dtype, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
-  bool counts = false;
-  for (int i = 0; i < e->d.n_params; i++) counts = counts || e->a.param[i] == &e->tracked;
-  if (counts && e->tracked != TRACKED_BEFORE + e->d.training)
-    die("num_batches_tracked is not one higher after training, or moved outside it");
+    values_out(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
+  for (int i = 0; i < e->d.n_params; i++) {
+    if (s->n[V_PARAM + i]) continue;
+    int64_t *tracked = fetched(e, e->a.param[i], sizeof *tracked);
+    if (*tracked != TRACKED_BEFORE + e->d.training)
+      die("num_batches_tracked is not one higher after training, or moved outside it");
+    free(tracked);
+  }
 }
 
 /* Results of case d for the given values of *s into the computed ones. False where the backend
@@ -311,21 +366,22 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   if (ret_impl) *ret_impl = e.k->impl;
   o->backend->set_threads(e.d.threads);
   params_init(&e, s);
-  e.a.cache = take(e.k->cache_bytes);
-  e.a.scratch = take(e.k->scratch_bytes);
+  e.a.cache = room(&e, e.k->cache_bytes);
+  e.a.scratch = room(&e, e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   if (e.k->refresh) run_kernel(e.k->refresh, e.k, &e.a);
-  free(e.a.scratch);
+  drop(&e, e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
   forward(&e, s, 1, 0, &first);
   statistics_out(&e, s);
   take_back(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
   forward(&e, s, 0.5, 0.25, &second);
   backward(&e, &first, s);
-  forward_done(&first);
-  forward_done(&second);
+  wait_for_all(&e);
+  forward_done(&e, &first);
+  forward_done(&e, &second);
   params_done(&e);
-  free(e.a.cache);
+  drop(&e, e.a.cache);
   e.k->free(e.k);
   return true;
 }

@@ -3,35 +3,7 @@
  * The cpu backend against ref, in f32, over the whole case table; and what cpu promises alone: the
  * same bits whatever layout its neighbours offer, and again when run again.
  */
-#include "tests/ops/each_op.h"
-#include "tests/ops/run_int.h"
-
-static bool run_on(const op_case *c, const run_options *o, values *s, const char **ret_impl) {
-  values_init(s, &c->d);
-  draw_case(c, s);
-  return run_case(o, &c->d, s, ret_impl);
-}
-
-static double compare(const op_case *c, const char *impl, const values *want, const values *got) {
-  double worst = 0;
-  for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    double far = distance(got->v[i], want->v[i], got->n[i]);
-    if (!(far <= 1e-5))
-      fail_msg("%s (%s): %s is %.2e from ref", c->name, impl, value_name(&c->d, i, (char[40]){0}),
-               far);
-    if (far > worst) worst = far;
-  }
-  return worst;
-}
-
-static void same_bits(const op_case *c, const char *impl, int block, const values *a,
-                      const values *b) {
-  for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
-    for (size_t j = 0; j < a->n[i]; j++)
-      if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
-        fail_msg("%s (%s): %s[%zu] is %.9g when block %d is offered, %.9g before", c->name, impl,
-                 value_name(&c->d, i, (char[40]){0}), j, b->v[i][j], block, a->v[i][j]);
-}
+#include "tests/ops/compare_int.h"
 
 /* Parameter gradients added to ones, as those of the second micro-batch are to the first's. */
 static void check_added(const op_case *c, int threads, double *worst) {
@@ -50,6 +22,7 @@ static void check_added(const op_case *c, int threads, double *worst) {
 /* One case with 1 and 2 threads; false where cpu leaves it to ref. */
 static bool check_case(const op_case *c, int threads, double *worst) {
   static const int offers[] = {1, 8, 16, 1};
+  static const char *const offered[] = {"", "with block 8", "with block 16", "again"};
   run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
   const char *impl = "?";
   values want, got, again;
@@ -61,7 +34,7 @@ static bool check_case(const op_case *c, int threads, double *worst) {
   for (size_t i = 1; i < CLV_COUNT(offers) && ran; i++) {
     o.offered_block = offers[i];
     run_on(c, &o, &again, &impl);
-    same_bits(c, impl, offers[i], &got, &again);
+    same_bits(c, impl, offered[i], &got, &again);
     values_done(&again);
   }
   if (ran && c->d.need_dw) check_added(c, threads, worst);

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/device_int.cuh"
+#include "tests/gpu/sample_int.h"
+
+static __global__ void add(const float *x, float *y, float by, size_t n) {
+  GPU_FOR(i, n) y[i] = x[i] + by;
+}
+
+clv_code sample_add(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, add, x, y, by, n);
+}
+
+static __global__ void sum(const float *x, float *y, size_t each) {
+  float part = 0;
+  for (size_t i = threadIdx.x; i < each; i += blockDim.x) part += x[blockIdx.x * each + i];
+  part = gpu_block_sum(part);
+  if (threadIdx.x == 0) y[blockIdx.x] = part;
+}
+
+clv_code sample_sum(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
+                    clv_err *err) {
+  return gpu_launch(g, blocks, GPU_BLOCK, err, sum, x, y, each);
+}
+
+static __global__ void warp_sum(const float *x, float *y) {
+  unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  float part = x[i];
+  for (unsigned far = 16; far; far /= 2) part += __shfl_xor_sync(~0u, part, far);
+  y[i] = part;
+}
+
+clv_code sample_warp_sum(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err) {
+  return gpu_launch(g, blocks, GPU_BLOCK, err, warp_sum, x, y);
+}
+
+static __global__ void order(unsigned *came, unsigned *count) {
+  came[atomicAdd(count, 1u)] = blockIdx.x;
+}
+
+clv_code sample_order(clv_gpu *g, unsigned *came, unsigned *count, unsigned blocks, clv_err *err) {
+  return gpu_launch(g, blocks, 1, err, order, came, count);
+}
+
+static __global__ void index_of(float *y) { y[threadIdx.x] = static_cast<float>(threadIdx.x); }
+
+clv_code sample_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err) {
+  return gpu_launch(g, 1, threads, err, index_of, y);
+}

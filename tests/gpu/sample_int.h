@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sample_int: kernels that show what the simulated device does.
+ */
+#ifndef CLEAVE_TESTS_GPU_SAMPLE_INT_H
+#define CLEAVE_TESTS_GPU_SAMPLE_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y[i] = x[i] + by */
+clv_code sample_add(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err);
+/* y[b]: the sum of x[b * each .. (b + 1) * each - 1], by a tree over 256 threads */
+clv_code sample_sum(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
+                    clv_err *err);
+/* y[i]: the sum of the 32 of its warp */
+clv_code sample_warp_sum(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err);
+/* order[i]: which block came i-th */
+clv_code sample_order(clv_gpu *g, unsigned *order, unsigned *count, unsigned blocks, clv_err *err);
+clv_code sample_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sim: a simulated device, for the table of kernels/cuda/cuda.h.
+ *
+ * It does what is asked of it late, and in an order drawn from a seed: each stream goes on when it
+ * is drawn, several blocks of a launch are under way at once, and only enqueueing, events, barriers,
+ * shuffles and the functions called `finish` order anything. Thread sanitizer knows that much and
+ * no more. Device memory cannot be touched while the host runs.
+ *
+ * What a real device would leave undefined is a fault: it is printed with the stack of its lines,
+ * and the process ends.
+ *
+ * What it cannot show: the weaker order of a device's memory, how threads of one warp go in step,
+ * the sums of NVIDIA's libraries, speed.
+ *
+ * There is one simulation in a process. The table's functions may be called from any thread; one
+ * runs at a time.
+ */
+#ifndef CLEAVE_TESTS_GPU_SIM_H
+#define CLEAVE_TESTS_GPU_SIM_H
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct clv_sim_options {
+  uint64_t seed;       /* of the order */
+  int devices;         /* 0: one */
+  size_t memory_bytes; /* of each device; 0: a GiB */
+  bool no_conv;        /* as where cuDNN is absent */
+  /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
+  uint64_t fail_take; /* this taking of device memory finds none */
+  uint64_t
+      fail_launch;  /* this launch fails, and with it all that its device is asked from then on */
+  uint64_t lose_at; /* at this call of a function that takes a clv_err the device is gone */
+} clv_sim_options;
+
+typedef struct clv_sim_counts {
+  uint64_t takes, host_takes, launches, calls;
+  uint64_t waits; /* finish functions that were called */
+  uint64_t put_bytes, get_bytes, copy_bytes;
+} clv_sim_counts;
+
+/* The table. Everything that was made with it before must have been freed; counts begin anew. */
+const clv_vendor *clv_sim_vendor(const clv_sim_options *options);
+
+clv_sim_counts clv_sim_count(void);
+
+/* How many allocations, streams, events, graphs and products are left, each printed with the lines
+ * that made it. */
+size_t clv_sim_leaks(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device memory is cut from one region of addresses from its low end on. Addresses are not given
+ * again; the bytes of what was freed go back to the system some time later.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/gpu/sim/sim_int.h"
+
+#define REGION ((size_t)1 << 38)
+#define KEPT ((size_t)64 << 20) /* bytes freed that still hold what they were filled with */
+enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
+
+static char *region, *end; /* end: of what was cut */
+static sim_block *blocks;  /* by address */
+static size_t n_blocks, room, first /* that is not released */, kept_bytes;
+static size_t used[SIM_MOST_DEVICES];
+static int opened;
+
+bool sim_memory_is_device(const void *p) {
+  return region && (const char *)p >= region && (const char *)p < region + REGION;
+}
+
+/* Past the interceptors, which would prepare for as much. */
+static void region_map(void) {
+  long at = syscall(SYS_mmap, NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                    -1, (off_t)0);
+  if (at == -1) sim_fault("no %zu bytes of addresses", REGION);
+  region = end = (char *)at;
+}
+
+static char *page_of(char *p) { return p - (uintptr_t)p % PAGE; }
+
+static void protect(int how) {
+  char *low = first < n_blocks ? page_of(blocks[first].p) : end;
+  char *high = page_of(end + PAGE - 1);
+  if (high > low && syscall(SYS_mprotect, low, (size_t)(high - low), how))
+    sim_fault("mprotect of %zu bytes failed", (size_t)(high - low));
+}
+
+void sim_memory_open(void) {
+  if (opened++ == 0) protect(PROT_READ | PROT_WRITE);
+}
+
+void sim_memory_close(void) {
+  if (--opened == 0) protect(PROT_NONE);
+}
+
+/* ---- allocations ----------------------------------------------------------------------------- */
+
+sim_block *sim_memory_find(const void *at) {
+  const char *p = at;
+  size_t low = 0, high = n_blocks; /* blocks[low - 1] begins at or before p */
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (blocks[middle].p <= p)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  sim_block *b = low ? &blocks[low - 1] : NULL;
+  return b && p <= b->p + b->bytes ? b : NULL;
+}
+
+static size_t gap_of(const sim_block *b) {
+  return clv_align_up(b->bytes, ALIGNED) + ALIGNED - b->bytes;
+}
+
+clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
+  if (!region) region_map();
+  if (bytes > sim.o.memory_bytes || used[device] > sim.o.memory_bytes - bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left", device, bytes);
+  if (n_blocks == room) {
+    room = room ? 2 * room : 1024;
+    blocks = realloc(blocks, room * sizeof *blocks);
+    if (!blocks) abort();
+  }
+  sim_block *b = &blocks[n_blocks++];
+  *b = (sim_block){.p = end, .bytes = bytes, .device = device};
+  sim_lines_here(&b->lines);
+  end += bytes + gap_of(b);
+  if (end > region + REGION) sim_fault("all %zu bytes of addresses were given", REGION);
+  used[device] += bytes;
+  if (opened) protect(PROT_READ | PROT_WRITE);
+  *ret = b->p;
+  return CLV_OK;
+}
+
+void sim_memory_born(char *p) {
+  sim_block *b = sim_memory_find(p);
+  sim_undefined(p, b->bytes);
+  memset(p + b->bytes, GAP_BYTE, gap_of(b));
+  sim_forbid(p + b->bytes, gap_of(b));
+}
+
+void sim_memory_give(int device, char *p) {
+  sim_block *b = sim_memory_find(p);
+  if (!b || b->p != p || b->device != device)
+    sim_fault("%p is given back, and was not taken on device %d", (void *)p, device);
+  if (b->given) {
+    fputs("cuda-sim: it was given back before, at\n", stderr);
+    sim_lines_print(&b->given_at);
+    sim_fault("device memory is given back twice");
+  }
+  b->given = true;
+  sim_lines_here(&b->given_at);
+  used[device] -= b->bytes;
+}
+
+static void check_gap(const sim_block *b) {
+  size_t n = sim_forbids() ? 0 : gap_of(b);
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)b->p[b->bytes + i] != GAP_BYTE) {
+      fputs("cuda-sim: they were taken at\n", stderr);
+      sim_lines_print(&b->lines);
+      sim_fault("something was written %zu bytes behind the end of %zu of device memory", i,
+                b->bytes);
+    }
+}
+
+/* The bytes go to the system page by page, the oldest first. */
+static void release_oldest(void) {
+  while (first < n_blocks && blocks[first].gone && kept_bytes > KEPT) {
+    sim_block *b = &blocks[first++];
+    char *low = page_of(b->p), *high = page_of(b->p + b->bytes + gap_of(b));
+    b->released = true;
+    kept_bytes -= b->bytes;
+    if (high > low) {
+      madvise(low, (size_t)(high - low), MADV_DONTNEED);
+      syscall(SYS_mprotect, low, (size_t)(high - low), PROT_NONE);
+    }
+  }
+}
+
+void sim_memory_gone(char *p) {
+  sim_block *b = sim_memory_find(p);
+  check_gap(b);
+  sim_undefined(p, b->bytes);
+  sim_forbid(p, b->bytes);
+  b->gone = true;
+  kept_bytes += b->bytes;
+  release_oldest();
+}
+
+size_t sim_memory_used(int device) { return used[device]; }
+
+void sim_memory_check(int device, const void *at, size_t bytes, const char *what) {
+  const char *p = at;
+  const sim_block *b = sim_memory_find(p);
+  if (!sim_memory_is_device(p)) sim_fault("%s is at %p, which is not device memory", what, at);
+  if (!b) sim_fault("%s is at %p, which lies in no allocation", what, at);
+  if (b->device != device)
+    sim_fault("%s lies on device %d and is used on device %d", what, b->device, device);
+  if (b->given) {
+    fputs("cuda-sim: it was given back at\n", stderr);
+    sim_lines_print(&b->given_at);
+    sim_fault("%s lies in device memory that was given back", what);
+  }
+  if (bytes > b->bytes - (size_t)(p - b->p)) {
+    fputs("cuda-sim: it was taken at\n", stderr);
+    sim_lines_print(&b->lines);
+    sim_fault("%s has %zu bytes, of which only %zu lie in its allocation of %zu", what, bytes,
+              b->bytes - (size_t)(p - b->p), b->bytes);
+  }
+}
+
+/* ---- page-locked memory of the host ---------------------------------------------------------- */
+
+typedef struct host_block {
+  struct host_block *next;
+  char *p;
+  size_t bytes;
+  sim_lines lines;
+} host_block;
+
+static host_block *host_blocks;
+
+clv_code sim_host_take(size_t bytes, void **ret, clv_err *err) {
+  host_block *b = calloc(1, sizeof *b);
+  size_t size = clv_align_up(bytes ? bytes : 1, 64);
+  if (b) b->p = aligned_alloc(64, size);
+  if (!b || !b->p) return clv_fail(err, CLV_EXHAUSTED, "no %zu bytes", bytes);
+  memset(b->p, 0, size);
+  b->bytes = bytes;
+  b->next = host_blocks;
+  sim_lines_here(&b->lines);
+  host_blocks = b;
+  *ret = b->p;
+  return CLV_OK;
+}
+
+void sim_host_give(void *p) {
+  host_block **at = &host_blocks;
+  while (*at && (*at)->p != p) at = &(*at)->next;
+  host_block *b = *at;
+  if (!b) sim_fault("%p is given back, and was not taken as page-locked memory", p);
+  if (sim_streams_use_host(p, b->bytes))
+    sim_fault("page-locked memory is given back before its copy is done");
+  *at = b->next;
+  free(b->p);
+  free(b);
+}
+
+void sim_host_check(const void *at, size_t bytes, const char *what) {
+  const char *p = at;
+  for (const host_block *b = host_blocks; b; b = b->next)
+    if (p >= b->p && p <= b->p + b->bytes && bytes <= (size_t)(b->p + b->bytes - p)) return;
+  sim_fault("%s, %zu bytes at %p, is not page-locked memory of the host", what, bytes, at);
+}
+
+/* ---- what is left ---------------------------------------------------------------------------- */
+
+size_t sim_memory_leaks(void) {
+  size_t n = 0;
+  for (size_t i = first; i < n_blocks; i++) {
+    if (blocks[i].given) continue;
+    fprintf(stderr, "cuda-sim: %zu bytes of device memory are left, taken at\n", blocks[i].bytes);
+    sim_lines_print(&blocks[i].lines);
+    n++;
+  }
+  for (const host_block *b = host_blocks; b; b = b->next, n++) {
+    fprintf(stderr, "cuda-sim: %zu bytes of page-locked memory are left, taken at\n", b->bytes);
+    sim_lines_print(&b->lines);
+  }
+  return n;
+}

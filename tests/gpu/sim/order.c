@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/gpu/sim/order_int.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/base/base.h"
+
+/* There where a sanitizer is linked. */
+#define WEAK __attribute__((weak))
+extern WEAK void *__tsan_create_fiber(unsigned flags);
+extern WEAK void *__tsan_get_current_fiber(void);
+extern WEAK void __tsan_destroy_fiber(void *fiber);
+extern WEAK void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+extern WEAK void __tsan_acquire(void *place);
+extern WEAK void __tsan_release(void *place);
+extern WEAK void AnnotateIgnoreReadsBegin(const char *file, int line);
+extern WEAK void AnnotateIgnoreReadsEnd(const char *file, int line);
+extern WEAK void __asan_poison_memory_region(const volatile void *p, size_t bytes);
+extern WEAK void __asan_unpoison_memory_region(const volatile void *p, size_t bytes);
+extern WEAK void __msan_poison(const volatile void *p, size_t bytes);
+extern WEAK void __sanitizer_start_switch_fiber(void **ret_fake, const void *bottom, size_t bytes);
+extern WEAK void __sanitizer_finish_switch_fiber(void *fake, const void **ret_bottom,
+                                                 size_t *ret_bytes);
+
+enum { TSAN_NO_ORDER = 1 }; /* __tsan_switch_to_fiber_no_sync */
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+bool sim_order_is_watched(void) { return __tsan_create_fiber != NULL; }
+
+sim_order *sim_order_new(void) {
+  return __tsan_create_fiber ? __tsan_create_fiber(TSAN_NO_ORDER) : NULL;
+}
+
+void sim_order_free(sim_order *o) {
+  if (o) __tsan_destroy_fiber(o);
+}
+
+sim_order *sim_order_enter(sim_order *o) {
+  if (!__tsan_create_fiber) return NULL;
+  sim_order *before = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(o, TSAN_NO_ORDER);
+  return before;
+}
+
+void sim_order_before(void *place) {
+  if (__tsan_release) __tsan_release(place);
+}
+
+void sim_order_after(void *place) {
+  if (__tsan_acquire) __tsan_acquire(place);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What thread sanitizer sees allocated between the two has no past. */
+static void past_off(void) {
+  if (AnnotateIgnoreReadsBegin) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+}
+
+static void past_on(void) {
+  if (AnnotateIgnoreReadsEnd) AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+}
+
+void sim_undefined(void *p, size_t bytes) {
+  memset(p, 0xFF, bytes);
+  if (__msan_poison) __msan_poison(p, bytes);
+}
+
+void *sim_fresh_take(size_t bytes) {
+  past_off();
+  void *p = malloc(bytes ? bytes : 1);
+  if (p) sim_undefined(p, bytes);
+  past_on();
+  if (!p) abort();
+  return p;
+}
+
+void sim_fresh_give(void *p) {
+  past_off();
+  free(p);
+  past_on();
+}
+
+void sim_forbid(const void *p, size_t bytes) {
+  if (__asan_poison_memory_region) __asan_poison_memory_region(p, bytes);
+}
+
+void sim_permit(const void *p, size_t bytes) {
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(p, bytes);
+}
+
+bool sim_forbids(void) { return __asan_poison_memory_region != NULL; }
+
+/* ---- fibres ---------------------------------------------------------------------------------- */
+
+enum { STACK = 64 << 10, PAGE = 4096 };
+
+struct sim_fibre {
+  sim_fibre *next;
+  void *sp; /* where it is left, and while it runs: where its caller is */
+  char *stack;
+  sim_order *order, *caller_order;
+  void *fake; /* address sanitizer's */
+  const void *caller_bottom;
+  size_t caller_bytes;
+  void (*work)(void *);
+  void *arg;
+};
+
+static sim_fibre *pool, *running;
+
+/* Keeps what a function must find again, changes the stack, and goes on where that one was left.
+ * Returns to nowhere at the end of a fibre's first frame, which is where a debugger stops. */
+void sim_fibre_jump(void **save, void *to);
+__asm__(
+    ".text\n.globl sim_fibre_jump\n.hidden sim_fibre_jump\n.type sim_fibre_jump, @function\n"
+    "sim_fibre_jump:\n"
+    "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
+    "  mov %rsp, (%rdi)\n  mov %rsi, %rsp\n"
+    "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
+    "  ret\n"
+    ".size sim_fibre_jump, .-sim_fibre_jump\n");
+
+static void swap(sim_fibre *f) {
+  void *to = f->sp;
+  sim_fibre_jump(&f->sp, to);
+}
+
+static void fibre_main(void) {
+  sim_fibre *f = running;
+  if (__sanitizer_finish_switch_fiber)
+    __sanitizer_finish_switch_fiber(NULL, &f->caller_bottom, &f->caller_bytes);
+  for (;;) {
+    f->work(f->arg);
+    sim_fibre_leave();
+  }
+}
+
+/* The jump finds six registers and fibre_main, which finds a return address of 0. */
+static void fibre_rewind(sim_fibre *f) {
+  uintptr_t *top = (uintptr_t *)(void *)(f->stack + STACK) - 2;
+  memset(top - 6, 0, 8 * sizeof *top);
+  top[0] = (uintptr_t)fibre_main;
+  f->sp = top - 6;
+}
+
+static void *map(void *at, size_t bytes) {
+  past_off();
+  void *p = mmap(at, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+  past_on();
+  if (p == MAP_FAILED) abort();
+  return p;
+}
+
+static sim_fibre *fibre_new(void) {
+  sim_fibre *f = calloc(1, sizeof *f);
+  if (!f) abort();
+  char *p = map(NULL, PAGE + STACK);
+  mprotect(p, PAGE, PROT_NONE);
+  f->stack = p + PAGE;
+  fibre_rewind(f);
+  return f;
+}
+
+/* Under thread sanitizer each is one of its own, on a stack without a past. */
+sim_fibre *sim_fibre_take(void (*work)(void *), void *arg) {
+  sim_fibre *f = pool;
+  if (f)
+    pool = f->next;
+  else
+    f = fibre_new();
+  f->work = work;
+  f->arg = arg;
+  if (sim_order_is_watched()) {
+    map(f->stack, STACK);
+    fibre_rewind(f);
+    f->order = sim_order_new();
+  }
+  return f;
+}
+
+void sim_fibre_give(sim_fibre *f) {
+  sim_order_free(f->order);
+  f->order = NULL;
+  f->next = pool;
+  pool = f;
+}
+
+void sim_fibre_enter(sim_fibre *f) {
+  sim_fibre *before = running;
+  void *fake = NULL;
+  running = f;
+  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fake, f->stack, STACK);
+  f->caller_order = f->order ? sim_order_enter(f->order) : NULL;
+  swap(f);
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+  running = before;
+}
+
+void sim_fibre_leave(void) {
+  sim_fibre *f = running;
+  if (__sanitizer_start_switch_fiber)
+    __sanitizer_start_switch_fiber(&f->fake, f->caller_bottom, f->caller_bytes);
+  if (f->order) sim_order_enter(f->caller_order);
+  swap(f);
+  if (__sanitizer_finish_switch_fiber)
+    __sanitizer_finish_switch_fiber(f->fake, &f->caller_bottom, &f->caller_bytes);
+}

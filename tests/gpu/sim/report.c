@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <execinfo.h>
+#include <link.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/sim/sim_int.h"
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+void sim_lines_here(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
+
+static int program_base(struct dl_phdr_info *info, size_t size, void *ret) {
+  (void)size;
+  *(uintptr_t *)ret = info->dlpi_addr;
+  return 1; /* the program is the first */
+}
+
+/* addr2line writes the lines; without it there are addresses. */
+void sim_lines_print(const sim_lines *lines) {
+  char program[32], text[CLV_COUNT(lines->at)][24], *args[8 + CLV_COUNT(lines->at)];
+  uintptr_t base = 0;
+  int n = 0, status = 1;
+  pid_t pid;
+  dl_iterate_phdr(program_base, &base);
+  snprintf(program, sizeof program, "/proc/%d/exe", (int)getpid());
+  args[n++] = (char *)"addr2line";
+  args[n++] = (char *)"-Cifpe";
+  args[n++] = program;
+  for (int i = 0; i < lines->n; i++) {
+    snprintf(text[i], sizeof text[i], "%#lx", (unsigned long)((uintptr_t)lines->at[i] - base - 1));
+    args[n++] = text[i];
+  }
+  args[n] = NULL;
+  if (posix_spawnp(&pid, args[0], NULL, NULL, args, environ) == 0) waitpid(pid, &status, 0);
+  if (status) backtrace_symbols_fd(lines->at, lines->n, STDERR_FILENO);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+void sim_fault(const char *format, ...) {
+  sim_lines lines;
+  va_list args;
+  va_start(args, format);
+  fputs("cuda-sim: ", stderr);
+  vfprintf(stderr, format, args);
+  fputc('\n', stderr);
+  va_end(args);
+  sim_launch_name_here();
+  sim_lines_here(&lines);
+  sim_lines_print(&lines);
+  abort();
+}
+
+static struct sigaction before;
+
+static void on_fault(int signal, siginfo_t *info, void *context) {
+  const sim_block *b = sim_memory_find(info->si_addr);
+  if (sim_memory_is_device(info->si_addr)) {
+    if (b) {
+      fprintf(stderr, "cuda-sim: it lies %zd bytes into %zu of device memory, taken at\n",
+              (char *)info->si_addr - b->p, b->bytes);
+      sim_lines_print(&b->lines);
+    }
+    sim_fault("device memory was touched where it may not be: by the host, or outside all of it");
+  }
+  fprintf(stderr, "cuda-sim: address %p was touched\n", info->si_addr);
+  sim_launch_name_here();
+  sigaction(signal, &before, NULL);
+  if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
+    before.sa_sigaction(signal, info, context);
+}
+
+void sim_handle_faults(void) {
+  static bool handled;
+  struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+  if (handled) return;
+  handled = true;
+  sigaction(SIGSEGV, &action, &before);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sim_int: what the files of the simulated device share. Nothing here is compiled for a sanitizer:
+ * what the sanitizers are to know of order and memory they are told (order_int.h).
+ *
+ * All of it is under one lock. The host's thread that holds it runs what is drawn, on fibres of
+ * which one runs at a time.
+ */
+#ifndef CLEAVE_TESTS_GPU_SIM_INT_H
+#define CLEAVE_TESTS_GPU_SIM_INT_H
+
+#include "tests/gpu/sim.h"
+#include "tests/gpu/sim/order_int.h"
+
+enum {
+  SIM_MOST_THREADS = 256,
+  SIM_MOST_SHARED = 48 << 10,
+  SIM_MOST_AT_ONCE = 4, /* blocks of a launch */
+  SIM_MOST_DEVICES = 8,
+  SIM_WARP = 32,
+};
+
+typedef struct clv_cuda_stream sim_stream;
+typedef struct sim_op sim_op;
+
+/* ---- faults (report.c) ----------------------------------------------------------------------- */
+
+typedef struct sim_lines {
+  void *at[14];
+  int n;
+} sim_lines;
+
+void sim_lines_here(sim_lines *ret);
+void sim_lines_print(const sim_lines *lines);
+/* Prints the text, where it is and the stack, and ends the process. */
+void sim_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
+void sim_handle_faults(void); /* of memory */
+
+/* ---- memory (memory.c) ----------------------------------------------------------------------- */
+
+/* Host time: an allocation lives from take to give. Device time: from the stream's `born` to its
+ * `gone`, when the bytes are poisoned. */
+typedef struct sim_block {
+  char *p;
+  size_t bytes;
+  int device;
+  bool given, gone, released;
+  sim_lines lines, given_at;
+} sim_block;
+
+/* Device memory may be touched from one to the other. */
+void sim_memory_open(void);
+void sim_memory_close(void);
+bool sim_memory_is_device(const void *p);
+
+clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err);
+void sim_memory_born(char *p);
+void sim_memory_give(int device, char *p);
+void sim_memory_gone(char *p);
+size_t sim_memory_used(int device);
+sim_block *sim_memory_find(const void *p); /* the allocation that p lies in or just behind */
+
+/* Faults unless bytes from p on lie in what lives on the device; `what` says whose they are. */
+void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
+
+clv_code sim_host_take(size_t bytes, void **ret, clv_err *err);
+void sim_host_give(void *p);
+void sim_host_check(const void *p, size_t bytes, const char *what);
+
+size_t sim_memory_leaks(void);
+
+/* ---- launches (blocks.c) --------------------------------------------------------------------- */
+
+typedef struct sim_launch sim_launch;
+sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines);
+sim_launch *sim_launch_copy(const sim_launch *l);
+void sim_launch_free(sim_launch *l);
+void sim_launch_check(const sim_launch *l, int device); /* its pointers */
+bool sim_launch_go_on(sim_launch *l); /* some threads, up to their next barrier; true: it is done */
+void sim_launch_name_here(void);      /* prints which thread runs, if one does */
+
+/* ---- what is drawn (draw.c) ------------------------------------------------------------------ */
+
+void sim_draw_seed(uint64_t seed);
+uint64_t sim_draw(uint64_t below);
+
+/* ---- streams (streams.c) --------------------------------------------------------------------- */
+
+/* A point of a stream that others wait for. */
+typedef struct sim_mark {
+  int refs;
+  bool done;
+  double ms;
+} sim_mark;
+
+/* What is asked of a stream. */
+struct sim_op {
+  sim_op *next;
+  bool (*run)(sim_stream *s, sim_op *op); /* true: it is done */
+  sim_lines lines;
+  sim_launch *launch;
+  sim_mark *mark;
+  void *dst;
+  const void *src;
+  size_t bytes;
+  int byte;
+  bool from_host, to_host;
+  void (*call)(const sim_op *op); /* of a library, with what follows */
+  union {
+    clv_cuda_matmul_desc matmul;
+    clv_cuda_conv_desc conv;
+  } desc;
+  float *operand[4];
+  float beta;
+  void *workspace;
+  size_t workspace_bytes;
+};
+
+struct clv_cuda_stream {
+  sim_stream *next, **at;
+  int device;
+  sim_order *order; /* the stream as a thread of its own */
+  sim_op *first, **last;
+  bool captures;
+  sim_lines lines;
+};
+
+void sim_ask(sim_stream *s, const sim_op *op); /* a copy of it; draws what goes on meanwhile */
+void sim_go_on(uint64_t steps);                /* at most */
+void sim_finish_stream(sim_stream *s);
+void sim_finish_mark(sim_mark *m);
+sim_stream *sim_stream_new(int device);
+void sim_stream_free(sim_stream *s);
+bool sim_streams_use_host(const void *p, size_t bytes); /* a copy of that memory is still to come */
+size_t sim_streams_leaks(void);
+void sim_mark_unref(sim_mark *m);
+
+bool sim_run_launch(sim_stream *s, sim_op *op);
+bool sim_run_copy(sim_stream *s, sim_op *op);
+bool sim_run_fill(sim_stream *s, sim_op *op);
+bool sim_run_born(sim_stream *s, sim_op *op);
+bool sim_run_gone(sim_stream *s, sim_op *op);
+bool sim_run_record(sim_stream *s, sim_op *op);
+bool sim_run_wait(sim_stream *s, sim_op *op);
+bool sim_run_library(sim_stream *s, sim_op *op);
+
+/* ---- libraries (tests/gpu/libraries.c; compiled for sanitizers as kernels are) --------------- */
+
+void sim_matmul_run(const sim_op *op);                            /* operands a, b, bias, d */
+void sim_conv_run(const sim_op *op);                              /* operands x, w, y */
+void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]); /* elements of those */
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+typedef struct sim_state {
+  clv_sim_options o;
+  clv_sim_counts counts;
+  bool broken[SIM_MOST_DEVICES]; /* nothing more is done there */
+} sim_state;
+extern sim_state sim;
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is asked of a stream is done in its order; which stream goes on is drawn.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/sim/sim_int.h"
+
+static sim_stream *streams;
+static uint64_t n_done; /* the simulation's clock */
+
+/* ---- doing ----------------------------------------------------------------------------------- */
+
+static void op_free(sim_op *op) {
+  sim_launch_free(op->launch);
+  sim_mark_unref(op->mark);
+  free(op);
+}
+
+static void mark_done(sim_mark *m) {
+  m->done = true;
+  m->ms = (double)n_done / 1000;
+  sim_order_before(m);
+}
+
+bool sim_run_launch(sim_stream *s, sim_op *op) {
+  (void)s;
+  return sim_launch_go_on(op->launch);
+}
+
+bool sim_run_copy(sim_stream *s, sim_op *op) {
+  (void)s;
+  memcpy(op->dst, op->src, op->bytes);
+  return true;
+}
+
+bool sim_run_fill(sim_stream *s, sim_op *op) {
+  (void)s;
+  memset(op->dst, op->byte, op->bytes);
+  return true;
+}
+
+bool sim_run_born(sim_stream *s, sim_op *op) {
+  (void)s;
+  sim_memory_born(op->dst);
+  return true;
+}
+
+bool sim_run_gone(sim_stream *s, sim_op *op) {
+  (void)s;
+  sim_memory_gone(op->dst);
+  return true;
+}
+
+bool sim_run_record(sim_stream *s, sim_op *op) {
+  (void)s;
+  mark_done(op->mark);
+  return true;
+}
+
+bool sim_run_wait(sim_stream *s, sim_op *op) {
+  (void)s;
+  sim_order_after(op->mark);
+  return true;
+}
+
+/* The workspace is used, with nothing in it before or after that anybody may rely on. */
+bool sim_run_library(sim_stream *s, sim_op *op) {
+  (void)s;
+  if (op->workspace_bytes) sim_undefined(op->workspace, op->workspace_bytes);
+  op->call(op);
+  return true;
+}
+
+static bool can_go_on(const sim_stream *s) {
+  return s->first && !(s->first->run == sim_run_wait && !s->first->mark->done);
+}
+
+static void pop(sim_stream *s) {
+  sim_op *op = s->first;
+  s->first = op->next;
+  if (!s->first) s->last = &s->first;
+  op_free(op);
+}
+
+/* A device that is broken does nothing more, and nobody waits for it. */
+static void drop_all(sim_stream *s) {
+  while (s->first) {
+    if (s->first->run == sim_run_record) mark_done(s->first->mark);
+    pop(s);
+  }
+}
+
+static void stream_go_on(sim_stream *s) {
+  sim_op *op = s->first;
+  sim_order *before = sim_order_enter(s->order);
+  sim_order_after(op);
+  bool done = op->run(s, op);
+  sim_order_before(s);
+  sim_order_enter(before);
+  n_done++;
+  if (done) pop(s);
+}
+
+static sim_stream *draw_stream(void) {
+  sim_stream *ready[64];
+  size_t n = 0;
+  for (sim_stream *s = streams; s; s = s->next) {
+    if (sim.broken[s->device]) drop_all(s);
+    if (can_go_on(s) && n < CLV_COUNT(ready)) ready[n++] = s;
+  }
+  return n ? ready[sim_draw(n)] : NULL;
+}
+
+void sim_go_on(uint64_t steps) {
+  sim_stream *s = steps ? draw_stream() : NULL;
+  if (!s) return;
+  sim_memory_open();
+  for (; s && steps; steps--, s = draw_stream()) stream_go_on(s);
+  sim_memory_close();
+}
+
+/* By the seed: everything at once, nothing before somebody waits, or now and then a little. */
+static void draw_progress(void) {
+  if (sim.o.seed % 3 == 1) return;
+  sim_go_on(sim.o.seed % 3 == 2 ? UINT64_MAX : sim_draw(4) == 0 ? sim_draw(32) : 0);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+void sim_ask(sim_stream *s, const sim_op *asked) {
+  sim_op *op = malloc(sizeof *op);
+  if (!op) abort();
+  *op = *asked;
+  op->next = NULL;
+  sim_lines_here(&op->lines);
+  if (op->mark) op->mark->refs++;
+  sim_order_before(op);
+  *s->last = op;
+  s->last = &op->next;
+  draw_progress();
+}
+
+void sim_finish_stream(sim_stream *s) {
+  while (s->first) {
+    sim_go_on(1 + sim_draw(64));
+    if (s->first && !draw_stream()) sim_fault("a stream waits for what nobody will do");
+  }
+  sim_order_after(s);
+}
+
+void sim_finish_mark(sim_mark *m) {
+  while (!m->done) {
+    sim_go_on(1 + sim_draw(64));
+    if (!m->done && !draw_stream()) sim_fault("an event waits for what nobody will do");
+  }
+  sim_order_after(m);
+}
+
+void sim_mark_unref(sim_mark *m) {
+  if (m && --m->refs == 0) free(m);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+sim_stream *sim_stream_new(int device) {
+  sim_stream *s = calloc(1, sizeof *s);
+  if (!s) abort();
+  s->device = device;
+  s->last = &s->first;
+  s->order = sim_order_new();
+  s->next = streams;
+  sim_lines_here(&s->lines);
+  streams = s;
+  return s;
+}
+
+void sim_stream_free(sim_stream *s) {
+  sim_stream **at = &streams;
+  while (*at != s) at = &(*at)->next;
+  *at = s->next;
+  sim_order_free(s->order);
+  free(s);
+}
+
+static bool overlap(const void *a, size_t n, const void *b, size_t m) {
+  return (const char *)a < (const char *)b + m && (const char *)b < (const char *)a + n;
+}
+
+bool sim_streams_use_host(const void *p, size_t bytes) {
+  for (const sim_stream *s = streams; s; s = s->next)
+    for (const sim_op *op = s->first; op; op = op->next)
+      if ((op->from_host && overlap(op->src, op->bytes, p, bytes)) ||
+          (op->to_host && overlap(op->dst, op->bytes, p, bytes)))
+        return true;
+  return false;
+}
+
+size_t sim_streams_leaks(void) {
+  size_t n = 0;
+  for (const sim_stream *s = streams; s; s = s->next, n++) {
+    fputs("cuda-sim: a stream is left, made at\n", stderr);
+    sim_lines_print(&s->lines);
+  }
+  return n;
+}

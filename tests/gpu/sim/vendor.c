@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table: checks what it is given, and asks it of a stream.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/sim/sim_int.h"
+
+sim_state sim;
+
+enum { WORKSPACE = 4096, ALIGNED = 256 };
+
+/* ---- the lock, and what goes wrong ----------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int locked(void) {
+  pthread_mutex_lock(&lock);
+  return 0;
+}
+
+static void unlock(const int *held) {
+  (void)held;
+  pthread_mutex_unlock(&lock);
+}
+
+/* What follows in this scope has the simulation for itself. */
+#define LOCK CLV_AUTO(unlock) __attribute__((unused)) int held_ = locked()
+
+static clv_code check_device(int device, clv_err *err) {
+  if (device < 0 || device >= sim.o.devices)
+    return clv_fail(err, CLV_UNAVAILABLE, "there is no device %d", device);
+  if (++sim.counts.calls == sim.o.lose_at) sim.broken[device] = true;
+  if (sim.broken[device])
+    return clv_fail(err, CLV_UNAVAILABLE, "device %d: an earlier launch failed, or it is gone",
+                    device);
+  return CLV_OK;
+}
+
+static clv_code check_waits(const sim_stream *s, clv_err *err) {
+  sim.counts.waits++;
+  if (s && s->captures) return clv_fail(err, CLV_PRECONDITION, "the stream is captured");
+  return CLV_OK;
+}
+
+static clv_code ask(sim_stream *s, const sim_op *op, clv_err *err) {
+  sim_ask(s, op);
+  if (sim.broken[s->device]) return check_device(s->device, err);
+  return CLV_OK;
+}
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+static clv_code vendor_count(int *ret, clv_err *err) {
+  (void)err;
+  *ret = sim.o.devices;
+  return CLV_OK;
+}
+
+static clv_code vendor_describe(int device, clv_cuda_info *ret, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(device, err));
+  *ret = (clv_cuda_info){.name = "simulated device",
+                         .libraries = "simulation",
+                         .capability = 90,
+                         .multiprocessors = 4,
+                         .memory_bytes = sim.o.memory_bytes};
+  return CLV_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *err) {
+  LOCK;
+  char *p;
+  CLV_TRY(check_device(s->device, err));
+  if (++sim.counts.takes == sim.o.fail_take)
+    return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left, as planned", s->device,
+                    bytes);
+  CLV_TRY(sim_memory_take(s->device, bytes, &p, err));
+  sim_ask(s, &(sim_op){.run = sim_run_born, .dst = p});
+  *ret = p;
+  return CLV_OK;
+}
+
+static void vendor_give(sim_stream *s, void *p) {
+  LOCK;
+  if (!p) return;
+  sim_memory_give(s->device, p);
+  sim_ask(s, &(sim_op){.run = sim_run_gone, .dst = p});
+}
+
+static clv_code vendor_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(device, err));
+  *ret_total = sim.o.memory_bytes;
+  *ret_free = sim.o.memory_bytes - sim_memory_used(device);
+  return CLV_OK;
+}
+
+static clv_code vendor_host_take(size_t bytes, void **ret, clv_err *err) {
+  LOCK;
+  sim.counts.host_takes++;
+  return sim_host_take(bytes, ret, err);
+}
+
+static void vendor_host_give(void *p) {
+  LOCK;
+  if (p) sim_host_give(p);
+}
+
+static clv_code vendor_put(sim_stream *s, void *dst, const void *host, size_t bytes, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  sim_memory_check(s->device, dst, bytes, "what is put");
+  sim_host_check(host, bytes, "what is put");
+  sim.counts.put_bytes += bytes;
+  return ask(
+      s, &(sim_op){.run = sim_run_copy, .dst = dst, .src = host, .bytes = bytes, .from_host = true},
+      err);
+}
+
+static clv_code vendor_get(sim_stream *s, void *host, const void *src, size_t bytes, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  sim_memory_check(s->device, src, bytes, "what is got");
+  sim_host_check(host, bytes, "what is got");
+  sim.counts.get_bytes += bytes;
+  return ask(
+      s, &(sim_op){.run = sim_run_copy, .dst = host, .src = src, .bytes = bytes, .to_host = true},
+      err);
+}
+
+static clv_code copy(sim_stream *s, void *dst, int dst_device, const void *src, int src_device,
+                     size_t bytes, clv_err *err) {
+  CLV_TRY(check_device(s->device, err));
+  sim_memory_check(dst_device, dst, bytes, "what is copied to");
+  sim_memory_check(src_device, src, bytes, "what is copied");
+  if ((char *)dst < (const char *)src + bytes && (const char *)src < (char *)dst + bytes)
+    sim_fault("a copy of %zu bytes overlaps itself", bytes);
+  sim.counts.copy_bytes += bytes;
+  return ask(s, &(sim_op){.run = sim_run_copy, .dst = dst, .src = src, .bytes = bytes}, err);
+}
+
+static clv_code vendor_copy(sim_stream *s, void *dst, const void *src, size_t bytes, clv_err *err) {
+  LOCK;
+  return copy(s, dst, s->device, src, s->device, bytes, err);
+}
+
+static clv_code vendor_copy_peer(sim_stream *s, void *dst, int dst_device, const void *src,
+                                 int src_device, size_t bytes, clv_err *err) {
+  LOCK;
+  return copy(s, dst, dst_device, src, src_device, bytes, err);
+}
+
+static clv_code vendor_fill(sim_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  sim_memory_check(s->device, dst, bytes, "what is filled");
+  return ask(s, &(sim_op){.run = sim_run_fill, .dst = dst, .byte = byte, .bytes = bytes}, err);
+}
+
+/* ---- streams and events ---------------------------------------------------------------------- */
+
+static clv_code vendor_stream_new(int device, bool urgent, sim_stream **ret, clv_err *err) {
+  LOCK;
+  (void)urgent;
+  CLV_TRY(check_device(device, err));
+  *ret = sim_stream_new(device);
+  return CLV_OK;
+}
+
+static void vendor_stream_free(sim_stream *s) {
+  LOCK;
+  if (!s) return;
+  sim_finish_stream(s);
+  sim_stream_free(s);
+}
+
+static clv_code vendor_stream_finish(sim_stream *s, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_waits(s, err));
+  CLV_TRY(check_device(s->device, err));
+  sim_finish_stream(s);
+  return sim.broken[s->device] ? check_device(s->device, err) : CLV_OK;
+}
+
+struct clv_cuda_event {
+  clv_cuda_event *next, **at;
+  int device;
+  bool timed;
+  sim_mark *mark; /* where it was recorded last */
+  sim_lines lines;
+};
+
+static clv_cuda_event *events;
+
+static clv_code vendor_event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(device, err));
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  (*ret)->device = device;
+  (*ret)->timed = timed;
+  (*ret)->next = events;
+  sim_lines_here(&(*ret)->lines);
+  events = *ret;
+  return CLV_OK;
+}
+
+static void vendor_event_free(clv_cuda_event *e) {
+  LOCK;
+  clv_cuda_event **at = &events;
+  if (!e) return;
+  while (*at != e) at = &(*at)->next;
+  *at = e->next;
+  sim_mark_unref(e->mark);
+  free(e);
+}
+
+static clv_code vendor_event_record(clv_cuda_event *e, sim_stream *s, clv_err *err) {
+  LOCK;
+  sim_mark *m;
+  CLV_TRY(check_device(s->device, err));
+  m = calloc(1, sizeof *m);
+  if (!m) abort();
+  sim_mark_unref(e->mark);
+  e->mark = m;
+  m->refs = 1;
+  return ask(s, &(sim_op){.run = sim_run_record, .mark = m}, err);
+}
+
+static clv_code vendor_event_done(clv_cuda_event *e, bool *ret, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(e->device, err));
+  sim_go_on(sim_draw(16));
+  *ret = !e->mark || e->mark->done;
+  if (e->mark && *ret) sim_order_after(e->mark);
+  return CLV_OK;
+}
+
+static clv_code vendor_event_finish(clv_cuda_event *e, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_waits(NULL, err));
+  CLV_TRY(check_device(e->device, err));
+  if (e->mark) sim_finish_mark(e->mark);
+  return sim.broken[e->device] ? check_device(e->device, err) : CLV_OK;
+}
+
+static clv_code vendor_event_ms(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
+                                clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(begin->device, err));
+  if (!begin->timed || !end->timed || !begin->mark || !end->mark || !begin->mark->done ||
+      !end->mark->done)
+    return clv_fail(err, CLV_PRECONDITION, "an event is not timed, not recorded or not done");
+  *ret = end->mark->ms - begin->mark->ms;
+  return CLV_OK;
+}
+
+static clv_code vendor_stream_wait(sim_stream *s, clv_cuda_event *e, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  if (!e->mark) return CLV_OK;
+  return ask(s, &(sim_op){.run = sim_run_wait, .mark = e->mark}, err);
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
+  if (l->block < 1 || l->block > SIM_MOST_THREADS)
+    return clv_fail(err, CLV_INVALID, "%s: a block of %u threads; at most %d", l->name, l->block,
+                    SIM_MOST_THREADS);
+  if (l->grid[0] < 1 || l->grid[1] < 1 || l->grid[0] > INT32_MAX || l->grid[1] > UINT16_MAX)
+    return clv_fail(err, CLV_INVALID, "%s: a grid of %u x %u", l->name, l->grid[0], l->grid[1]);
+  if (l->shared_bytes > SIM_MOST_SHARED)
+    return clv_fail(err, CLV_INVALID, "%s: %zu bytes shared; at most %d", l->name, l->shared_bytes,
+                    SIM_MOST_SHARED);
+  if (!l->call) return clv_fail(err, CLV_INVALID, "%s was compiled for a device", l->name);
+  return CLV_OK;
+}
+
+static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *err) {
+  LOCK;
+  sim_lines lines;
+  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_launch(l, err));
+  sim_lines_here(&lines);
+  sim_launch *launch = sim_launch_new(l, &lines);
+  sim_launch_check(launch, s->device);
+  if (++sim.counts.launches == sim.o.fail_launch) sim.broken[s->device] = true;
+  return ask(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
+}
+
+/* ---- products and convolutions --------------------------------------------------------------- */
+
+struct clv_cuda_matmul {
+  clv_cuda_matmul_desc d;
+  int device;
+};
+struct clv_cuda_conv {
+  clv_cuda_conv_desc d;
+  int device;
+};
+
+static size_t n_plans;
+
+/* Bytes of a column-major matrix; it has no end behind its last column. */
+static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch,
+                           int64_t stride) {
+  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * sizeof(float);
+}
+
+static clv_code vendor_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
+                                  size_t *ret_workspace, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(device, err));
+  if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1 || d->lda < (d->a_t ? d->k : d->m) ||
+      d->ldb < (d->b_t ? d->n : d->k) || d->ldd < d->m)
+    return clv_fail(err, CLV_INVALID, "a product of %lld x %lld x %lld with %lld, %lld, %lld",
+                    (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->lda,
+                    (long long)d->ldb, (long long)d->ldd);
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  **ret = (clv_cuda_matmul){*d, device};
+  *ret_workspace = WORKSPACE + (size_t)(d->k % 7) * 8;
+  n_plans++;
+  return CLV_OK;
+}
+
+static void vendor_matmul_free(clv_cuda_matmul *m) {
+  LOCK;
+  n_plans -= m != NULL;
+  free(m);
+}
+
+static void check_workspace(int device, const void *p, size_t bytes) {
+  sim_memory_check(device, p, bytes, "the workspace of a library");
+  if ((uintptr_t)p % ALIGNED) sim_fault("the workspace at %p is not on %d bytes", p, ALIGNED);
+}
+
+static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+                              const float *bias, float beta, float *d, void *workspace,
+                              clv_err *err) {
+  LOCK;
+  const clv_cuda_matmul_desc *t = &m->d;
+  size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8;
+  CLV_TRY(check_device(s->device, err));
+  sim_memory_check(
+      s->device, a,
+      matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch, t->stride_a),
+      "A of a product");
+  sim_memory_check(
+      s->device, b,
+      matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch, t->stride_b),
+      "B of a product");
+  sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d),
+                   "D of a product");
+  if (t->after != CLV_CUDA_AFTER_NOTHING)
+    sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
+  check_workspace(s->device, workspace, bytes);
+  return ask(s,
+             &(sim_op){.run = sim_run_library,
+                       .call = sim_matmul_run,
+                       .desc.matmul = *t,
+                       .operand = {(float *)a, (float *)b, (float *)bias, d},
+                       .beta = beta,
+                       .workspace = workspace,
+                       .workspace_bytes = bytes},
+             err);
+}
+
+static clv_code vendor_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
+                                size_t *ret_workspace, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(device, err));
+  if (sim.o.no_conv) return clv_fail(err, CLV_UNIMPLEMENTED, "no convolutions, as planned");
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  **ret = (clv_cuda_conv){*d, device};
+  *ret_workspace = WORKSPACE;
+  n_plans++;
+  return CLV_OK;
+}
+
+static void vendor_conv_free(clv_cuda_conv *c) {
+  LOCK;
+  n_plans -= c != NULL;
+  free(c);
+}
+
+static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
+                            float beta, void *workspace, clv_err *err) {
+  LOCK;
+  size_t n[3];
+  CLV_TRY(check_device(s->device, err));
+  sim_conv_counts(&c->d, n);
+  sim_memory_check(s->device, x, n[0] * sizeof *x, "x of a convolution");
+  sim_memory_check(s->device, w, n[1] * sizeof *w, "w of a convolution");
+  sim_memory_check(s->device, y, n[2] * sizeof *y, "y of a convolution");
+  check_workspace(s->device, workspace, WORKSPACE);
+  return ask(s,
+             &(sim_op){.run = sim_run_library,
+                       .call = sim_conv_run,
+                       .desc.conv = c->d,
+                       .operand = {x, w, y},
+                       .beta = beta,
+                       .workspace = workspace,
+                       .workspace_bytes = WORKSPACE},
+             err);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const clv_vendor table = {
+    .abi = CLV_VENDOR_ABI,
+    .size = sizeof table,
+    .name = "cuda-sim",
+    .count = vendor_count,
+    .describe = vendor_describe,
+    .take = vendor_take,
+    .give = vendor_give,
+    .memory = vendor_memory,
+    .host_take = vendor_host_take,
+    .host_give = vendor_host_give,
+    .put = vendor_put,
+    .get = vendor_get,
+    .copy = vendor_copy,
+    .copy_peer = vendor_copy_peer,
+    .fill = vendor_fill,
+    .stream_new = vendor_stream_new,
+    .stream_free = vendor_stream_free,
+    .stream_finish = vendor_stream_finish,
+    .event_new = vendor_event_new,
+    .event_free = vendor_event_free,
+    .event_record = vendor_event_record,
+    .event_done = vendor_event_done,
+    .event_finish = vendor_event_finish,
+    .event_ms = vendor_event_ms,
+    .stream_wait = vendor_stream_wait,
+    .launch = vendor_launch,
+    .matmul_new = vendor_matmul_new,
+    .matmul_free = vendor_matmul_free,
+    .matmul = vendor_matmul,
+    .conv_new = vendor_conv_new,
+    .conv_free = vendor_conv_free,
+    .conv = vendor_conv,
+};
+
+const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {
+  LOCK;
+  sim = (sim_state){.o = *options};
+  if (!sim.o.devices) sim.o.devices = 1;
+  if (!sim.o.memory_bytes) sim.o.memory_bytes = (size_t)1 << 30;
+  sim_draw_seed(sim.o.seed);
+  sim_handle_faults();
+  return &table;
+}
+
+clv_sim_counts clv_sim_count(void) {
+  LOCK;
+  return sim.counts;
+}
+
+size_t clv_sim_leaks(void) {
+  LOCK;
+  size_t n = sim_memory_leaks() + sim_streams_leaks() + n_plans;
+  for (const clv_cuda_event *e = events; e; e = e->next, n++) {
+    fputs("cuda-sim: an event is left, made at\n", stderr);
+    sim_lines_print(&e->lines);
+  }
+  if (n_plans) fprintf(stderr, "cuda-sim: %zu products or convolutions are left\n", n_plans);
+  return n;
+}
