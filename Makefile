@@ -99,7 +99,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
-        check print-commands simulate
+        check print-commands simulate programs
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
 help:
@@ -123,6 +123,7 @@ help:
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
 	@echo 'make simulate      10,000 random programs over a simulated network: delays, cut lanes, dead workers'
+	@echo 'make programs      5,000 such programs over real daemons, and 1,250 while a worker dies and comes back'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
 	@echo 'make mutate        disable each security guard, and break each state machine, in turn, and show a test fail'
@@ -369,6 +370,14 @@ $(OUT)/simulate/simulate: $(SIMULATE_OBJS) $$(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(SIMULATE_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/simulate/simulate
 
+# The same programs over real daemons; tests/simulate/daemons/test_daemons.py starts these.
+DAEMONS := $(OUT)/simulate/daemons
+DAEMONS_OBJS := $(OUT)/tests/simulate/daemons/daemons.o \
+                $(filter-out %/simulate.o %/network.o %/world.o %/worker.o,$(SIMULATE_OBJS))
+$(DAEMONS): $(DAEMONS_OBJS) $$(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(DAEMONS_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
 # Two links on a simulated network and clock.
 LINKS_OBJS := $(OUT)/tests/simulate/links/links.o $(OUT)/tests/simulate/network.o
 $(OUT)/simulate/links: $(LINKS_OBJS) $$(ALL_LIBS)
@@ -413,7 +422,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(DAEMONS) $(OUT)/bench/bench_link
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
@@ -500,6 +509,14 @@ SIMULATE_RUNS ?= 10000
 simulate:
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/simulate/simulate
 	$(Q)$(OUT)/simulate/simulate $(or $(SIMULATE_ARGS),--runs $(SIMULATE_RUNS))
+
+# The same programs over real daemons. PROGRAM_FIRST=17 PROGRAM_RUNS=1 does one again, as far as
+# time lets it be the same.
+PROGRAM_RUNS ?= 5000
+PROGRAM_FIRST ?= 1
+programs: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(DAEMONS)
+	$(Q)CLV_TEST_PROGRAMS=$(PROGRAM_RUNS) CLV_TEST_FIRST=$(PROGRAM_FIRST) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/simulate/daemons/test_daemons.py
 
 # Each seed program and the demo twice, the second time with control messages that are lost, doubled
 # and late.

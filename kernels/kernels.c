@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/kernels.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 size_t clv_layout_numel(const clv_shape *shape, int layout) {
   int block = clv_layout_block(layout);
   size_t n = 1;
@@ -60,4 +63,53 @@ clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64
       return clv_err_element(err, "%lld", (long long)index[i]);
     }
   return CLV_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp, clv_err *err) {
+  void *p;
+  if (!b->memory) return clv_alloc_aligned(bytes, ret_pp, err);
+  CLV_TRY(b->memory->take(b, bytes, &p, err));
+  memcpy(ret_pp, &p, sizeof p);
+  return CLV_OK;
+}
+
+void clv_backend_give(const clv_backend *b, void *p) {
+  if (!b->memory)
+    free(p);
+  else if (p)
+    b->memory->give(b, p);
+}
+
+clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                         clv_err *err) {
+  if (b->memory) return b->memory->put(b, dst, host, bytes, err);
+  if (bytes) memcpy(dst, host, bytes);
+  return CLV_OK;
+}
+
+clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,
+                         clv_err *err) {
+  if (b->memory) return b->memory->get(b, host, src, bytes, err);
+  if (bytes) memcpy(host, src, bytes);
+  return CLV_OK;
+}
+
+clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
+                          clv_err *err) {
+  if (b->memory) return b->memory->copy(b, dst, src, bytes, err);
+  if (bytes) memcpy(dst, src, bytes);
+  return CLV_OK;
+}
+
+clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err) {
+  if (b->memory) return b->memory->fill(b, dst, byte, bytes, err);
+  if (bytes) memset(dst, byte, bytes);
+  return CLV_OK;
+}
+
+clv_code clv_backend_finish(const clv_backend *b, clv_err *err) {
+  int64_t layer;
+  return b->memory ? b->memory->finish(b, &layer, err) : CLV_OK;
 }

@@ -295,6 +295,21 @@ struct clv_backend {
   void (*trim)(const clv_backend *b);
 };
 
+/* The backend's memory, or the host's where it has none of its own: there a finish has nothing to
+ * wait for, and what is taken may hold anything. */
+clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_backend_give(const clv_backend *b, void *p); /* takes NULL */
+clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,
+                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
+
 static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
 static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }
 

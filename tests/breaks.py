@@ -265,6 +265,18 @@ of("master/api/await.c", FUTURES,
    what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
 
+# ---- the same programs over real daemons ---------------------------------------------------------
+DAEMONS = "tests/simulate/daemons/test_daemons.py programs_give_the_bits_of_home"
+of("master/api/module.c", DAEMONS,
+   a_successor_has_the_generation_of_its_predecessor=("static cleave_status attempt(", "rt->generations[m->index]++;", "rt->generations[m->index];"))
+of("master/api/module.c", SIMULATED,
+   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "|| !m->tried", "|| true"),
+   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
+of("master/api/await.c", DAEMONS,
+   a_cancel_does_nothing=("cleave_status cleave_future_cancel(", "end_early(runtime, f, &why);", ";"))
+of("common/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
+   who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
+
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
 of("master/api/rejoin.c", REJOIN,

@@ -109,10 +109,9 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
     *ret = *at;
     return CLV_OK;
   }
-  clv_shape shape = CLV_SHAPE((int64_t)c->mod->params->trainable_bytes);
   CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
   *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
-  clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &g->block, err);
+  clv_code code = clv_module_block(c->mod, c->mod->params->trainable_bytes, &g->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->gradients, g);
     return code;
@@ -144,16 +143,16 @@ static void *buffers_of(const clv_module *m) {
 /* After a backward the saved state is gone: the forward runs again, with the same random numbers,
  * and running statistics as they are. */
 static clv_code ready_again(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  clv_shape shape = CLV_SHAPE((int64_t)clv_module_buffer_bytes(c->mod));
-  if (shape.dim[0]) CLV_TRY(clv_pool_tensor(e->env.pool, CLV_U8, &shape, &c->buffers_kept, err));
+  size_t bytes = clv_module_buffer_bytes(c->mod);
+  if (bytes) CLV_TRY(clv_module_block(c->mod, bytes, &c->buffers_kept, err));
   return clv_call_ready_forward(e, c, err);
 }
 
 static clv_code run_again(clv_context_call *c, clv_err *err) {
   clv_tensor *kept = c->buffers_kept;
-  if (kept) memcpy(kept->data, buffers_of(c->mod), kept->bytes);
+  if (kept) clv_module_copy(c->mod, kept->data, buffers_of(c->mod), kept->bytes);
   clv_code code = clv_call_forward(c, err);
-  if (kept) memcpy(buffers_of(c->mod), kept->data, kept->bytes);
+  if (kept) clv_module_copy(c->mod, buffers_of(c->mod), kept->data, kept->bytes);
   return code;
 }
 

@@ -4,8 +4,6 @@
  */
 #include "common/engine/context_int.h"
 
-#include <string.h>
-
 /* Of the first input that is no scalar. */
 static int64_t batch_of(const clv_context_call *c) {
   for (uint32_t i = 0; i < c->n_in; i++)
@@ -41,6 +39,7 @@ static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) 
 clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_module *m = c->mod;
   int64_t batch[CLV_MAX_INPUTS] = {0};
+  CLV_TRY(clv_module_check(m, err));
   for (uint32_t i = 0; i < c->n_in; i++)
     batch[i] = m->graph->joins && c->in[i]->shape.rank ? c->in[i]->shape.dim[0] : batch_of(c);
   CLV_TRY(
@@ -58,17 +57,17 @@ static void *buffers_in(const clv_module *m, void *block) {
 /* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each
  * way. */
 static void lend_buffers(const clv_context_call *c) {
-  const clv_module *m = c->mod;
+  clv_module *m = c->mod;
   if (c->weights)
-    memcpy(buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
-           clv_module_buffer_bytes(m));
+    clv_module_copy(m, buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
+                    clv_module_buffer_bytes(m));
 }
 
 static void return_buffers(const clv_context_call *c) {
-  const clv_module *m = c->mod;
+  clv_module *m = c->mod;
   if (c->weights)
-    memcpy(buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
-           clv_module_buffer_bytes(m));
+    clv_module_copy(m, buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
+                    clv_module_buffer_bytes(m));
 }
 
 clv_code clv_call_forward(clv_context_call *c, clv_err *err) {

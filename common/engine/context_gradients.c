@@ -20,7 +20,8 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
     *ret = (clv_state_item){.dtype = p->dtype,
                             .shape = p->shape,
                             .bytes = p->bytes,
-                            .data = (char *)g->block->data + p->offset};
+                            .data = (char *)g->block->data + p->offset,
+                            .backend = g->mod->o.backend};
     snprintf(ret->name, sizeof ret->name, "%s", p->name);
     return true;
   }

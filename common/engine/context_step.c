@@ -39,7 +39,7 @@ static clv_code compute_step(clv_work *w, clv_err *err) {
   const clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
   CLV_TRY(check_finite(g, err));
   clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
-  return CLV_OK;
+  return clv_module_finish(g->mod, err);
 }
 
 static void count_step(clv_module *m) {
@@ -93,39 +93,47 @@ static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, c
   return CLV_OK;
 }
 
-static void step_module(const clv_change *k, clv_module *m, const clv_tensor *gradients) {
+static clv_code step_module(const clv_change *k, clv_module *m, const clv_tensor *gradients,
+                            clv_err *err) {
   double rates[CLV_OPTIM_MAX_GROUPS];
   if (k->keeps && !m->o.final) clv_module_snapshot(m);
   for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
   clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
+  return clv_module_finish(m, err);
+}
+
+/* On the host neither can fail. Where a device has, the module is broken, and the others change all
+ * the same: they are to be of one step. */
+static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv_module *m,
+                              clv_err *err) {
+  if (k->kind == CLV_APPLY) return step_module(k, m, t->gradients, err);
+  if (t->reverts) clv_module_revert(m);
+  return clv_module_check(m, err);
 }
 
 static clv_code compute_change(clv_work *w, clv_err *err) {
   const clv_change *k = clv_work_change(w);
-  (void)err;
+  clv_code first = CLV_OK;
+  clv_err why;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
-    clv_module *m = w->env->modules[t->module];
-    if (k->kind == CLV_APPLY)
-      step_module(k, m, t->gradients);
-    else if (t->reverts)
-      clv_module_revert(m);
+    clv_code code = change_module(k, t, w->env->modules[t->module], &why);
+    if (first != CLV_OK || code == CLV_OK) continue;
+    first = code;
+    *err = why;
   }
-  return CLV_OK;
+  return first;
 }
 
-static void answer(clv_contexts *e, const clv_change *k, bool done) {
+/* failed: NULL where it has been done. */
+static void answer(clv_contexts *e, const clv_change *k, const clv_err *failed) {
   clv_packet *p;
   clv_err why;
-  if (clv_packet_new(e->env.pool, done ? CLV_APPLIED : CLV_ERROR, &p, &why) != CLV_OK) return;
+  if (clv_packet_new(e->env.pool, failed ? CLV_ERROR : CLV_APPLIED, &p, &why) != CLV_OK) return;
   p->frame.context = k->context;
   p->frame.message = ++*e->env.next_message;
   p->frame.reply_to = k->message;
   p->frame.module = k->module;
-  if (!done)
-    clv_frame_set_failure(&p->frame, CLV_PRECONDITION,
-                          "nothing of this context can be taken back: no APPLY, or work of another "
-                          "context since",
-                          "");
+  if (failed) clv_frame_set_failure(&p->frame, failed->code, failed->text, "");
   clv_exit_send(e, p);
 }
 
@@ -137,7 +145,11 @@ static void has_applied(clv_contexts *e, const clv_change *k, uint32_t module) {
   count_step(m);
 }
 
-static void has_changed(clv_contexts *e, const clv_change *k) {
+static void has_changed(clv_contexts *e, const clv_change *k, const clv_err *failed) {
+  static const clv_err nothing = {
+      .code = CLV_PRECONDITION,
+      .text =
+          "nothing of this context can be taken back: no APPLY, or work of another context since"};
   bool done = k->kind == CLV_APPLY;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
     done |= t->reverts;
@@ -146,18 +158,18 @@ static void has_changed(clv_contexts *e, const clv_change *k) {
     else if (t->reverts)
       clv_counter_add(&clv_contexts_module(e, t->module)->steps, -(uint64_t)1);
   }
-  if (!k->silent) answer(e, k, done);
+  if (!k->silent) answer(e, k, failed ? failed : done ? NULL : &nothing);
 }
 
 /* Passes may have waited for it. */
 static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                               clv_err *err) {
   clv_change *k = clv_work_change(w);
-  (void)code, (void)why, (void)err;
+  (void)err;
   if (k->packet)
     clv_exit_state(e, clv_steal(&k->packet));
   else
-    has_changed(e, k);
+    has_changed(e, k, code == CLV_OK ? NULL : why);
   clv_change_free(e, k);
   for (clv_context *c = e->open; c; c = c->next)
     if (c->pass != PASS_NONE) clv_context_mark(e, c);

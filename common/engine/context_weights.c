@@ -38,15 +38,14 @@ void *clv_call_block(const clv_context_call *c) {
 
 /* With one reference. The copy is of all parameters, once per step that needs it. */
 static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
-  clv_shape shape = CLV_SHAPE((int64_t)m->params->total_bytes);
   clv_old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
-  clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &w->block, err);
+  clv_code code = clv_module_block(m, m->params->total_bytes, &w->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->weights, w);
     return code;
   }
-  memcpy(w->block->data, m->block, m->params->total_bytes);
+  clv_module_copy(m, w->block->data, m->block, m->params->total_bytes);
   w->refs = 1;
   w->mod = m;
   w->version = m->version;

@@ -132,19 +132,24 @@ const clv_graph *clv_module_graph(const clv_module *m);
 const clv_params *clv_module_params(const clv_module *m);
 size_t clv_module_bytes(const clv_module *m); /* parameters, moments, plans so far */
 
-/* A named piece of a module's state, a view into its memory. */
+/* A named piece of a module's state, a view into its memory: that of the backend, of the host where
+ * that is NULL. */
 typedef struct clv_state_item {
   char name[CLV_WIRE_NAME + 1];
   clv_dtype dtype;
   clv_shape shape;
   size_t bytes;
   void *data;
+  const clv_backend *backend;
 } clv_state_item;
 
 /* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
  * data of 8 bytes). Items are numbered 0..n-1. */
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
 bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
+
+/* Read an item: item->bytes. */
+clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Write an item; one by name: dtype and shape must agree. */
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,

@@ -26,6 +26,7 @@ struct clv_module {
   int n_inputs;
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
+  /* In the backend's memory, as are moments and what clv_module_block gives. */
   void *block;           /* parameters, then buffers */
   void *shadow;          /* buffers as they were, to be put back when a step is not taken */
   clv_optim *optim;      /* NULL when nothing learns here */
@@ -37,7 +38,14 @@ struct clv_module {
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
-  clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
+  clv_tensor
+      *snapshot; /* what the last APPLY of a context changed, as it was before: parameters, */
+  int64_t snapshot_steps; /* moments, and the step count */
+  clv_tensor **blocks;    /* that clv_module_block has made, each with a reference */
+  size_t n_blocks, cap_blocks;
+  /* What a device has said while the module's state was being changed: it is not known any more, and
+   * nothing is computed from it. code is CLV_OK until then. */
+  clv_err broken;
 
   uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
   uint64_t steps;         /* of the optimiser, taken; atomic */
@@ -58,6 +66,25 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_module_call_put(clv_module_plan *p, clv_call *call);
+
+/* `bytes` of the memory that its kernels compute in, as the data of a CLV_U8 tensor, for the caller
+ * until he unrefs it: of the session's pool, or of the device, kept for the next who asks. Not
+ * initialised. Charged either way. */
+clv_code clv_module_block(clv_module *m, size_t bytes, clv_tensor **ret,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_module_blocks_done(clv_module *m);
+
+/* Within that memory; it has been done, or the module is broken, when it returns. */
+void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);
+
+/* What its optimiser was asked for is done; else the module is broken. */
+clv_code clv_module_finish(clv_module *m, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_check(const clv_module *m, clv_err *err) CLV_USE_RESULT;
+
+/* The session's quotas, and that of the device. */
+clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes);
 
 /* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
 clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) CLV_USE_RESULT;

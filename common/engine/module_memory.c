@@ -9,8 +9,7 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->trainable_bytes;
 }
 
-/* The session's quotas, and that of the device. */
-static clv_code charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_err *err) {
+clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_err *err) {
   clv_account *device = m->o.account;
   if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "device %s", m->device);
@@ -19,14 +18,14 @@ static clv_code charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_er
   return code;
 }
 
-static void discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
+void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
   clv_pool_discharge(pool, bytes);
   if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
 }
 
 /* Memory that is about to be taken, or with what a library sizes has just been. */
 static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
-  if (m->o.pool && charge(m, m->o.pool, bytes, err) != CLV_OK)
+  if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
   if (m->o.pool) m->charged += bytes;
   m->bytes += bytes;
@@ -124,10 +123,21 @@ static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err
 }
 
 static clv_code take_memory(clv_module *m, clv_err *err) {
-  CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->block, err));
-  CLV_TRY(clv_alloc_aligned(clv_module_buffer_bytes(m), &m->shadow, err));
-  memset(m->shadow, 0, clv_module_buffer_bytes(m));
-  return CLV_OK;
+  const clv_backend *b = m->o.backend;
+  CLV_TRY(clv_backend_take(b, m->params->total_bytes, &m->block, err));
+  CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->shadow, err));
+  return clv_backend_fill(b, m->shadow, 0, clv_module_buffer_bytes(m), err);
+}
+
+/* A device gets what the host has drawn. */
+static clv_code init_params(clv_module *m, const clv_waiter *waiter, clv_err *err) {
+  const clv_backend *b = m->o.backend;
+  CLV_AUTO(clv_freep) void *drawn = NULL;
+  if (!b->memory) return clv_params_init_while(waiter, m->graph, m->params, m->block, err);
+  CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &drawn, err));
+  CLV_TRY(clv_params_init_while(waiter, m->graph, m->params, drawn, err));
+  CLV_TRY(clv_backend_put(b, m->block, drawn, m->params->total_bytes, err));
+  return clv_backend_finish(b, err);
 }
 
 static clv_code count_inputs(clv_module *m, clv_err *err) {
@@ -151,7 +161,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(charge_ahead(m, o, err));
 #endif
   CLV_TRY(take_memory(m, err));
-  CLV_TRY(clv_params_init_while(o->waiter, m->graph, m->params, m->block, err));
+  CLV_TRY(init_params(m, o->waiter, err));
   CLV_TRY(make_optimizer(m, o, err));
 #ifdef CLV_MUTATE_AHEAD
   CLV_TRY(charge_ahead(m, o, err));
@@ -174,7 +184,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   m->o.name = NULL;
   m->o.device = NULL;
   snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
-  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : o->backend->name);
+  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : o->backend->device);
   m->graph = o->graph;
   code = module_fill(m, o, err);
   if (code != CLV_OK) {
@@ -189,15 +199,16 @@ void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
   clv_tensor_unref(m->snapshot);
+  clv_module_blocks_done(m);
   clv_optim_free(m->optim);
-  free(m->block);
-  free(m->shadow);
+  clv_backend_give(m->o.backend, m->block);
+  clv_backend_give(m->o.backend, m->shadow);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
   clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
-  if (pool) discharge(m, pool, m->charged);
+  if (pool) clv_module_discharge(m, pool, m->charged);
   free(m);
 }
 
@@ -319,10 +330,10 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
   size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   bool more = p->calls_out == p->calls;
   if (more) bytes += info->call_bytes;
-  if (bytes) CLV_TRY(charge(m, m->pool, bytes, err));
+  if (bytes) CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
   clv_code code = clv_plan_call_get(p->plan, ret, err);
   if (code != CLV_OK) {
-    discharge(m, m->pool, bytes);
+    clv_module_discharge(m, m->pool, bytes);
     return code;
   }
   m->charged += bytes;
@@ -343,30 +354,31 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call) {
 clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) {
   if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
-  clv_shape shape = CLV_SHAPE((int64_t)(blocks * m->params->trainable_bytes + sizeof(int64_t)));
-  return clv_pool_tensor(m->pool, CLV_U8, &shape, &m->snapshot, err);
+  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->snapshot, err);
 }
 
-/* Parameters, each moment, then the step counter: one copy in one direction. */
+/* Parameters, then each moment, and the step counter: one copy in one direction. */
 static void copy_state(clv_module *m, bool save) {
   size_t bytes = m->params->trainable_bytes;
   char *at = m->snapshot->data;
   for (int i = -1; i < clv_optim_n_moments(m->optim); i++, at += bytes) {
     void *block = i < 0 ? m->block : (void *)clv_optim_moment(m->optim, i);
-    memcpy(save ? at : block, save ? block : at, bytes);
+    clv_module_copy(m, save ? at : block, save ? block : at, bytes);
   }
-  void *count = clv_optim_step_count(m->optim);
-  memcpy(save ? at : count, save ? count : at, sizeof(int64_t));
+  int64_t *count = clv_optim_step_count(m->optim);
+  *(save ? &m->snapshot_steps : count) = *(save ? count : &m->snapshot_steps);
 }
 
 void clv_module_snapshot(clv_module *m) { copy_state(m, true); }
 
 void clv_module_keep_buffers(clv_module *m) {
-  memcpy(m->shadow, (char *)m->block + m->params->trainable_bytes, clv_module_buffer_bytes(m));
+  clv_module_copy(m, m->shadow, (char *)m->block + m->params->trainable_bytes,
+                  clv_module_buffer_bytes(m));
 }
 
 void clv_module_restore_buffers(clv_module *m) {
-  memcpy((char *)m->block + m->params->trainable_bytes, m->shadow, clv_module_buffer_bytes(m));
+  clv_module_copy(m, (char *)m->block + m->params->trainable_bytes, m->shadow,
+                  clv_module_buffer_bytes(m));
 }
 
 void clv_module_revert(clv_module *m) {
@@ -402,7 +414,8 @@ static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   *ret = (clv_state_item){.dtype = p->dtype,
                           .shape = p->shape,
                           .bytes = p->bytes,
-                          .data = (char *)m->block + p->offset};
+                          .data = (char *)m->block + p->offset,
+                          .backend = m->o.backend};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 
@@ -414,7 +427,8 @@ static void moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
     *ret = (clv_state_item){.dtype = CLV_F32,
                             .shape = p->shape,
                             .bytes = p->bytes,
-                            .data = (char *)clv_optim_moment(m->optim, (int)moment) + p->offset};
+                            .data = (char *)clv_optim_moment(m->optim, (int)moment) + p->offset,
+                            .backend = m->o.backend};
     snprintf(ret->name, sizeof ret->name, "%s.%s", p->name,
              clv_optim_moment_name(m->optim, (int)moment));
     return;
@@ -436,6 +450,12 @@ bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
   return true;
 }
 
+clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err) {
+  if (item->backend) return clv_backend_get(item->backend, ret, item->data, item->bytes, err);
+  memcpy(ret, item->data, item->bytes);
+  return CLV_OK;
+}
+
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                             const void *data, clv_err *err) {
   char want[160], got[160];
@@ -443,6 +463,10 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
     return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
                     clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
                     clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+  if (item->backend) {
+    CLV_TRY(clv_backend_put(item->backend, item->data, data, item->bytes, err));
+    return clv_backend_finish(item->backend, err);
+  }
   memcpy(item->data, data, item->bytes);
   return CLV_OK;
 }

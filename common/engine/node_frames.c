@@ -50,7 +50,8 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; state_item(n, m, &p->frame, i, &item); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     CLV_TRY(clv_pool_tensor(n->o.pool, item.dtype, &item.shape, &t, err));
-    memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
+    /* The state may change before the bytes have left. */
+    CLV_TRY(clv_state_item_get(&item, t->data, err));
     clv_frame state = {.state = {.what = what, .index = i, .count = count}};
     snprintf(state.state.name, sizeof state.state.name, "%s", item.name);
     snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));

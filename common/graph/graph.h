@@ -265,7 +265,11 @@ void clv_plan_time(clv_plan *p, clv_plan_times *times);
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
-/* What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
+/* Parameters and their gradients are in the backend's memory, and whatever else is the caller's is
+ * in the host's: a backend with memory of its own gets copies, and each function waits for it. What
+ * its kernels have refused meanwhile is the function's error.
+ *
+ * What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
  * it itself; before a backward only where the parameters are not those of the plan's last
  * forward. */
 clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,

@@ -306,7 +306,7 @@ clv_plan *clv_plan_free(clv_plan *p) {
   if (!p) return NULL;
   for (clv_call *c = p->calls, *next; c; c = next) {
     next = c->next;
-    free(c->block);
+    clv_backend_give(p->backend, c->block);
     free(c);
   }
   for (int i = 0; p->nodes && i < p->graph->n_nodes; i++)
@@ -317,8 +317,8 @@ clv_plan *clv_plan_free(clv_plan *p) {
   free(p->bufs);
   free(p->steps);
   free(p->unwritten);
-  free(p->scratch);
-  free(p->cache);
+  clv_backend_give(p->backend, p->scratch);
+  clv_backend_give(p->backend, p->cache);
   free(p);
   return NULL;
 }

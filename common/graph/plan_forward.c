@@ -182,6 +182,7 @@ clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   clv_plan_rep from = p->nodes[output].reps[0];
   CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
   p->bufs[out.buf].space = SPACE_OUT;
+  p->out_bytes = p->bufs[out.buf].bytes;
   for (int i = 0; i < p->nodes[output].n_reps; i++)
     if (p->nodes[output].reps[i].block == 1) from = p->nodes[output].reps[i];
   CLV_TRY(clv_plan_move(p, output, from, out, err));

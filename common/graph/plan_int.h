@@ -7,7 +7,8 @@
  * through all three phases. One that lives inside a single phase is in the scratch block that all
  * calls share; one that outlives a phase is in the call's block, because other calls may run in
  * between; inside both blocks memory is reused by lifetime. Buffers of the caller (inputs, output
- * and their gradients) are spaces of their own.
+ * and their gradients) are spaces of their own. For a backend with memory of its own these are
+ * copies behind the scratch, since what the caller lends is the host's.
  *
  * plan.c makes and frees a plan, plan_fuse.c finds ops for one kernel, plan_forward.c and
  * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
@@ -105,7 +106,9 @@ struct clv_plan {
   clv_plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
   int n_unwritten;
   clv_plan_info info;
-  bool scalar_is_nan; /* the output, of a batch of 0 */
+  bool scalar_is_nan;       /* the output, of a batch of 0 */
+  size_t copy[SPACE_COUNT]; /* where in the scratch the caller's stand; host memory: unused */
+  size_t out_bytes;
   /* running */
   char *scratch, *cache;
   bool fresh; /* the cache holds weights of version `version` of block `block` */

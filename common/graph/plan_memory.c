@@ -126,6 +126,22 @@ static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err 
   return CLV_OK;
 }
 
+/* Room for copies of the caller's buffers, behind the scratch. Those of a forward and of a backward
+ * are not there at once, and inputs that backward reads have theirs in the call. */
+static void place_copies(clv_plan *p) {
+  size_t bytes[SPACE_COUNT] = {0}, end[2] = {p->info.scratch_bytes, p->info.scratch_bytes};
+  for (int i = 0; i < p->n_bufs; i++)
+    bytes[p->bufs[i].space] = CLV_MAX(bytes[p->bufs[i].space], p->bufs[i].bytes);
+  for (int i = 0; i < p->n_inputs; i++)
+    if (p->keep[i] >= 0) bytes[SPACE_IN + i] = 0;
+  for (int space = SPACE_OUT; space < SPACE_COUNT; space++) {
+    bool backward = space == SPACE_DOUT || space >= SPACE_DIN;
+    p->copy[space] = end[backward];
+    end[backward] += clv_align_up(bytes[space], 64);
+  }
+  p->info.scratch_bytes = CLV_MAX(end[0], end[1]);
+}
+
 clv_code clv_plan_place(clv_plan *p, clv_err *err) {
   CLV_TRY(keep_inputs(p, err));
   for (int i = 0; i < p->n_steps; i++)
@@ -140,6 +156,7 @@ clv_code clv_plan_place(clv_plan *p, clv_err *err) {
   }
   CLV_TRY(place_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));
   CLV_TRY(place_space(p, SPACE_CALL, &p->info.call_bytes, err));
+  if (p->backend->memory) place_copies(p);
   for (int i = 0; i < p->n_bufs; i++) {
     p->bufs[i].space = root_of(p, i)->space;
     p->bufs[i].offset = root_of(p, i)->offset;

@@ -110,9 +110,7 @@ clv_code clv_plan_run_reorder(clv_plan *p, const clv_plan_frame *f, const clv_pl
 
 clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                            clv_err *err) {
-  (void)err;
-  memcpy(at(p, f, s->dst), at(p, f, s->src), s->n);
-  return CLV_OK;
+  return clv_backend_copy(p->backend, at(p, f, s->dst), at(p, f, s->src), s->n, err);
 }
 
 clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
@@ -124,9 +122,7 @@ clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_s
 
 clv_code clv_plan_run_zero(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                            clv_err *err) {
-  (void)err;
-  memset(at(p, f, s->dst), 0, s->n);
-  return CLV_OK;
+  return clv_backend_fill(p->backend, at(p, f, s->dst), 0, s->n, err);
 }
 
 void clv_plan_time(clv_plan *p, clv_plan_times *times) { p->times = times; }
@@ -137,6 +133,7 @@ static clv_code run_timed(clv_plan *p, const clv_plan_frame *f, const clv_plan_s
   bool weight = s->run == clv_plan_run_backward_weight || phase == PHASE_BACKWARD_WEIGHT;
   uint64_t begin = clv_now_ns();
   clv_code code = s->run(p, f, s, err);
+  if (code == CLV_OK) code = clv_backend_finish(p->backend, err);
   *(weight                   ? &t->weight
     : phase == PHASE_FORWARD ? &t->forward
                              : &t->input) += (double)(clv_now_ns() - begin) * 1e-9;
@@ -150,6 +147,23 @@ static clv_code locate(const clv_plan *p, const clv_plan_step *s, clv_err *err) 
     snprintf(err->place, sizeof err->place, "layer %" PRIu32 " (%s), %s", n->layer,
              clv_op_name(n->op), s->verb);
   return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
+}
+
+/* Waits for what was asked for since the last time, and says what failed of it, or what `err` says
+ * already. The caller's memory is the host's again. */
+static clv_code settle(clv_plan *p, int phase, clv_code code, clv_err *err) {
+  const clv_backend *b = p->backend;
+  int64_t layer = -1;
+  clv_err late;
+  if (!b->memory || b->memory->finish(b, &layer, &late) == CLV_OK || code != CLV_OK) return code;
+  p->fresh = false;
+  if (err) *err = late;
+  for (int i = phase ? p->phase_end[phase - 1] : 0; i < p->phase_end[phase] && layer >= 0; i++) {
+    const clv_plan_step *s = &p->steps[i];
+    bool moves = s->src >= 0 || s->dst >= 0;
+    if (!moves && p->graph->nodes[s->node].layer == layer >> 4) return locate(p, s, err);
+  }
+  return late.code;
 }
 
 static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
@@ -166,8 +180,8 @@ static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_e
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static clv_code shared_blocks(clv_plan *p, clv_err *err) {
-  if (!p->scratch) CLV_TRY(clv_alloc_aligned(p->info.scratch_bytes, &p->scratch, err));
-  if (!p->cache) CLV_TRY(clv_alloc_aligned(p->info.cache_bytes, &p->cache, err));
+  if (!p->scratch) CLV_TRY(clv_backend_take(p->backend, p->info.scratch_bytes, &p->scratch, err));
+  if (!p->cache) CLV_TRY(clv_backend_take(p->backend, p->info.cache_bytes, &p->cache, err));
   return CLV_OK;
 }
 
@@ -181,7 +195,7 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   }
   CLV_TRY(shared_blocks(p, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  clv_code code = clv_alloc_aligned(p->info.call_bytes, &c->block, err);
+  clv_code code = clv_backend_take(p->backend, p->info.call_bytes, &c->block, err);
   if (code != CLV_OK) {
     free(c);
     return code;
@@ -212,6 +226,17 @@ static clv_plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param
   return f;
 }
 
+/* Where the values of a buffer of the caller's are, for the kernels. */
+static char *place_of(const clv_plan *p, int space, void *callers) {
+  return p->backend->memory && callers ? p->scratch + p->copy[space] : callers;
+}
+
+/* The caller's buffer gets what a phase has made; host memory is where it was made. */
+static clv_code bring(const clv_plan *p, int space, void *to, size_t bytes, clv_err *err) {
+  if (!p->backend->memory || !to) return CLV_OK;
+  return clv_backend_get(p->backend, to, p->scratch + p->copy[space], bytes, err);
+}
+
 static clv_code refresh(clv_plan *p, const clv_plan_frame *f, uint64_t version, clv_err *err) {
   if (p->options.transient_weights) return CLV_OK;
   if (p->fresh && p->version == version && p->block == f->params) return CLV_OK;
@@ -229,17 +254,25 @@ static clv_code refresh(clv_plan *p, const clv_plan_frame *f, uint64_t version, 
   return CLV_OK;
 }
 
+/* Into memory of ours if the caller's is not there for the kernels, or not until backward. */
+static clv_code take_input(clv_plan *p, clv_call *c, int i, bool keep, clv_err *err) {
+  bool ours = p->keep[i] >= 0 && !keep;
+  if (!ours && !p->backend->memory) return CLV_OK;
+  char *copy = ours ? c->block + p->bufs[p->keep[i]].offset : p->scratch + p->copy[SPACE_IN + i];
+  CLV_TRY(clv_backend_put(p->backend, copy, c->in[i], p->input_bytes[i], err));
+  c->in[i] = copy;
+  return CLV_OK;
+}
+
 static clv_code take_inputs(clv_plan *p, clv_call *c, const void *const *in, bool keep_inputs,
                             clv_err *err) {
+  bool keep = keep_inputs && !p->backend->memory;
   for (int i = 0; i < p->n_inputs; i++) {
     const clv_node *n = &p->graph->nodes[p->input_node[i]];
     c->in[i] = in[i];
     if (!p->nodes[p->input_node[i]].live) continue;
     if (!in[i]) return clv_fail(err, CLV_INVALID, "input '%s' is missing", n->name);
-    if (p->keep[i] < 0 || keep_inputs) continue;
-    char *copy = c->block + p->bufs[p->keep[i]].offset;
-    memcpy(copy, in[i], p->input_bytes[i]);
-    c->in[i] = copy;
+    CLV_TRY(take_input(p, c, i, keep, err));
   }
   return CLV_OK;
 }
@@ -251,17 +284,24 @@ static void put_nan(const clv_plan *p, void *out) {
     *(float *)out = NAN;
 }
 
+static clv_code forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
+                        void *out, clv_err *err) {
+  clv_plan_frame f = frame_of(p, c, param_block);
+  f.base[SPACE_OUT] = place_of(p, SPACE_OUT, out);
+  p->backend->set_threads(p->options.threads);
+  CLV_TRY(refresh(p, &f, param_version, err));
+  CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
+  return bring(p, SPACE_OUT, out, p->out_bytes, err);
+}
+
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) {
   c->state = PLAN_CALL_EMPTY;
   c->key = key ? *key : (clv_rng_key){0};
-  CLV_TRY(take_inputs(p, c, in, keep_inputs, err));
-  clv_plan_frame f = frame_of(p, c, param_block);
-  f.base[SPACE_OUT] = out;
-  p->backend->set_threads(p->options.threads);
-  CLV_TRY(refresh(p, &f, param_version, err));
-  CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
+  clv_code code = take_inputs(p, c, in, keep_inputs, err);
+  if (code == CLV_OK) code = forward(p, c, param_block, param_version, out, err);
+  CLV_TRY(settle(p, PHASE_FORWARD, code, err));
   if (p->scalar_is_nan) put_nan(p, out);
   c->state = PLAN_CALL_FORWARD;
   return CLV_OK;
@@ -271,7 +311,7 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
                           clv_err *err) {
   const clv_plan_frame f = frame_of(p, c, param_block);
   p->backend->set_threads(p->options.threads);
-  return refresh(p, &f, param_version, err);
+  return settle(p, PHASE_FORWARD, refresh(p, &f, param_version, err), err);
 }
 
 static clv_code check_state(const clv_plan *p, const clv_call *c, clv_plan_call_state want,
@@ -289,9 +329,39 @@ static clv_code check_state(const clv_plan *p, const clv_call *c, clv_plan_call_
   return CLV_OK;
 }
 
-static void zero_unwritten(const clv_plan *p, char *grads) {
+static clv_code zero_unwritten(const clv_plan *p, char *grads, clv_err *err) {
   for (int i = 0; i < p->n_unwritten; i++)
-    memset(grads + p->unwritten[i].offset, 0, p->unwritten[i].bytes);
+    CLV_TRY(clv_backend_fill(p->backend, grads + p->unwritten[i].offset, 0, p->unwritten[i].bytes,
+                             err));
+  return CLV_OK;
+}
+
+static bool wants_gradient(const clv_plan *p, int input) {
+  return p->nodes[p->input_node[input]].needs_grad;
+}
+
+/* Where the gradient of the output comes from, and those of the inputs go. */
+static clv_code take_gradients(clv_plan *p, clv_plan_frame *f, const void *dout, void *const *din,
+                               clv_err *err) {
+  f->base[SPACE_DOUT] = place_of(p, SPACE_DOUT, lent(dout));
+  for (int i = 0; i < p->n_inputs; i++) {
+    f->base[SPACE_DIN + i] = place_of(p, SPACE_DIN + i, din ? din[i] : NULL);
+    if (wants_gradient(p, i) && !f->base[SPACE_DIN + i])
+      return clv_fail(err, CLV_INVALID, "the gradient of input '%s' has nowhere to go",
+                      p->graph->nodes[p->input_node[i]].name);
+  }
+  if (!p->backend->memory || !p->nodes[p->graph->output].needs_grad) return CLV_OK;
+  return clv_backend_put(p->backend, f->base[SPACE_DOUT], dout, p->out_bytes, err);
+}
+
+static clv_code backward_input(clv_plan *p, clv_plan_frame *f, const void *dout, void *const *din,
+                               clv_err *err) {
+  CLV_TRY(take_gradients(p, f, dout, din, err));
+  if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
+  CLV_TRY(run_phase(p, f, PHASE_BACKWARD_INPUT, err));
+  for (int i = 0; i < p->n_inputs; i++)
+    if (wants_gradient(p, i)) CLV_TRY(bring(p, SPACE_DIN + i, din[i], p->input_bytes[i], err));
+  return CLV_OK;
 }
 
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
@@ -299,19 +369,16 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
                                  clv_err *err) {
   CLV_TRY(check_state(p, c, PLAN_CALL_FORWARD, err));
   clv_plan_frame f = frame_of(p, c, param_block);
-  f.base[SPACE_DOUT] = lent(dout);
   f.grads = grad_block;
   f.accumulate = accumulate;
-  for (int i = 0; i < p->n_inputs; i++) {
-    f.base[SPACE_DIN + i] = din ? din[i] : NULL;
-    if (p->nodes[p->input_node[i]].needs_grad && !f.base[SPACE_DIN + i])
-      return clv_fail(err, CLV_INVALID, "the gradient of input '%s' has nowhere to go",
-                      p->graph->nodes[p->input_node[i]].name);
-  }
-  if (!accumulate && grad_block) zero_unwritten(p, grad_block);
-  CLV_TRY(run_phase(p, &f, PHASE_BACKWARD_INPUT, err));
+  CLV_TRY(settle(p, PHASE_BACKWARD_INPUT, backward_input(p, &f, dout, din, err), err));
   c->state = PLAN_CALL_BACKWARD;
   return CLV_OK;
+}
+
+static clv_code backward_weight(clv_plan *p, const clv_plan_frame *f, clv_err *err) {
+  if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
+  return run_phase(p, f, PHASE_BACKWARD_WEIGHT, err);
 }
 
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
@@ -320,8 +387,7 @@ clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, v
   clv_plan_frame f = frame_of(p, c, param_block);
   f.grads = grad_block;
   f.accumulate = accumulate;
-  if (!accumulate && grad_block) zero_unwritten(p, grad_block);
-  CLV_TRY(run_phase(p, &f, PHASE_BACKWARD_WEIGHT, err));
+  CLV_TRY(settle(p, PHASE_BACKWARD_WEIGHT, backward_weight(p, &f, err), err));
   c->state = PLAN_CALL_DONE;
   return CLV_OK;
 }

@@ -63,20 +63,23 @@ static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_sp
   sort_spans(o, spans, n_spans);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     if (!(o->moments >> i & 1)) continue;
-    CLV_TRY(clv_alloc_aligned(block_bytes, &o->moment[i], err));
-    memset(o->moment[i], 0, block_bytes);
+    CLV_TRY(clv_backend_take(o->backend, block_bytes, &o->moment[i], err));
+    CLV_TRY(clv_backend_fill(o->backend, o->moment[i], 0, block_bytes, err));
   }
   return CLV_OK;
 }
 
 /* What a sum begins with. */
-static void begin_sums(clv_optim *o) {
+static clv_code begin_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
+  CLV_AUTO(clv_freep) float *sums = NULL;
   const clv_extent *r = o->runs;
-  if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return;
+  if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return CLV_OK;
+  CLV_TRY(clv_alloc(block_bytes, 1, &sums, err));
   for (size_t g = 0; g < o->n_groups; g++)
     for (const clv_extent *end = r + o->n_runs[g]; r < end; r++)
       for (size_t k = 0; k < r->n; k++)
-        o->moment[0][r->at + k] = (float)o->groups[g].initial_accumulator_value;
+        sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;
+  return clv_backend_put(o->backend, o->moment[0], sums, block_bytes, err);
 }
 
 clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
@@ -91,14 +94,15 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
   o->backend = backend;
   for (size_t i = 0; i < n_groups; i++) o->moments |= clv_optim_moments_of(&groups[i]);
   CLV_TRY(take_memory(o, block_bytes, spans, n_spans, err));
-  begin_sums(o);
+  CLV_TRY(begin_sums(o, block_bytes, err));
+  CLV_TRY(clv_backend_finish(backend, err));
   *ret = clv_steal(&o);
   return CLV_OK;
 }
 
 clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
-  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) free(o->moment[i]);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) clv_backend_give(o->backend, o->moment[i]);
   free(o->runs);
   free(o);
   return NULL;

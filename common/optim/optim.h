@@ -62,16 +62,17 @@ void clv_optim_freep(clv_optim **o);     /* for CLV_AUTO */
 
 /* One step: params (block_bytes) from grads (same offsets), moments updated, step counter + 1.
  * lr: [clv_optim_n_groups] the rates of this step; grad_scale: factor on every gradient (clipping),
- * 1 for none. Takes no memory and cannot fail. Values outside the spans are neither read nor
- * written. */
+ * 1 for none. params and grads are in the backend's memory; where that is its own, what fails is
+ * said by clv_backend_finish, and else nothing can. Takes no memory. Values outside the spans are
+ * neither read nor written. */
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale);
 size_t clv_optim_n_groups(const clv_optim *o);
 
 /* State, for checkpoints. Moments: those of the kind's row that the settings of any group have;
  * those of values outside the spans, or in a group without them, stay zero. A moment's name is
- * PyTorch's; its block has block_bytes and is borrowed, for reading and writing. The counter holds
- * the steps taken. i outside the moments gives NULL. */
+ * PyTorch's; its block has block_bytes of the backend's memory and is borrowed, for reading and
+ * writing. The counter holds the steps taken. i outside the moments gives NULL. */
 int clv_optim_n_moments(const clv_optim *o);
 const char *clv_optim_moment_name(const clv_optim *o, int i);
 float *clv_optim_moment(clv_optim *o, int i);

@@ -284,9 +284,9 @@ static bool wait_change(grpc_channel *dialled_channel, grpc_connectivity_state s
   return changed;
 }
 
-static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
-                           clv_err *err) {
-  gpr_timespec deadline = rpc_deadline(deadline_ms);
+static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_timespec deadline,
+                           unsigned deadline_ms, clv_err *err) {
+  rpc_identity_reset(channel->identity);
   for (;;) {
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
@@ -295,6 +295,26 @@ static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, unsigne
       return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,
                       deadline_ms);
   }
+}
+
+/* One that failed waits before it tries again; another does not. */
+static grpc_channel *dial_anew(clv_rpc_channel *channel) {
+  pthread_mutex_lock(&channel->lock);
+  grpc_channel_destroy(channel->dialled);
+  channel->dialled = NULL;
+  grpc_channel *dial = dialled(channel);
+  pthread_mutex_unlock(&channel->lock);
+  return dial;
+}
+
+/* A server that dies right behind the handshake looks like one that refuses us. Asked once more,
+ * it is gone. */
+static clv_code connect_to(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
+                           clv_err *err) {
+  gpr_timespec deadline = rpc_deadline(deadline_ms);
+  clv_code code = wait_ready(channel, dial, deadline, deadline_ms, err);
+  if (code != CLV_UNAUTHENTICATED || !rpc_identity_passed(channel->identity)) return code;
+  return wait_ready(channel, dial_anew(channel), deadline, deadline_ms, err);
 }
 
 clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms, clv_err *err) {
@@ -309,8 +329,7 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
   pthread_mutex_unlock(&channel->lock);
   if (busy)
     return clv_fail(err, CLV_PRECONDITION, "%s: another thread is connecting", channel->target);
-  rpc_identity_reset(channel->identity);
-  clv_code code = wait_ready(channel, dial, deadline_ms, err);
+  clv_code code = connect_to(channel, dial, deadline_ms, err);
   pthread_mutex_lock(&channel->lock);
   channel->connecting = false;
   if (code != CLV_OK) {

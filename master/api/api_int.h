@@ -147,7 +147,8 @@ struct cleave_module {
   uint32_t threads, in_flight;
   bool local_only, any_device, released, called, input_grads;
   bool given; /* it was loaded with weights */
-  bool tried; /* its node may have it, though the last attempt to take it there failed */
+  bool tried; /* its node may have it, though the last attempt to take it there failed: this */
+  uint32_t tried_from;    /* generation, or a later one */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
   bool bf16;

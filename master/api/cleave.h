@@ -226,7 +226,9 @@ typedef struct cleave_options {
   size_t size;          /* sizeof(cleave_options) */
   uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
   bool via_master;      /* nothing goes from worker to worker directly */
-  const char *const *workers; /* [n_workers] to connect to; NULL: all of the file */
+  /* [n_workers] to connect to; NULL: all of the file. 63 at most, and each return of a worker
+   * (cleave_worker_rejoin) counts as one more. */
+  const char *const *workers;
   size_t n_workers;
   /* The master's own node has no thread: its modules compute while some function of this runtime
    * blocks, on the caller's thread. Saves two changes of threads in each step of a program that
@@ -254,7 +256,8 @@ typedef struct cleave_options {
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
  * of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given);
  * the rest may be absent. options NULL: the defaults. Errors
- * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker. */
+ * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker; CLEAVE_EXHAUSTED
+ * names the 64th. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
                                      cleave_error *error) CLEAVE_RESULT;
@@ -305,7 +308,8 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
  * rest of the runtime. Every function that meets a lost worker gives the same error, with its name,
  * until it is back. CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is
  * coming back already; CLEAVE_UNAVAILABLE: it does not answer, and can be tried again;
- * CLEAVE_EXHAUSTED: workers and returns of workers are more than 63. */
+ * CLEAVE_EXHAUSTED: it would have the 64th name, as workers and returns of workers have one each:
+ * close this runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;

@@ -23,11 +23,13 @@ void api_module_outdated(cleave_module *m, bool anew) {
   m->anew |= anew;
 }
 
-static cleave_status let_go(cleave_module *m, uint64_t until, cleave_error *error) {
+cleave_status api_module_let_go(cleave_module *m, uint32_t generation, uint64_t until,
+                                cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
   PASS(api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, error));
   api_name_module(p, m);
+  p->frame.generation = generation;
   PASS(api_send(rt, m->node, p, error));
   while (m->unload) {
     PASS(api_node_is_there(rt, m->node, error));
@@ -51,13 +53,13 @@ cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns, cleave_er
   rt->peers[m->node].loading++;
   cleave_status status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
-  if (held) status = let_go(m, until_ns, error);
+  if (held) status = api_module_let_go(m, m->generation, until_ns, error);
   rt->peers[m->node].loading--;
   m->state = held ? MODULE_NEW : MODULE_PLACED;
   if (held) {
     m->unload = 0;
     m->stale = m->anew = false;
-    m->generation = rt->generations[m->index]++;
+    api_module_tried(m, status);
   } else {
     for (int k = 0; k < 2; k++) api_module_unhold(m, k);
   }

@@ -33,6 +33,15 @@ void api_module_leave_optimizer(cleave_module *m);
 /* What api_module_place does for one that is outdated. */
 cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns,
                                   cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. Its node has let go of that generation of it, or says that it is not there. */
+cleave_status api_module_let_go(cleave_module *m, uint32_t generation, uint64_t until_ns,
+                                cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS, with the lock let go. Its node has it, in another generation than any before, whatever an
+ * earlier attempt has left there. Its state follows. */
+cleave_status api_module_take_there(cleave_module *m, uint64_t until_ns,
+                                    cleave_error *error) CLEAVE_RESULT;
+/* How an attempt to take it there ended. */
+void api_module_tried(cleave_module *m, cleave_status status);
 /* What it had, and is to have again; forgets it. */
 cleave_status api_module_put_back(cleave_module *m, uint64_t until_ns,
                                   cleave_error *error) CLEAVE_RESULT;

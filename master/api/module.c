@@ -223,7 +223,6 @@ cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
                     "released",
                     m->name, API_MAX_MODULES, released);
   PASS(check_name(rt, m, error));
-  m->generation = rt->generations[m->index]++;
   m->number = ++rt->n_loaded;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
@@ -320,6 +319,36 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
   return CLEAVE_OK;
 }
 
+static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t now = api_now(rt), left_ms = until_ns > now ? (until_ns - now) / 1000000u : 0;
+  m->generation = rt->generations[m->index]++;
+  api_unlock(rt);
+  cleave_status status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
+  api_lock(rt);
+  return status;
+}
+
+/* Of attempts that came too late, or of which there was no word. */
+static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  for (uint32_t g = m->tried_from; g != m->generation; g++)
+    PASS(api_module_let_go(m, g, until_ns, error));
+  m->tried_from = m->generation;
+  return CLEAVE_OK;
+}
+
+cleave_status api_module_take_there(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_status status = attempt(m, until_ns, error);
+  if (status != CLEAVE_EXISTS || !m->tried) return status;
+  PASS(let_go_of_attempts(m, until_ns, error));
+  return attempt(m, until_ns, error);
+}
+
+void api_module_tried(cleave_module *m, cleave_status status) {
+  if (status != CLEAVE_OK && !m->tried) m->tried_from = m->generation;
+  m->tried = status != CLEAVE_OK;
+}
+
 cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
                                cleave_error *error) {
   cleave_runtime *rt = m->runtime;
@@ -337,13 +366,11 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   m->input_grads = input_grads;
   m->life = rt->peers[m->node].life;
   rt->peers[m->node].loading++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, deadline_ms, error);
-  api_lock(rt);
+  cleave_status status = api_module_take_there(m, until, error);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
-  m->tried = status != CLEAVE_OK;
+  api_module_tried(m, status);
   rt->peers[m->node].loading--;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;
   api_wake(rt);

@@ -25,10 +25,11 @@ static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer 
     return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
                     (*ret)->coming ? "is coming back already" : "is not lost");
   if (names < API_MAX_NODES) return CLEAVE_OK;
-  return api_fail(error, CLV_EXHAUSTED,
-                  "workers of this runtime have come back %u times, and no more names are left for "
-                  "them: open another runtime",
-                  names - rt->n_peers);
+  return api_fail(
+      error, CLV_EXHAUSTED,
+      "worker '%s' would come back under name number %u: a runtime has %d, and this one "
+      "has had %u workers and %u returns. Close it and open another runtime",
+      worker, names, API_MAX_NODES - 1, rt->n_peers - 1, names - rt->n_peers);
 }
 
 /* Nobody uses what it had of the worker any more, and no step waits for it. */
@@ -198,12 +199,9 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   api_peer *p = &rt->peers[m->node];
   uint64_t until = api_until(rt, deadline_ms);
   uint32_t life = p->life;
-  m->generation = rt->generations[m->index]++;
   m->state = MODULE_PLACING;
   p->loading++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, deadline_ms, error);
-  api_lock(rt);
+  cleave_status status = api_module_take_there(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
   p->loading--;
@@ -212,6 +210,7 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   if (status == CLEAVE_OK) m->life = life;
   if (status == CLEAVE_OK) m->stale = m->anew = false;
   if (status != CLEAVE_OK && there) give_up(m);
+  api_module_tried(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_look(m);
   api_wake(rt);

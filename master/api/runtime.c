@@ -239,22 +239,35 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
+static cleave_status too_many(const cleave_runtime *rt, const char *worker, cleave_error *error) {
+  return api_fail(error, CLV_EXHAUSTED,
+                  "worker '%s' of %s would have name number %d: a runtime has %d, for workers and "
+                  "their returns. Take workers out of the file or of cleave_options.workers, or "
+                  "share them out over several runtimes",
+                  worker, rt->config->file, API_MAX_NODES, API_MAX_NODES - 1);
+}
+
+static cleave_status list_peers(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
+  const clv_session_config *c = rt->config;
+  TRY(clv_alloc(API_MAX_NODES, sizeof *rt->peers, &rt->peers, &err));
+  rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
+  rt->n_peers = 1;
+  for (size_t i = 0; i < c->n_workers; i++) {
+    if (!wanted(o, c->workers[i].name)) continue;
+    if (rt->n_peers == API_MAX_NODES) return too_many(rt, c->workers[i].name, error);
+    rt->peers[rt->n_peers] = (api_peer){
+        .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
+    rt->n_peers++;
+  }
+  return CLEAVE_OK;
+}
+
 static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
   rt->direct = c->transfer == CLV_TRANSFER_DIRECT;
   rt->via_master = o->via_master;
-  if (c->n_workers >= API_MAX_NODES)
-    return api_fail(error, CLV_INVALID, "%zu workers; at most %d", c->n_workers, API_MAX_NODES - 1);
-  TRY(clv_alloc(c->n_workers + 1, sizeof *rt->peers, &rt->peers, &err));
-  rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
-  rt->n_peers = 1;
-  for (size_t i = 0; i < c->n_workers; i++) {
-    if (!wanted(o, c->workers[i].name)) continue;
-    rt->peers[rt->n_peers] = (api_peer){
-        .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
-    rt->n_peers++;
-  }
+  PASS(list_peers(rt, o, error));
   PASS(check_wanted(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
   PASS(api_futures_new(rt, error));

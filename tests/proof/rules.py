@@ -106,6 +106,15 @@ def simulate(lines):
     return f"{m[1]} runs, {int(m[3]):,} lines of programs, {m[2]} failed", m[2] == "0" and int(m[1]) > 0
 
 
+def programs(lines):
+    found = every(r"(\d+) programs \(.*\), (\d+) failed: (\d+) lines.*, (\d+) workers lost", lines)
+    if len(found) != 2:
+        raise Unreadable(f"{len(found)} summaries instead of 2")
+    whole, lossy = ([int(n) for n in m.groups()] for m in found)
+    said = f"{whole[0]} programs and {lossy[0]} with a lost worker, {whole[2] + lossy[2]:,} lines, {whole[1] + lossy[1]} failed"
+    return said, whole[1] + lossy[1] == 0 < min(whole[0], lossy[3])
+
+
 def faults(lines):
     demo = last(r"^ok the demo under faults: (.*? files alike)", lines)
     figure, met = oks(lines)
@@ -155,6 +164,8 @@ PROOFS = (
           {"REFERENCE_RUNS": "300"}, 5),
     Proof("simulate", "no run fails", simulate, ("tests/simulate",), {"SIMULATE_RUNS": "10000"},
           {"SIMULATE_RUNS": "300"}, 5),
+    Proof("programs", "no program fails", programs, ("tests/simulate", LIB), {"PROGRAM_RUNS": "5000"},
+          {"PROGRAM_RUNS": "200"}, 45),
     Proof("faults", "the same bytes", faults, FAULTS, minutes=15),
     Proof("soak", "nothing grows", soak, ("tests/net",), {"SOAK_STEPS": "100000"}, {"SOAK_STEPS": "2000"},
           20),

@@ -179,6 +179,10 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
                    "10000 runs (900 a second), 2 failed: 12345 operations, 3 messages\nnot ok references"),
     "simulate": ("10000 runs (60 a second), 0 failed: 12345 lines, 3 bytes equal\nok simulate",
                  "10000 runs (60 a second), 2 failed: 12345 lines, 3 bytes equal\nnot ok simulate"),
+    "programs": ("5000 programs (4.0 a second), 0 failed: 12345 lines, 3 bytes equal, 0 workers lost, 0 errors after that\n"
+                 "1250 programs (1.0 a second), 0 failed: 345 lines, 3 bytes equal, 1250 workers lost, 9 errors after that",
+                 "5000 programs (4.0 a second), 0 failed: 12345 lines, 3 bytes equal, 0 workers lost, 0 errors after that\n"
+                 "1250 programs (1.0 a second), 1 failed: 345 lines, 3 bytes equal, 1250 workers lost, 9 errors after that"),
     "faults": ("ok seeds (3s)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages",
                "not ok seeds (AssertionError: x)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages"),
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),

@@ -17,10 +17,17 @@ static void rejoin(program *p, uint32_t place) {
   anybody(p);
 }
 
+/* What comes too late may have come there: the next attempt is another module to its node. */
+static cleave_status loaded_again(program *p, cleave_module *m) {
+  uint32_t hurry_ms = sim_below(&p->forms, 2) * (1 + sim_below(&p->forms, 6));
+  cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->error);
+  if (!hurry_ms || status != CLEAVE_DEADLINE) return status;
+  return cleave_module_reload(p->rt, m, NULL, NULL, 0, &p->error);
+}
+
 static void reload(program *p, int i) {
   const stage *m = &p->stages[i];
-  DO(p, there(cleave_module_reload(p->rt, m->module, NULL, NULL, 0, &p->error)), 1u << m->place,
-     m->stands, "m%d is there again", i);
+  DO(p, there(loaded_again(p, m->module)), 1u << m->place, m->stands, "m%d is there again", i);
   anybody(p);
 }
 

@@ -38,7 +38,8 @@ void sim_record_done(sim_record *r);
 
 typedef struct sim_stand {
   cleave_runtime *runtime;
-  bool home; /* all modules at the master */
+  bool home;    /* all modules at the master */
+  bool threads; /* the runtime has threads: what is to come begins by itself */
   clv_clock clock;
   /* Before each thing that the program does; may be NULL. */
   void (*between)(void *user);

@@ -7,7 +7,8 @@
  *
  * Each program runs with all its modules at home, on a network where nothing takes time, on one
  * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
- * worker that dies. Held to:
+ * worker that dies. Of every eighth seed two workers compute in memory that the host cannot touch
+ * (far.h). Held to:
  *   the same bits  statuses and numbers are those of the run at home, whatever takes how long, and
  *                  those of before the fault where nothing that was lost has a part in them
  *   clean errors   after a fault: UNAVAILABLE and the like with the name of who is gone, and of
@@ -135,6 +136,7 @@ static bool run_seed(uint64_t seed) {
   bool none;
   sim_weather w = {.seed = seed,
                    .trace = total.trace,
+                   .far = seed % 8 == 0,
                    .via_master = sim_below(&random, 3) == 0,
                    .credit = credits[sim_below(&random, 2)]};
   sim_weather at_home = w, undisturbed = w;

@@ -28,6 +28,7 @@ typedef struct sim_weather {
   bool via_master;
   uint64_t credit; /* bytes */
   sim_fault fault;
+  bool far; /* workers 2 and 3 compute in memory that the host cannot touch */
   bool trace;
 } sim_weather;
 

@@ -126,6 +126,17 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
   return clv_module_new(&o, ret, err);
 }
 
+static clv_code digest_of(const clv_state_item *item, const clv_waiter *waiter, clv_sha256 *ret,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) void *copy = NULL;
+  CLV_TRY(clv_waiter_check(waiter, err));
+  if (!item->backend || !item->backend->memory)
+    return clv_sha256_while(waiter, item->data, item->bytes, ret, err);
+  CLV_TRY(clv_alloc(item->bytes, 1, &copy, err));
+  CLV_TRY(clv_state_item_get(item, copy, err));
+  return clv_sha256_while(waiter, copy, item->bytes, ret, err);
+}
+
 /* The list of what the module has, with digests. */
 static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
                                 clv_wire_load_reply *reply, clv_err *err) {
@@ -136,8 +147,7 @@ static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
     if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
     reply->params[i].name = params->list[i].name;
     reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
-    CLV_TRY(clv_waiter_check(waiter, err));
-    CLV_TRY(clv_sha256_while(waiter, item.data, item.bytes, &reply->params[i].digest, err));
+    CLV_TRY(digest_of(&item, waiter, &reply->params[i].digest, err));
   }
   return CLV_OK;
 }

@@ -334,10 +334,7 @@ static bool hold(void) {
   return true;
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} shapes[] = {
+static const test shapes[] = {
     TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
     TEST(an_embedding_module_in_the_middle_has_the_gradients_of_its_rows),
     TEST(parts_of_a_batch_are_joined_whatever_their_sizes),
@@ -364,9 +361,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
       said(faults[i].run(pid), faults[i].name);
   } else {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-      said(shapes[i].run(), shapes[i].name);
-    printf("digest %016llx\n", (unsigned long long)digest);
+    (void)RUN_ALL(shapes);
+    print_digest();
   }
   (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

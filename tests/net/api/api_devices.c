@@ -106,22 +106,16 @@ static bool each_device_has_an_account_of_its_own(void) {
   return true;
 }
 
+static const test of_all[] = {
+    TEST(values_on_two_devices_of_one_node_do_not_meet),
+    TEST(a_device_that_is_not_there_is_refused),
+};
+static const test of_the_large[] = {TEST(each_device_has_an_account_of_its_own)};
+
 int main(int argc, char **argv) {
   if (argc != 4 || !open_session(argv)) return 2;
-  bool large = strcmp(argv[3], "large") == 0;
-  const struct {
-    bool (*run)(void);
-    const char *name;
-    bool large;
-  } tests[] = {
-      {values_on_two_devices_of_one_node_do_not_meet,
-       "values_on_two_devices_of_one_node_do_not_meet", false},
-      {a_device_that_is_not_there_is_refused, "a_device_that_is_not_there_is_refused", false},
-      {each_device_has_an_account_of_its_own, "each_device_has_an_account_of_its_own", true},
-  };
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
-    if (tests[i].large == large) said(tests[i].run(), tests[i].name);
-  printf("digest %016llx\n", (unsigned long long)digest);
+  (void)(strcmp(argv[3], "large") == 0 ? RUN_ALL(of_the_large) : RUN_ALL(of_all));
+  print_digest();
   cleave_error end;
   if (cleave_close(rt, 0, NULL, &end) != CLEAVE_OK) return 1;
   return n_failed ? 1 : 0;

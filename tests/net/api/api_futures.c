@@ -596,10 +596,7 @@ static bool results_are_asked_for_by_their_kind(void) {
   return close_context(c);
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(futures_give_what_the_blocking_forms_give),
     TEST(a_kept_value_comes_by_a_future),
     TEST(polling_sees_the_end),
@@ -698,11 +695,8 @@ int main(int argc, char **argv) {
     (void)!cleave_close(rt, 0, NULL, NULL);
     return n_failed != 0;
   }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
+  (void)RUN_ALL(tests);
+  print_digest();
   said(open_futures_are_listed_and_end(), "open_futures_are_listed_and_end");
   return n_failed != 0;
 }

@@ -509,10 +509,7 @@ static bool a_skipped_step_leaves_other_contexts_alone(void) {
   return close_context(first.c) && close_context(second.c);
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(a_given_gradient_is_the_losss_own),
     TEST(roots_add_up_however_they_start),
     TEST(gradients_of_leaves_alone),
@@ -537,17 +534,4 @@ static bool open_watched(char **argv) {
   return true;
 }
 
-int main(int argc, char **argv) {
-  if (argc < 4) return 2;
-  if (!open_watched(argv)) {
-    said(false, "open");
-    return 1;
-  }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
-  return n_failed != 0;
-}
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_watched, tests); }

@@ -438,10 +438,7 @@ static bool a_module_without_a_match_is_not_in_the_group(void) {
   return true;
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(weights_decay_and_biases_have_a_rate_of_their_own),
     TEST(each_group_has_its_schedule_and_one_norm_holds_for_all),
     TEST(plain_descent_stands_beside_momentum),
@@ -454,17 +451,4 @@ static const struct {
     TEST(a_module_without_a_match_is_not_in_the_group),
 };
 
-int main(int argc, char **argv) {
-  if (argc < 4) return 2;
-  if (!open_session(argv)) {
-    said(false, "open");
-    return 1;
-  }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
-  return n_failed != 0;
-}
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

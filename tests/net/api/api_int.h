@@ -173,6 +173,12 @@ static inline bool open_session(char **argv) {
   return true;
 }
 
+/* ---- running them ---------------------------------------------------------------------------- */
+
+typedef struct test {
+  bool (*run)(void);
+  const char *name;
+} test;
 #define TEST(f) \
   { f, #f }
 
@@ -182,5 +188,32 @@ static inline void said(bool ok, const char *name) {
   fflush(stdout);
   n_failed += !ok;
 }
+
+static inline int run_all(const test *list, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(list[i].run(), list[i].name);
+  }
+  return n_failed != 0;
+}
+#define RUN_ALL(list) run_all(list, sizeof list / sizeof *list)
+
+static inline void print_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
+
+/* PROGRAM SESSION A B ...: the whole of a program whose tests have one runtime. */
+static inline int run_session(int argc, char **argv, bool (*open)(char **), const test *list,
+                              size_t n) {
+  if (argc < 4) return 2;
+  if (!open(argv)) {
+    said(false, "open");
+    return 1;
+  }
+  (void)run_all(list, n);
+  print_digest();
+  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
+  return n_failed != 0;
+}
+#define RUN_SESSION(argc, argv, open, list) \
+  run_session(argc, argv, open, list, sizeof list / sizeof *list)
 
 #endif

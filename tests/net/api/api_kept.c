@@ -304,10 +304,7 @@ static bool released_values_are_freed(void) {
   return true;
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(a_workers_value_is_used_everywhere),
     TEST(a_value_of_the_other_worker_as_well),
     TEST(what_the_master_owns_is_passed_to_workers),
@@ -421,11 +418,8 @@ int main(int argc, char **argv) {
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   snprintf(why, sizeof why, "%.900s", e.text);
   said(ready, "open");
-  for (size_t i = 0; ready && i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
+  if (ready) (void)RUN_ALL(tests);
+  print_digest();
   cleave_leaks leaks;
   said(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
   said(what_may_not_leave_is_an_error_of_the_use(argv[1]),

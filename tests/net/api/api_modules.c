@@ -429,10 +429,7 @@ static bool what_does_not_fit_is_told(void) {
   return true;
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(many_are_loaded_and_released),
     TEST(trained_ones_go_with_their_optimisers),
     TEST(a_context_goes_on_with_released_modules),
@@ -461,11 +458,8 @@ int main(int argc, char **argv) {
   }
   n_loops = atoi(argv[4]);
   folder = argv[5];
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
+  (void)RUN_ALL(tests);
+  print_digest();
   said(end(), "close");
   return n_failed != 0;
 }

@@ -465,10 +465,7 @@ static bool what_cannot_be_frozen_is_refused(void) {
   return frozen_step(&f, 71, false, true);
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(every_optimiser_steps_as_torchs),
     TEST(every_optimiser_goes_on_from_its_state),
     TEST(wrong_settings_are_refused),
@@ -481,17 +478,4 @@ static const struct {
     TEST(what_cannot_be_frozen_is_refused),
 };
 
-int main(int argc, char **argv) {
-  if (argc < 4) return 2;
-  if (!open_session(argv)) {
-    said(false, "open");
-    return 1;
-  }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
-  return n_failed != 0;
-}
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

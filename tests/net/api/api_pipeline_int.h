@@ -123,17 +123,6 @@ static inline bool train(const net *n, cleave_optimizer *const *opt, int n_opt, 
 
 /* ---- running them ---------------------------------------------------------------------------- */
 
-typedef struct test {
-  bool (*run)(void);
-  const char *name;
-} test;
-
-static inline int run_all(const test *list, size_t n) {
-  for (size_t i = 0; i < n; i++) said(list[i].run(), list[i].name);
-  return n_failed != 0;
-}
-#define RUN_ALL(list) run_all(list, sizeof list / sizeof *list)
-
 /* Of whatever follows the mode the program itself makes sense. */
 static inline bool arguments(int argc, char **argv, const char **ret_mode) {
   if (argc < 6) return false;
@@ -145,7 +134,5 @@ static inline bool arguments(int argc, char **argv, const char **ret_mode) {
   *ret_mode = argc > 6 ? argv[6] : "";
   return true;
 }
-
-static inline void print_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
 
 #endif

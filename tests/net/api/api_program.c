@@ -742,10 +742,7 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
 
 /* ---- running them ---------------------------------------------------------------------------- */
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(gradients_are_those_of_the_formula),
     TEST(a_value_with_two_consumers_adds_their_gradients),
     TEST(a_call_that_no_root_needs_does_not_hang_backward),
@@ -793,8 +790,8 @@ int main(int argc, char **argv) {
     said(false, "open");
     return 1;
   }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) said(tests[i].run(), tests[i].name);
+  (void)RUN_ALL(tests);
   said(close_tells_what_was_left(), "close_tells_what_was_left");
-  printf("digest %016llx\n", (unsigned long long)digest);
+  print_digest();
   return n_failed != 0;
 }

@@ -267,10 +267,7 @@ static bool what_cannot_be_is_told_at_load(void) {
   return close_context(c);
 }
 
-static const struct {
-  bool (*run)(void);
-  const char *name;
-} tests[] = {
+static const test tests[] = {
     TEST(a_batch_of_nothing_goes_through),
     TEST(nothing_adds_nothing),
     TEST(statistics_of_nothing_are_refused),
@@ -279,16 +276,4 @@ static const struct {
     TEST(what_cannot_be_is_told_at_load),
 };
 
-int main(int argc, char **argv) {
-  if (argc < 4 || !open_session(argv)) {
-    said(false, "open");
-    return 1;
-  }
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
-  }
-  printf("digest %016llx\n", (unsigned long long)digest);
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
-  return n_failed != 0;
-}
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

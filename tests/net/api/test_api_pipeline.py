@@ -7,9 +7,9 @@ work."""
 import hashlib, json, os, struct, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
-import pyclient
+import pyclient, ways
 
-PIPELINE, RUNTIME = (os.path.join(BIN, "net", name) for name in ("api_pipeline", "api_runtime"))
+PIPELINE, RUNTIME = ways.program("api_pipeline"), ways.program("api_runtime")
 PLACEMENTS = {
     "at_home": ("", ["master", "master", "alone"]),
     "half_and_half": ("transfer: direct\n", ["master", "w1", "direct"]),
@@ -27,32 +27,22 @@ def said(good, name, *more):
     print("ok" if good else "not ok", name, *more, flush=True)
 
 
-def emit(name, done):
-    """The program's lines under the placement's name."""
-    for line in done.stdout.splitlines():
-        if line.startswith(("ok ", "not ok ")):
-            word = "ok " if line.startswith("ok ") else "not ok "
-            print(word + name + ":" + line[len(word):], flush=True)
-    if done.returncode != 0:
-        said(False, f"{name}_ends_well", done.returncode, done.stderr[-2000:])
-
-
 def program(path, name, body, *where, driving="threads"):
+    global failed
     done = run(path, cluster.session(name, body), *where[:3], driving, *where[3:])
-    emit(name, done)
-    return [line for line in done.stdout.splitlines() if line.startswith("digest ")]
+    failed += done.returncode != 0
+    return ways.told(name, done)
 
 
 def placements():
+    global failed
     for path in (PIPELINE, RUNTIME):
         digests = {}
         for name, (body, where) in PLACEMENTS.items():
             for driving in ("threads", "single"):
                 title = name if driving == "threads" else f"{name}_single"
                 digests[title] = program(path, title, body, *where, driving=driving)
-        good = len(set(map(str, digests.values()))) == 1 and all(map(len, digests.values()))
-        said(good, f"{os.path.basename(path)}:numbers_depend_neither_on_the_placement_nor_on_the_threads",
-             "" if good else digests)
+        failed += not ways.agree(digests, f"{os.path.basename(path)}:numbers_depend_neither_on_the_placement_nor_on_the_threads")
 
 
 def options():

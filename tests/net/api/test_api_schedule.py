@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """Random and damaged schedules through the C API (api_schedule.c) over real daemons: 100 of each in
 all, or as many as CLV_TEST_SCHEDULES says for each placement."""
-import os, re, sys
+import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
-from cluster import *
+import ways
+from cluster import Cluster, run
 
-PROGRAM = os.path.join(BIN, "net", "api_schedule")
+PROGRAM = ways.program("api_schedule")
 PLACEMENTS = {"two_workers": ("transfer: direct\n", ["w1", "w2", "direct", "single"]),
               "via_master": ("", ["w2", "w1", "via_master", "threads"]),
               "one_worker": ("", ["w1", "w1", "via_master", "single"]),
@@ -17,9 +18,6 @@ with Cluster(2) as cluster:
     for seed, (name, (body, where)) in enumerate(PLACEMENTS.items(), 1):
         done = run(PROGRAM, cluster.session(name, body), *where, EACH, str(seed),
                    timeout=max(120, int(EACH)))
-        for line in done.stdout.splitlines():
-            print(re.sub(r"^(not ok|ok) ", rf"\1 {name}:", line), flush=True)
-        if done.returncode != 0:
-            failed = 1
-            print(f"not ok {name}_ends_well", done.returncode, done.stderr[-2000:], flush=True)
+        ways.told(name, done)
+        failed |= done.returncode != 0
 sys.exit(failed)

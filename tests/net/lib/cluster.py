@@ -222,20 +222,6 @@ IMAGE_DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy]
               "test: [test-x.npy, test-y.npy]}\n")
 
 
-def retold(name, done):
-    """The lines of a program that ran in one of several ways, with the way's name; its digests."""
-    digests = set()
-    for line in done.stdout.splitlines():
-        if line.startswith("digest "):
-            digests.add(line)
-        else:
-            word = "not ok " if line.startswith("not ok ") else "ok "
-            print(word + name + ":" + line[len(word):], flush=True)
-    if done.returncode != 0:
-        print(f"not ok {name}_ends_well ({done.returncode}) {done.stderr[-2000:]}", flush=True)
-    return digests
-
-
 def measured(test):
     """A test of times, on a machine that may be busy with something else: right in one of three
     tries."""

@@ -224,6 +224,16 @@ class Impostor(threading.Thread):
                 pass
 
 
+class Dying(Impostor):
+    """One that is gone right behind the first handshake."""
+
+    def run(self):
+        s = self.listener.accept()[0]
+        with self.context.wrap_socket(s, server_side=True):
+            self.handshakes += 1
+            self.listener.close()
+
+
 def dial(impostor, identity):
     session = cluster.session("impostor", STAGES % 5)
     done = cluster.train(session, "--set", f"workers.w1.address=127.0.0.1:{impostor.port}",
@@ -265,6 +275,15 @@ def server_of_another_ca():
     impostor = Impostor("foreign")
     done = dial(impostor, "spiffe://test/w1")
     assert impostor.received == b"" and "ertificate" in done.stderr, (impostor.received, done.stderr)
+
+
+@suite.test
+def server_that_dies_refuses_nobody():
+    """Such a connection ends like one of a server that does not take our certificate."""
+    impostor = Dying("w1")
+    done = dial(impostor, "spiffe://test/w1")
+    assert impostor.handshakes == 1, impostor.handshakes
+    assert "nobody listens there" in done.stderr and "certificate" not in done.stderr, done.stderr
 
 
 # ---- the worker's own files --------------------------------------------------------------------

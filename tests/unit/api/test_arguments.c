@@ -7,6 +7,7 @@
 #include "tests/unit/must.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 static cleave_runtime *rt;
@@ -74,6 +75,32 @@ static void a_forgotten_size_is_refused_by_name(void **state) {
   assert_non_null(strstr(e.text, "cleave_options.size is 0"));
 }
 
+/* 63 of 64 are dialled, and the certificates are not there. */
+static void the_64th_worker_is_refused_by_name(void **state) {
+  (void)state;
+  char text[16384];
+  const char *most[63];
+  char names[63][8];
+  cleave_runtime *none;
+  int n = snprintf(text, sizeof text,
+                   "version: 1\nname: many\n"
+                   "tls: {ca: none.pem, cert: none.pem, key: none.key}\nworkers:\n");
+  for (int i = 1; i <= 64; i++)
+    n += snprintf(text + n, sizeof text - (size_t)n,
+                  "  w%d: {address: \"127.0.0.1:1\", identity: \"spiffe://cleave/worker/w%d\"}\n",
+                  i, i);
+  assert_int_equal(cleave_open_text("here.yaml", text, NULL, &none, &e), CLEAVE_EXHAUSTED);
+  assert_non_null(strstr(e.text, "worker 'w64' of here.yaml would have name number 64"));
+  assert_non_null(strstr(e.text, "cleave_options.workers"));
+  for (int i = 0; i < 63; i++) {
+    snprintf(names[i], sizeof names[i], "w%d", i + 2);
+    most[i] = names[i];
+  }
+  cleave_options o = {.size = sizeof o, .workers = most, .n_workers = 63};
+  assert_int_not_equal(cleave_open_text("here.yaml", text, &o, &none, &e), CLEAVE_EXHAUSTED);
+  assert_non_null(strstr(e.text, "none."));
+}
+
 static int open_runtime(void **state) {
   (void)state;
   return cleave_open_text("here.yaml", "version: 1\nname: alone\n", NULL, &rt, &e) != CLEAVE_OK;
@@ -89,6 +116,7 @@ int main(void) {
       cmocka_unit_test(a_newer_header_says_nothing_new),
       cmocka_unit_test(an_older_header_leaves_the_rest_alone),
       cmocka_unit_test(a_forgotten_size_is_refused_by_name),
+      cmocka_unit_test(the_64th_worker_is_refused_by_name),
   };
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

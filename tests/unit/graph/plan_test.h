@@ -109,22 +109,65 @@ static inline void rig_done(rig *r) {
   }
 }
 
-static inline void forward(rig *r, clv_call *c) {
-  assert_ok(clv_plan_forward(r->plan, c, r->block, 1, (const void *const *)r->in, true, r->out,
-                             &step_key, err));
+/* Parameters and their gradients where the backend computes, and back. */
+static inline void lend(rig *r, char **ret_block, char **ret_grads) {
+  const clv_backend *b = r->plan->backend;
+  *ret_block = r->block;
+  *ret_grads = r->grads;
+  if (!b->memory) return;
+  assert_ok(clv_backend_take(b, r->params->total_bytes, ret_block, err));
+  assert_ok(clv_backend_take(b, r->params->trainable_bytes, ret_grads, err));
+  assert_ok(clv_backend_put(b, *ret_block, r->block, r->params->total_bytes, err));
+  assert_ok(clv_backend_put(b, *ret_grads, r->grads, r->params->trainable_bytes, err));
+  r->plan->fresh = false;
+}
+
+static inline void take_back(rig *r, char *block, char *grads) {
+  const clv_backend *b = r->plan->backend;
+  if (!b->memory) return;
+  assert_ok(clv_backend_get(b, r->block, block, r->params->total_bytes, err));
+  assert_ok(clv_backend_get(b, r->grads, grads, r->params->trainable_bytes, err));
+  clv_backend_give(b, block);
+  clv_backend_give(b, grads);
+}
+
+static inline clv_code try_forward(rig *r, clv_call *c, clv_err *why) {
+  char *block, *grads;
+  lend(r, &block, &grads);
+  clv_code code = clv_plan_forward(r->plan, c, block, 1, (const void *const *)r->in, true, r->out,
+                                   &step_key, why);
+  take_back(r, block, grads);
+  return code;
+}
+
+static inline void forward(rig *r, clv_call *c) { assert_ok(try_forward(r, c, err)); }
+
+static inline clv_code try_backward_input(rig *r, clv_call *c, bool accumulate, clv_err *why) {
+  char *block, *grads;
+  lend(r, &block, &grads);
+  if (r->plan->backend->memory) assert_ok(clv_plan_refresh(r->plan, c, block, 1, err));
+  clv_code code = clv_plan_backward_input(r->plan, c, block, r->dout, (void *const *)r->din, grads,
+                                          accumulate, why);
+  take_back(r, block, grads);
+  return code;
 }
 
 static inline void backward_input(rig *r, clv_call *c, bool accumulate) {
-  assert_ok(clv_plan_backward_input(r->plan, c, r->block, r->dout, (void *const *)r->din, r->grads,
-                                    accumulate, err));
+  assert_ok(try_backward_input(r, c, accumulate, err));
 }
 
 static inline void backward_weight(rig *r, clv_call *c, bool accumulate) {
-  assert_ok(clv_plan_backward_weight(r->plan, c, r->block, r->grads, accumulate, err));
+  char *block, *grads;
+  lend(r, &block, &grads);
+  assert_ok(clv_plan_backward_weight(r->plan, c, block, grads, accumulate, err));
+  take_back(r, block, grads);
 }
 
 /* Another call may run between two phases: nothing in the scratch survives. */
-static inline void poison(rig *r) { memset(r->plan->scratch, 0xFF, r->plan->info.scratch_bytes); }
+static inline void poison(rig *r) {
+  assert_ok(
+      clv_backend_fill(r->plan->backend, r->plan->scratch, 0xFF, r->plan->info.scratch_bytes, err));
+}
 
 static inline void step(rig *r) {
   clv_call *c;

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that a module's kernels compute in, for what comes and goes: gradients, copies of
+ * parameters. On the host it is the session's pool's. On a device the module keeps one reference to
+ * each block that it has made, and one that nobody else refers to is free.
+ */
+#include "common/engine/module_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct device_block {
+  const clv_backend *backend;
+  void *data;
+} device_block;
+
+static void release(void *owner) {
+  device_block *b = owner;
+  clv_backend_give(b->backend, b->data);
+  free(b);
+}
+
+static clv_tensor *idle_block(const clv_module *m, size_t bytes) {
+  for (size_t i = 0; i < m->n_blocks; i++) {
+    clv_tensor *t = m->blocks[i];
+    if (t->bytes == bytes && __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1)
+      return clv_tensor_ref(t);
+  }
+  return NULL;
+}
+
+static clv_code add_place(clv_module *m, clv_err *err) {
+  if (m->n_blocks < m->cap_blocks) return CLV_OK;
+  size_t cap = m->cap_blocks ? 2 * m->cap_blocks : 16;
+  clv_tensor **more = realloc(m->blocks, cap * sizeof *more);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  m->blocks = more;
+  m->cap_blocks = cap;
+  return CLV_OK;
+}
+
+static clv_code wrap(device_block *b, size_t bytes, clv_tensor **ret, clv_err *err) {
+  clv_shape shape = CLV_SHAPE((int64_t)bytes);
+  CLV_TRY(clv_backend_take(b->backend, bytes, &b->data, err));
+  clv_code code = clv_tensor_wrap(CLV_U8, &shape, b->data, release, b, ret, err);
+  if (code != CLV_OK) clv_backend_give(b->backend, b->data);
+  return code;
+}
+
+static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err *err) {
+  device_block *b;
+  CLV_TRY(add_place(m, err));
+  CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
+  b->backend = m->o.backend;
+  clv_code code = wrap(b, bytes, &m->blocks[m->n_blocks], err);
+  if (code != CLV_OK) {
+    free(b);
+    return code;
+  }
+  *ret = clv_tensor_ref(m->blocks[m->n_blocks++]);
+  return CLV_OK;
+}
+
+clv_code clv_module_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err *err) {
+  clv_shape shape = CLV_SHAPE((int64_t)bytes);
+  if (!m->o.backend->memory) return clv_pool_tensor(m->pool, CLV_U8, &shape, ret, err);
+  *ret = idle_block(m, bytes);
+  if (*ret) return CLV_OK;
+  CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
+  m->charged += bytes;
+  clv_code code = new_block(m, bytes, ret, err);
+  if (code == CLV_OK) return CLV_OK;
+  clv_module_discharge(m, m->pool, bytes);
+  m->charged -= bytes;
+  return code;
+}
+
+void clv_module_blocks_done(clv_module *m) {
+  for (size_t i = 0; i < m->n_blocks; i++) clv_tensor_unref(m->blocks[i]);
+  free(m->blocks);
+}
+
+/* ---- what a device says of it ---------------------------------------------------------------- */
+
+static void note(clv_module *m, const clv_err *why) {
+  if (m->broken.code != CLV_OK) return;
+  m->broken = *why;
+  (void)!clv_err_prefix(&m->broken, "module %u has lost its state", m->o.index);
+}
+
+void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes) {
+  clv_err why;
+  clv_code code = clv_backend_copy(m->o.backend, dst, src, bytes, &why);
+  if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);
+  if (code != CLV_OK) note(m, &why);
+}
+
+clv_code clv_module_finish(clv_module *m, clv_err *err) {
+  clv_err why;
+  if (clv_backend_finish(m->o.backend, &why) != CLV_OK) note(m, &why);
+  return clv_module_check(m, err);
+}
+
+clv_code clv_module_check(const clv_module *m, clv_err *err) {
+  if (m->broken.code == CLV_OK) return CLV_OK;
+  if (err) *err = m->broken;
+  return m->broken.code;
+}

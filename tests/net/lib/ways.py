@@ -1,0 +1,53 @@
+"""Programs on libcleave over real daemons, each run in several ways: its modules in several places,
+with or without a link between the workers, with or without threads of its own. Each test of the
+program counts once per way, and the numbers have to be the same in all of them."""
+import os, sys
+from cluster import BIN, Cluster, run
+
+DIRECT, VIA_MASTER = "transfer: direct\n", "transfer: via_master\n"
+# Modules of two places: at home, on one worker, on two.
+PLACEMENTS = {"at_home": (DIRECT, "master", "master"), "half_and_half": (DIRECT, "w1", "master"),
+              "two_workers": (DIRECT, "w1", "w2"), "one_worker": (DIRECT, "w2", "w2")}
+# Where it matters whether workers reach each other.
+LINKED = {"at_home": ("", "master", "master"), "half_and_half": (DIRECT, "master", "w1"),
+          "two_workers": (DIRECT, "w1", "w2"), "via_master": (VIA_MASTER, "w2", "w1"),
+          "one_worker": ("", "w1", "w1")}
+
+
+def program(name):
+    return os.path.join(BIN, "net", name)
+
+
+def told(way, done):
+    """The lines of a program, with the name of the way it ran; the digests of its numbers."""
+    digests = []
+    for line in done.stdout.splitlines():
+        word = next((w for w in ("ok ", "not ok ", "digest ") if line.startswith(w)), None)
+        if word == "digest ":
+            digests.append(line)
+        else:
+            print(f"{word}{way}:{line[len(word):]}" if word else f"  {way}: {line}", flush=True)
+    if done.returncode != 0:
+        print(f"not ok {way}_ends_well ({done.returncode}) {done.stderr[-2000:]}", flush=True)
+    return digests
+
+
+def agree(digests, name="numbers_do_not_depend_on_the_placement"):
+    """Whether every way has given the same digest, and one."""
+    same = len(set(map(tuple, digests.values()))) == 1 and all(len(d) == 1 for d in digests.values())
+    print(*(("ok", name, *next(iter(digests.values()))) if same else ("not ok", name, digests)), flush=True)
+    return same
+
+
+def everywhere(path, ways, name="numbers_do_not_depend_on_the_placement", then=None, env=None, **options):
+    """Runs a program in each way: (body of the session file, arguments...), then what else the
+    cluster is for: then(cluster) says how many runs failed. The exit code of the script."""
+    wanted, failed, digests = sys.argv[1:], 0, {}
+    with Cluster(2, env=env, **options) as c:
+        for way, (body, *more) in ways.items():
+            if not wanted or way in wanted:
+                done = run(path, c.session(way, body), *more, env=env)
+                digests[way] = told(way, done)
+                failed += done.returncode != 0
+        failed += then(c) if then else 0
+    return 1 if failed or not agree(digests, name) else 0

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The random programs of the simulation over real daemons and mutual TLS, where nothing decides
+ * what takes how long. Usage:
+ *   daemons SESSION.yaml FIRST COUNT [loss]      replay: COUNT = 1
+ * Each program runs with all its modules at home and over workers w1, w2 and w3: the same statuses
+ * and bits. With `loss` once more, while a worker is killed at a random moment and started again a
+ * little later. A line "ask kill 2" asks whoever runs this to do so to w2, then "ask start 2", and
+ * waits for a line. That run is judged as the simulation judges its own.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/simulate/judge.h"
+
+#define MS UINT64_C(1000000)
+
+enum { DEADLINE_MS = 20000, AWAY_MS = 400, NOTICE_MS = 10000 };
+
+static const char *session;
+static struct { uint64_t lines, bytes, losses, errors; } total;
+
+static bool complain(uint64_t seed, const char *where, const char *text) {
+  printf("not ok seed %" PRIu64 ", %s: %s\n", seed, where, text);
+  return false;
+}
+
+/* ---- one run --------------------------------------------------------------------------------- */
+
+/* Of a program with its runtime, and the loss that comes, if any. */
+typedef struct run {
+  cleave_runtime *rt;
+  sim_random pauses;
+  sim_fault fault;
+  pthread_t fate;
+  bool good;
+} run;
+
+static void sleep_ns(uint64_t ns) { usleep((useconds_t)(ns / 1000)); }
+
+static void pause_program(void *user) {
+  run *r = user;
+  if (sim_below(&r->pauses, 6) == 0) sleep_ns(sim_next(&r->pauses) % MS);
+}
+
+static bool ask(const char *what, uint32_t worker) {
+  char line[64];
+  printf("ask %s %u\n", what, worker);
+  fflush(stdout);
+  return fgets(line, sizeof line, stdin) != NULL;
+}
+
+/* The fault's times are counted from the begin of the run, until it strikes. */
+static void *strike(void *user) {
+  run *r = user;
+  uint64_t away = r->fault.back;
+  sleep_ns(r->fault.at);
+  r->fault.at = clv_now_ns();
+  r->good = ask("kill", r->fault.a);
+  sleep_ns(away);
+  r->good &= ask("start", r->fault.a);
+  return NULL;
+}
+
+/* Until the worker is there again and the runtime knows, be it that the program has taken it back
+ * already. */
+static void wait_for_notice(void *user) {
+  run *r = user;
+  cleave_link_measure m;
+  cleave_error e;
+  if (!r->fault.kind) return;
+  pthread_join(r->fate, NULL);
+  for (int i = 0; i < NOTICE_MS / 100; i++) {
+    cleave_status status = cleave_measure(r->rt, r->fault.a, 100, &m, &e);
+    if (status == CLEAVE_OK || status == CLEAVE_UNAVAILABLE) break;
+  }
+}
+
+/* How a program of the seed runs. */
+static cleave_options options_of(uint64_t seed, bool home) {
+  static const char *const none[] = {""};
+  sim_random random = {seed * 77 + 5};
+  cleave_options o = {.size = sizeof o, .deadline_ms = DEADLINE_MS};
+  o.via_master = sim_below(&random, 3) == 0;
+  o.single_thread = sim_below(&random, 2);
+  if (home) o.workers = none;
+  return o;
+}
+
+static bool close_runtime(const run *r, char *text, size_t len) {
+  cleave_leaks leaks;
+  cleave_error e = {0};
+  cleave_status status = cleave_close(r->rt, 0, &leaks, &e);
+  text[0] = '\0';
+  if (status != CLEAVE_OK && !r->fault.kind) snprintf(text, len, "close: %s", e.text);
+  if (leaks.text[0]) snprintf(text, len, "left open: %s", leaks.text);
+  return !text[0];
+}
+
+static bool run_program(uint64_t seed, const char *where, bool home, sim_fault *fault,
+                        sim_record *ret) {
+  char text[1200];
+  cleave_error e;
+  run r = {.pauses = {seed * 3 + !home}, .fault = *fault, .good = true};
+  cleave_options o = options_of(seed, home);
+  if (cleave_open(session, &o, &r.rt, &e) != CLEAVE_OK) return complain(seed, where, e.text);
+  sim_stand stand = {.runtime = r.rt,
+                     .home = home,
+                     .threads = !o.single_thread,
+                     .between = home ? NULL : pause_program,
+                     .settle = wait_for_notice,
+                     .user = &r};
+  if (fault->kind && pthread_create(&r.fate, NULL, strike, &r) != 0) abort();
+  sim_program(seed, &stand, ret);
+  *fault = r.fault;
+  if (!close_runtime(&r, text, sizeof text)) return complain(seed, where, text);
+  return r.good || complain(seed, where, "nobody kills and starts workers");
+}
+
+/* ---- all runs of a seed ---------------------------------------------------------------------- */
+
+static sim_record home, apart, lossy;
+
+static bool run_loss(uint64_t seed) {
+  char text[1000];
+  sim_random random = {seed * 91 + 7};
+  uint64_t span = apart.comes_back - apart.lines[0].began + 1;
+  sim_fault f = {.kind = SIM_KILL,
+                 .a = 1 + sim_below(&random, SIM_PLACES - 1),
+                 .at = sim_next(&random) % span,
+                 .back = sim_next(&random) % (AWAY_MS * MS)};
+  if (!run_program(seed, "a worker dies", false, &f, &lossy)) return false;
+  total.losses++;
+  for (size_t i = 0; i < lossy.n; i++) total.errors += lossy.lines[i].error.status != CLEAVE_OK;
+  return sim_judge(&apart, &lossy, &f, text, sizeof text) || complain(seed, "a worker dies", text);
+}
+
+static bool run_seed(uint64_t seed, bool loss) {
+  char text[400];
+  sim_fault none = {.kind = SIM_NO_FAULT};
+  if (!run_program(seed, "at home", true, &none, &home) ||
+      !run_program(seed, "over workers", false, &none, &apart))
+    return false;
+  if (!sim_same(&home, &apart, text, sizeof text)) return complain(seed, "over workers", text);
+  total.lines += home.n;
+  total.bytes += home.n_numbers;
+  return !loss || run_loss(seed);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 4) return fprintf(stderr, "usage: daemons SESSION.yaml FIRST COUNT [loss]\n"), 64;
+  uint64_t first = strtoull(argv[2], NULL, 10), runs = strtoull(argv[3], NULL, 10), failures = 0;
+  uint64_t begin = clv_now_ns(), seed = first;
+  session = argv[1];
+  for (; seed < first + runs && failures < 10; seed++) failures += !run_seed(seed, argc > 4);
+  double seconds = (double)(clv_now_ns() - begin) / 1e9;
+  printf("%" PRIu64 " programs (%.1f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
+         " bytes equal, %" PRIu64 " workers lost, %" PRIu64 " errors after that\n",
+         seed - first, (double)(seed - first) / seconds, failures, total.lines, total.bytes,
+         total.losses, total.errors);
+  sim_record_done(&home);
+  sim_record_done(&apart);
+  sim_record_done(&lossy);
+  sim_programs_done();
+  return failures != 0;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Modules in memory that the host cannot touch, when there is no more of it, or the device fails:
+ * that is an error of who asked, and the node lives. test_work and `make simulate` compare bits.
+ */
+#include <stdio.h>
+
+#include "tests/unit/engine/contexts_test.h"
+#include "tests/unit/far.h"
+
+/* What the last packet of a kind has said. */
+typedef struct heard {
+  clv_frame_kind kind;
+  clv_code code;
+  char text[CLV_WIRE_TEXT + 1];
+  uint32_t aborts;
+} heard;
+
+static void on_result(engine *w, clv_result *r) {
+  heard *h = w->user;
+  const clv_frame *f = &r->packet->frame;
+  h->kind = f->kind;
+  h->code = clv_frame_fails(f) ? f->failure.code : CLV_OK;
+  h->aborts += f->kind == CLV_ABORT;
+  if (clv_frame_fails(f)) snprintf(h->text, sizeof h->text, "%s", f->failure.text);
+  clv_packet_free(r->packet);
+}
+
+static void begin(engine *w, heard *h) {
+  *h = (heard){0};
+  *w = (engine){.backend = far_backend(clv_backend_ref()), .on_result = on_result, .user = h};
+  engine_begin(w, 0);
+}
+
+static void end(engine *w) {
+  engine_end(w);
+  assert_int_equal(far.n_blocks, 0);
+}
+
+static void say(engine *w, clv_packet *p) {
+  clv_err err = {0};
+  assert_ok(engine_packet(w, p, &err));
+}
+
+/* A call of module 0 in a context, whose value is for the program. */
+static void call(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
+  assert_ok(clv_packet_call(w->pool, context, 10 * context, 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, 0, false, x, &err));
+  assert_ok(clv_packet_call_deliver(p, "", &err));
+  say(w, p);
+}
+
+static void backward(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(w, 0.5f);
+  assert_ok(clv_packet_prepare(w->pool, context, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_need(p, 10 * context, 1, 0, &err));
+  say(w, p);
+  assert_ok(clv_packet_gradient(w->pool, context, 1, 10 * context, 0, "", dy, &p, &err));
+  say(w, p);
+}
+
+static void apply(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_apply(w->pool, context, 77, CLV_MODULE_ALL, 1, 0.125f, true, &p, &err));
+  say(w, p);
+}
+
+static bool reads_weights(engine *w, float *ret) {
+  clv_state_item item;
+  clv_err err;
+  assert_true(clv_module_state_item(w->modules[0], CLV_STATE_WEIGHTS, 0, &item));
+  return clv_state_item_get(&item, ret, &err) == CLV_OK;
+}
+
+/* Wherever the memory ends while a module is made, nothing of it is left, and nothing charged. */
+static void no_memory_for_a_module(void **state) {
+  clv_err err = {0};
+  clv_pool *pool;
+  (void)state;
+  assert_ok(clv_pool_new(64 << 20, 4096, &pool, &err));
+  bool made = false;
+  for (uint64_t nth = 1; !made; nth++) {
+    clv_account_options quota = {.of = "this device"};
+    clv_account *device;
+    clv_module *m = NULL;
+    assert_ok(clv_account_new(&quota, &device, &err));
+    clv_module_options o = stage_of(graph_of(CLV_OP_BATCHNORM, ROWS, COLUMNS), 0);
+    o.backend = far_backend(clv_backend_ref());
+    o.optimizer.momentum = 0.5;
+    o.pool = pool;
+    o.account = device;
+    o.batch = ROWS;
+    far.fail_take = nth;
+    made = clv_module_new(&o, &m, &err) == CLV_OK;
+    if (!made) assert_int_equal(err.code, CLV_EXHAUSTED);
+    if (made) assert_true(clv_account_used(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
+    if (made) assert_string_equal(clv_module_device(m), "far:0");
+    clv_module_free(m);
+    assert_true(nth > 1 || !made);
+    assert_int_equal(far.n_blocks, 0);
+    assert_int_equal(clv_account_used(device, CLV_QUOTA_BYTES), 0);
+    clv_account_unref(device);
+  }
+  far.fail_take = 0;
+  assert_int_equal(clv_pool_bytes(pool), 0);
+  clv_pool_unref(pool);
+}
+
+/* The value fails; the next call has its memory. */
+static void no_memory_for_a_call(void **state) {
+  engine w;
+  heard h;
+  (void)state;
+  begin(&w, &h);
+  far.fail_take = 1;
+  call(&w, 1);
+  assert_int_equal(h.kind, CLV_VALUE);
+  assert_int_equal(h.code, CLV_EXHAUSTED);
+  call(&w, 2);
+  assert_int_equal(h.code, CLV_OK);
+  end(&w);
+}
+
+/* The context fails for want of gradients' memory; another has it. */
+static void no_memory_for_gradients(void **state) {
+  engine w;
+  heard h;
+  (void)state;
+  begin(&w, &h);
+  call(&w, 1);
+  far.fail_take = 1;
+  backward(&w, 1);
+  assert_int_equal(h.code, CLV_EXHAUSTED);
+  assert_int_equal(h.aborts, 1);
+  call(&w, 2);
+  backward(&w, 2);
+  assert_int_equal(h.kind, CLV_FINISHED);
+  apply(&w, 2);
+  assert_int_equal(h.kind, CLV_APPLIED);
+  end(&w);
+}
+
+/* A forward that fails late is a value that fails. */
+static void a_call_fails_late(void **state) {
+  engine w;
+  heard h;
+  (void)state;
+  begin(&w, &h);
+  far.fail_finish = 1;
+  call(&w, 1);
+  assert_int_equal(h.code, CLV_INTERNAL);
+  assert_non_null(strstr(h.text, "the device has gone"));
+  call(&w, 2);
+  assert_int_equal(h.code, CLV_OK);
+  end(&w);
+}
+
+/* Nobody knows what a step that fails has changed: it is answered so, and nothing is computed from
+ * that module any more. */
+static void a_step_fails(void **state) {
+  engine w;
+  heard h;
+  float weights[ROWS * COLUMNS * COLUMNS];
+  (void)state;
+  begin(&w, &h);
+  call(&w, 1);
+  backward(&w, 1);
+  assert_int_equal(h.kind, CLV_FINISHED);
+  far.fail_finish = 1;
+  apply(&w, 1);
+  assert_int_equal(h.kind, CLV_ERROR);
+  assert_int_equal(h.code, CLV_INTERNAL);
+  assert_non_null(strstr(h.text, "module 0 has lost its state: the device has gone"));
+  call(&w, 2);
+  assert_int_equal(h.kind, CLV_VALUE);
+  assert_non_null(strstr(h.text, "module 0 has lost its state"));
+  assert_true(reads_weights(&w, weights));
+  end(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_memory_for_a_module),
+      cmocka_unit_test(no_memory_for_a_call),
+      cmocka_unit_test(no_memory_for_gradients),
+      cmocka_unit_test(a_call_fails_late),
+      cmocka_unit_test(a_step_fails),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Optimisers whose parameters, gradients and moments are in memory that the host cannot touch.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/optim/optim.h"
+#include "tests/unit/far.h"
+
+enum { N = 97, STEPS = 3, BYTES = N * sizeof(float) };
+
+#define assert_ok(call)                             \
+  do {                                              \
+    clv_err err;                                    \
+    if ((call) != CLV_OK) fail_msg("%s", err.text); \
+  } while (0)
+
+static void draw(float *x, uint32_t stream) {
+  clv_rng_uniform(&(clv_rng_key){.seed = 5, .layer = stream}, -1, 1, x, N);
+}
+
+/* Two groups, with a gap between them that nobody may touch. */
+static clv_optim *optimiser(const clv_backend *b, clv_optim_kind kind) {
+  clv_optim_config c[2];
+  clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group = 1}};
+  clv_optim *o = NULL;
+  for (int i = 0; i < 2; i++) {
+    c[i] = clv_optimizer_row_of(kind)->defaults;
+    c[i].kind = kind;
+    c[i].lr = 0.01 * (i + 1);
+    c[i].momentum = kind == CLV_OPTIM_SGD || kind == CLV_OPTIM_RMSPROP ? 0.5 * i : 0;
+    c[i].centered = kind == CLV_OPTIM_RMSPROP;
+    if (kind == CLV_OPTIM_ADAGRAD) c[i].initial_accumulator_value = 0.5 + i;
+  }
+  assert_ok(clv_optim_new(c, 2, BYTES, spans, 2, b, &o, &err));
+  return o;
+}
+
+/* Parameters, then moments. */
+static size_t steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
+  clv_optim *o = optimiser(b, kind);
+  float *p, *g, host[N];
+  double lr[] = {0.01, 0.02};
+  assert_ok(clv_backend_take(b, BYTES, &p, &err));
+  assert_ok(clv_backend_take(b, BYTES, &g, &err));
+  draw(host, 1);
+  assert_ok(clv_backend_put(b, p, host, BYTES, &err));
+  for (uint32_t t = 0; t < STEPS; t++) {
+    draw(host, 2 + t);
+    assert_ok(clv_backend_put(b, g, host, BYTES, &err));
+    clv_optim_step(o, p, g, lr, 0.5);
+  }
+  assert_ok(clv_backend_finish(b, &err));
+  int n = clv_optim_n_moments(o);
+  assert_ok(clv_backend_get(b, ret[0], p, BYTES, &err));
+  for (int i = 0; i < n; i++)
+    assert_ok(clv_backend_get(b, ret[1 + i], clv_optim_moment(o, i), BYTES, &err));
+  clv_backend_give(b, p);
+  clv_backend_give(b, g);
+  clv_optim_free(o);
+  return 1 + (size_t)n;
+}
+
+static void the_same_bits(void **state) {
+  (void)state;
+  for (clv_optim_kind kind = 0; kind < CLV_OPTIM_COUNT; kind++) {
+    float near[4][N], away[4][N];
+    size_t n = steps(clv_backend_cpu(), kind, near);
+    assert_int_equal(steps(far_backend(clv_backend_cpu()), kind, away), n);
+    assert_memory_equal(near, away, n * BYTES);
+    assert_int_equal(far.n_blocks, 0);
+  }
+}
+
+static void no_memory(void **state) {
+  const clv_backend *b = far_backend(clv_backend_cpu());
+  clv_optim_config c = clv_optimizer_row_of(CLV_OPTIM_ADAM)->defaults;
+  clv_optim *o = NULL;
+  clv_err err;
+  (void)state;
+  c.kind = CLV_OPTIM_ADAM;
+  c.lr = 0.1;
+  far.fail_take = 2;
+  assert_int_equal(clv_optim_new(&c, 1, BYTES, NULL, 0, b, &o, &err), CLV_EXHAUSTED);
+  assert_int_equal(far.n_blocks, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits), cmocka_unit_test(no_memory)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

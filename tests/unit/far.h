@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * far: a backend that computes in memory which the host cannot touch. Its kernels are another
+ * backend's, so that their bits are known; its memory can be read and written only while one of its
+ * own functions runs, and holds NaN wherever nobody has written: what reads or writes it from
+ * outside dies of SIGSEGV, and what relies on zeros computes NaN. Kernels that refuse their values
+ * say so at finish, as on a device. Memory and finishes fail by plan. One thread.
+ */
+#ifndef CLEAVE_FAR_H
+#define CLEAVE_FAR_H
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/kernels.h"
+
+enum { FAR_PAGE = 4096, FAR_BLOCKS = 4096 };
+static const size_t far_region = (size_t)1 << 32;
+
+typedef struct far_block {
+  size_t at, bytes;
+} far_block;
+
+static struct {
+  const clv_backend *inner;
+  char *base;
+  size_t high;                  /* nothing has stood behind it */
+  far_block blocks[FAR_BLOCKS]; /* in order */
+  size_t n_blocks;
+  uint64_t fail_take, fail_finish; /* the how manieth from now on fails; 0: none */
+  uint64_t taken, finished;        /* so far */
+  clv_err failed;                  /* the first failure since the last finish */
+  int64_t failed_layer;
+} far;
+
+static inline void far_protect(int how) {
+  if (far.high && mprotect(far.base, far.high, how) != 0) abort();
+}
+
+static inline void far_open(void) { far_protect(PROT_READ | PROT_WRITE); }
+static inline void far_close(void) { far_protect(PROT_NONE); }
+
+static inline bool far_planned(uint64_t *countdown) { return *countdown && --*countdown == 0; }
+
+/* The number of the first block behind a gap of that size; *ret_at: where the gap begins. */
+static inline size_t far_gap(size_t bytes, size_t *ret_at) {
+  size_t i = 0;
+  *ret_at = 0;
+  for (; i < far.n_blocks && far.blocks[i].at < *ret_at + bytes; i++)
+    *ret_at = far.blocks[i].at + far.blocks[i].bytes;
+  return i;
+}
+
+static inline clv_code far_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
+  size_t at, room = clv_align_up(CLV_MAX(bytes, (size_t)1), FAR_PAGE), i;
+  (void)b;
+  far.taken++;
+  if (far_planned(&far.fail_take))
+    return clv_fail(err, CLV_EXHAUSTED, "the far memory has no %zu bytes", bytes);
+  if (!far.base)
+    far.base =
+        mmap(NULL, far_region, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  i = far_gap(room, &at);
+  if (far.n_blocks == FAR_BLOCKS || at + room > far_region) abort();
+  memmove(&far.blocks[i + 1], &far.blocks[i], (far.n_blocks++ - i) * sizeof *far.blocks);
+  far.blocks[i] = (far_block){at, room};
+  far.high = CLV_MAX(far.high, at + room);
+  far_open();
+  memset(far.base + at, 0xFF, room);
+  far_close();
+  *ret = far.base + at;
+  return CLV_OK;
+}
+
+static inline void far_give(const clv_backend *b, void *p) {
+  size_t i = 0;
+  (void)b;
+  if (!p) return;
+  while (i < far.n_blocks && far.base + far.blocks[i].at != (char *)p) i++;
+  if (i == far.n_blocks) abort(); /* not of this memory, or given twice */
+  far_open();
+  memset(p, 0xFF, far.blocks[i].bytes);
+  far_close();
+  memmove(&far.blocks[i], &far.blocks[i + 1], (--far.n_blocks - i) * sizeof *far.blocks);
+}
+
+static inline clv_code far_move(void *dst, const void *src, size_t bytes) {
+  far_open();
+  if (bytes) memcpy(dst, src, bytes);
+  far_close();
+  return CLV_OK;
+}
+
+static inline clv_code far_put(const clv_backend *b, void *dst, const void *src, size_t bytes,
+                               clv_err *err) {
+  (void)b, (void)err;
+  return far_move(dst, src, bytes);
+}
+
+static inline clv_code far_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
+                                clv_err *err) {
+  (void)b, (void)err;
+  far_open();
+  if (bytes) memset(dst, byte, bytes);
+  far_close();
+  return CLV_OK;
+}
+
+static inline clv_code far_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) {
+  clv_err failed = far.failed;
+  (void)b;
+  far.finished++;
+  *ret_layer = failed.code == CLV_OK ? -1 : far.failed_layer;
+  far.failed = (clv_err){0};
+  if (far_planned(&far.fail_finish)) return clv_fail(err, CLV_INTERNAL, "the device has gone");
+  if (failed.code != CLV_OK && err) *err = failed;
+  return failed.code;
+}
+
+static inline clv_code far_room(const clv_backend *b, size_t *ret_free, size_t *ret_total,
+                                clv_err *err) {
+  (void)b, (void)err;
+  *ret_free = *ret_total = far_region;
+  for (size_t i = 0; i < far.n_blocks; i++) *ret_free -= far.blocks[i].bytes;
+  return CLV_OK;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+typedef struct far_kernel {
+  clv_kernel base;
+  clv_kernel *inner;
+} far_kernel;
+
+static inline clv_code far_note(clv_code code, int64_t layer, const clv_err *why) {
+  if (code == CLV_OK || far.failed.code != CLV_OK) return CLV_OK;
+  far.failed = *why;
+  far.failed_layer = layer;
+  return CLV_OK;
+}
+
+#define FAR_KERNEL(function)                                                        \
+  static inline clv_code far_##function(clv_kernel *base, const clv_kernel_args *a, \
+                                        clv_err *err) {                             \
+    clv_kernel *inner = ((far_kernel *)base)->inner;                                \
+    clv_err why;                                                                    \
+    (void)err;                                                                      \
+    far_open();                                                                     \
+    clv_code code = inner->function(inner, a, &why);                                \
+    far_close();                                                                    \
+    return far_note(code, a->key.layer, &why);                                      \
+  }
+FAR_KERNEL(refresh)
+FAR_KERNEL(forward)
+FAR_KERNEL(recompute)
+FAR_KERNEL(backward_input)
+FAR_KERNEL(backward_weight)
+#undef FAR_KERNEL
+
+static inline void far_kernel_free(clv_kernel *base) {
+  clv_kernel *inner = ((far_kernel *)base)->inner;
+  inner->free(inner);
+  free(base);
+}
+
+static inline clv_code far_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                                   clv_err *err) {
+  const clv_backend *ref = clv_backend_ref();
+  clv_kernel *inner;
+  far_kernel *k;
+  (void)b;
+  clv_code code = far.inner->prepare(far.inner, d, &inner, err);
+  if (code == CLV_UNIMPLEMENTED && !d->tail) code = ref->prepare(ref, d, &inner, err);
+  if (code != CLV_OK) return code;
+  CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  *k = (far_kernel){.base = *inner, .inner = inner};
+  k->base.refresh = inner->refresh ? far_refresh : NULL;
+  k->base.forward = far_forward;
+  k->base.recompute = inner->recompute ? far_recompute : NULL;
+  k->base.backward_input = inner->backward_input ? far_backward_input : NULL;
+  k->base.backward_weight = inner->backward_weight ? far_backward_weight : NULL;
+  k->base.free = far_kernel_free;
+  *ret = &k->base;
+  return CLV_OK;
+}
+
+static inline clv_code far_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
+                                   const void *src, int src_block, void *dst, int dst_block,
+                                   clv_err *err) {
+  (void)b;
+  far_open();
+  clv_code code = far.inner->reorder(far.inner, shape, dtype, src, src_block, dst, dst_block, err);
+  far_close();
+  return code;
+}
+
+static inline void far_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src,
+                           size_t n) {
+  (void)b;
+  far_open();
+  far.inner->add(far.inner, dtype, dst, src, n);
+  far_close();
+}
+
+static inline clv_code far_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                                       size_t n_runs, double *ret, clv_err *err) {
+  (void)b;
+  far_open();
+  clv_code code = far.inner->sum_squares(far.inner, x, runs, n_runs, ret, err);
+  far_close();
+  return code;
+}
+
+static inline void far_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                            float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                            size_t n_runs) {
+  (void)b;
+  far_open();
+  far.inner->step(far.inner, a, p, g, moments, runs, n_runs);
+  far_close();
+}
+
+static inline const char *far_isa(const clv_backend *b) {
+  (void)b;
+  return far.inner->isa(far.inner);
+}
+
+static inline const char *far_libraries(const clv_backend *b) {
+  (void)b;
+  return far.inner->libraries(far.inner);
+}
+
+static inline clv_code far_check_bf16(const clv_backend *b, clv_err *err) {
+  (void)b;
+  return far.inner->check_bf16(far.inner, err);
+}
+
+/* With the kernels of `inner`, or ref's where it has none. There is one far memory in a program. */
+static inline const clv_backend *far_backend(const clv_backend *inner) {
+  static const clv_backend_memory memory = {.take = far_take,
+                                            .give = far_give,
+                                            .put = far_put,
+                                            .get = far_put,
+                                            .copy = far_put,
+                                            .fill = far_fill,
+                                            .finish = far_finish,
+                                            .room = far_room};
+  static clv_backend b;
+  far.inner = inner;
+  b = *inner;
+  b.name = "far";
+  b.device = "far:0";
+  b.memory = &memory;
+  b.prepare = far_prepare;
+  b.reorder = far_reorder;
+  b.add = far_add;
+  b.sum_squares = far_sum_squares;
+  b.step = far_step;
+  b.isa = far_isa;
+  b.libraries = far_libraries;
+  b.check_bf16 = inner->check_bf16 ? far_check_bf16 : NULL;
+  b.trim = NULL;
+  return &b;
+}
+
+#endif

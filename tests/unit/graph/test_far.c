@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans over memory that the host cannot touch: the bits of host memory, and what fails late.
+ */
+#include "tests/unit/far.h"
+#include "tests/unit/graph/plan_test.h"
+
+static clv_graph *chain(void) { return chain_graph(CLV_F32, 3); }
+static clv_graph *residual(void) { return residual_graph(3); }
+
+static int add_embedding(clv_graph *g, int x) {
+  clv_attr_value v[] = {int_attr(CLV_ATTR_ROWS, 5), int_attr(CLV_ATTR_OUT, 3)};
+  return add_node(g, CLV_OP_EMBEDDING, 0, x, -1, v, 2);
+}
+
+/* Words, and an lstm, which only ref has. */
+static clv_graph *words(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 6), int_attr(CLV_ATTR_LAYERS, 2)};
+  x = add_node(g, CLV_OP_LSTM, 1, add_embedding(g, x), -1, v, 2);
+  add_linear(g, 2, x, 5);
+  return g;
+}
+
+/* A loss over labels, a value that several read, an input that nobody does. */
+static clv_graph *labelled(void) {
+  int x, labels, unused;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  x = add_linear(g, 0, x, 5);
+  x = add_node(g, CLV_OP_ADD, 2, x, add_plain(g, CLV_OP_TANH, 1, x), NULL, 0);
+  x = add_dropout(g, 3, x, 0.5);
+  assert_ok(clv_graph_add_input(g, "labels", CLV_I64, &CLV_SHAPE(4), &labels, err));
+  assert_ok(clv_graph_add_input(g, "unused", CLV_F32, &CLV_SHAPE(4, 2), &unused, err));
+  g->output = add_node(g, CLV_OP_CROSS_ENTROPY, 4, x, labels, NULL, 0);
+  return g;
+}
+
+/* The value that comes in is the one that leaves. */
+static clv_graph *nothing(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3, 2), &x);
+  add_plain(g, CLV_OP_FLATTEN, 0, x);
+  return g;
+}
+
+static clv_graph *(*const graphs[])(void) = {chain, residual, words, labelled, nothing};
+
+static void assert_same(const rig *a, const rig *b) {
+  same(a->out, b->out, a->out_bytes, "output");
+  same(a->block, b->block, a->params->total_bytes, "parameters and buffers");
+  same(a->grads, b->grads, a->params->trainable_bytes, "gradients");
+  for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
+}
+
+/* A second call between the phases of the first, which adds to its gradients. */
+static void two_calls(rig *r) {
+  clv_call *c[2];
+  for (int i = 0; i < 2; i++) {
+    assert_ok(clv_plan_call_get(r->plan, &c[i], err));
+    poison(r);
+    forward(r, c[i]);
+  }
+  for (int i = 0; i < 2 && r->plan->options.training; i++) {
+    poison(r);
+    backward_input(r, c[i], i);
+    poison(r);
+    backward_weight(r, c[i], i);
+  }
+  for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
+}
+
+static void same_as(const clv_backend *backend, bool bf16) {
+  for (size_t g = 0; g < CLV_COUNT(graphs); g++)
+    for (int way = 0; way < 8; way++) {
+      rig_options o = {.backend = backend,
+                       .evaluation = way & 1,
+                       .split_backward = way & 2,
+                       .transient_weights = way & 4,
+                       .bf16 = bf16};
+      if (graphs[g] == words || graphs[g] == nothing) o.no_input_grad[0] = graphs[g] == words;
+      rig near = rig_new(graphs[g](), &o);
+      o.backend = far_backend(backend);
+      rig away = rig_new(graphs[g](), &o);
+      two_calls(&near);
+      two_calls(&away);
+      assert_same(&near, &away);
+      rig_done(&near);
+      rig_done(&away);
+      assert_int_equal(far.n_blocks, 0);
+    }
+}
+
+static void the_same_bits(void **state) {
+  clv_err why;
+  (void)state;
+  same_as(clv_backend_cpu(), false);
+  same_as(clv_backend_ref(), false);
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK)
+    same_as(clv_backend_cpu(), true);
+}
+
+/* What nobody computes is zero there too. */
+static void frozen_and_empty(void **state) {
+  (void)state;
+  rig_options o = {.backend = clv_backend_ref(), .frozen = {"4.weight", "1.bias"}};
+  rig near = rig_new(chain(), &o);
+  o.backend = far_backend(clv_backend_ref());
+  rig away = rig_new(chain(), &o);
+  step(&near);
+  step(&away);
+  assert_same(&near, &away);
+  rig_done(&near);
+  rig_done(&away);
+  clv_graph *g = labelled();
+  clv_plan *plan;
+  clv_call *c;
+  clv_params *params;
+  float out = 0;
+  const void *in[3] = {&out, &out, &out};
+  clv_plan_options po = {.backend = o.backend, .dtype = CLV_F32, .training = true};
+  assert_ok(clv_params_of(g, &params, err));
+  assert_ok(clv_plan_new(g, params, &po, &plan, err));
+  assert_ok(clv_plan_call_get(plan, &c, err));
+  assert_ok(clv_plan_forward(plan, c, NULL, 1, in, true, &out, NULL, err));
+  assert_true(out != out);
+  clv_plan_free(plan);
+  clv_params_free(params);
+  clv_graph_free(g);
+}
+
+/* A kernel refuses its values when it runs, which is known at the end of the phase. */
+static void refused_late(void **state) {
+  (void)state;
+  rig r = rig_new(
+      words(), &(rig_options){.backend = far_backend(clv_backend_cpu()), .no_input_grad = {true}});
+  clv_call *c;
+  clv_err why = {0};
+  int64_t *rows = (int64_t *)(void *)r.in[0], kept = rows[5];
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  rows[5] = 7;
+  assert_int_equal(try_forward(&r, c, &why), CLV_INVALID);
+  assert_string_equal(why.place, "layer 0 (embedding), forward");
+  assert_string_equal(why.element, "7");
+  assert_non_null(
+      strstr(why.text, "layer 0 (embedding), forward: row number of sample 1, place 1"));
+  assert_fails(try_backward_input(&r, c, false, err), CLV_PRECONDITION, "has no forward");
+  rows[5] = kept;
+  forward(&r, c);
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+static void no_memory(void **state) {
+  (void)state;
+  rig r = rig_new(chain(), &(rig_options){.backend = far_backend(clv_backend_cpu())});
+  clv_call *c;
+  for (uint64_t nth = 1; nth <= 3; nth++) {
+    far.fail_take = 1;
+    assert_fails(clv_plan_call_get(r.plan, &c, err), CLV_EXHAUSTED, "far memory");
+  }
+  step(&r);
+  rig_done(&r);
+  assert_int_equal(far.n_blocks, 0);
+}
+
+static void device_gone(void **state) {
+  (void)state;
+  rig r = rig_new(chain(), &(rig_options){.backend = far_backend(clv_backend_cpu())});
+  clv_call *c;
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  far.fail_finish = 1;
+  assert_fails(try_forward(&r, c, err), CLV_INTERNAL, "the device has gone");
+  forward(&r, c);
+  uint64_t before = far.finished;
+  backward_weight(&r, (backward_input(&r, c, false), c), false);
+  assert_int_equal(far.finished - before, 3); /* once a phase, and once for the weights */
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+static clv_code has_none(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                         clv_err *err) {
+  (void)b, (void)ret;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "no op %d here", (int)d->op);
+}
+
+/* ref's kernels are the host's. */
+static void no_fall_to_ref(void **state) {
+  (void)state;
+  clv_backend b = *far_backend(clv_backend_cpu());
+  clv_graph *g = labelled();
+  clv_params *params;
+  clv_plan *plan;
+  b.prepare = has_none;
+  assert_ok(clv_params_of(g, &params, err));
+  clv_plan_options po = {.backend = &b, .dtype = CLV_F32, .batch = 4, .training = true};
+  assert_fails(clv_plan_new(g, params, &po, &plan, err), CLV_UNIMPLEMENTED, "no op");
+  clv_params_free(params);
+  clv_graph_free(g);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_same_bits), cmocka_unit_test(frozen_and_empty),
+      cmocka_unit_test(refused_late),  cmocka_unit_test(no_memory),
+      cmocka_unit_test(device_gone),   cmocka_unit_test(no_fall_to_ref),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
