@@ -357,6 +357,13 @@ $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(FAULTS_LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
 
+# A worker whose NVIDIA devices are simulated.
+GPU_WORKER := $(OUT)/gpu/cleave-worker
+GPU_WORKER_LDFLAGS := $(EXPORT_ACCEPT4) -Wl,--wrap=clv_cuda_load
+$(GPU_WORKER): $(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $(SIM_LIB) $(call libs_for,worker) $(call lib_of,kernels/cuda)
+	@mkdir -p $(@D)
+	$(call link,$(GPU_WORKER_LDFLAGS),$(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $(SIM_LIB) $(call lib_of,kernels/cuda),worker,-lstdc++)
+
 # The protocol of references on its own, over a network that loses, doubles and reorders.
 $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
 	@mkdir -p $(@D)
@@ -422,7 +429,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(DAEMONS) $(OUT)/bench/bench_link
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(GPU_WORKER) $(DAEMONS) $(OUT)/bench/bench_link
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
