@@ -313,6 +313,12 @@ clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
 static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }
 
+/* Devices of a process beside its processor, the one first that is meant where none is named. */
+typedef struct clv_backends {
+  const clv_backend *const *list;
+  size_t n;
+} clv_backends;
+
 /* The definition of every op, in plain loops. Prepares every op in f32 and f64. */
 const clv_backend *clv_backend_ref(void);
 

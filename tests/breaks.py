@@ -266,14 +266,17 @@ of("master/api/await.c", FUTURES,
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
 
 # ---- the same programs over real daemons ---------------------------------------------------------
-DAEMONS = "tests/simulate/daemons/test_daemons.py programs_give_the_bits_of_home"
-of("master/api/module.c", DAEMONS,
-   a_successor_has_the_generation_of_its_predecessor=("static cleave_status attempt(", "rt->generations[m->index]++;", "rt->generations[m->index];"))
+DAEMONS = "tests/simulate/daemons/test_daemons.py"
+of("master/api/lives.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
+   who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
 of("master/api/module.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "|| !m->tried", "|| true"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
-of("master/api/await.c", DAEMONS,
-   a_cancel_does_nothing=("cleave_status cleave_future_cancel(", "end_early(runtime, f, &why);", ";"))
+of("master/api/await.c", DAEMONS + " programs_give_the_bits_of_home",
+   a_cancel_does_nothing=(
+       "cleave_status cleave_future_cancel(",
+       "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);",
+       "if (!f) end_early(runtime, f, &why);"))
 of("common/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
@@ -305,7 +308,7 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) discharge(m, pool, m->charged);", ""),
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) clv_module_discharge(m, pool, m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------

@@ -66,7 +66,8 @@ static void harden(void) {
 }
 
 static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
-                      const char *memory_limit, unsigned port) {
+                      const char *memory_limit, const clv_service *service) {
+  const clv_backend *b = clv_service_backend(service);
   char expiry[32], memory[32];
   int days = clv_tls_identity_days_left(id);
   struct tm tm;
@@ -77,8 +78,8 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
       CLV_LOG_INFO, "ready",
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
       "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
-      CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
-      clv_backend_isa(clv_backend_cpu()), (unsigned long long)c->limits.sessions,
+      CLV_VERSION, c->listen, clv_service_port(service), id->uri, expiry, days, CLV_S(days),
+      b->device, clv_backend_isa(b), (unsigned long long)c->limits.sessions,
       clv_format_size(c->limits.session_bytes, memory, sizeof memory), memory_limit, c->n_allow,
       c->n_artifacts);
 }
@@ -148,10 +149,10 @@ static int run_service(const clv_worker_arguments *a, const clv_worker_config *c
   format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
-  if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
+  if (clv_service_open(c, &(clv_backends){0}, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
-  log_facts(c, id, memory_limit, clv_service_port(service));
+  log_facts(c, id, memory_limit, service);
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);

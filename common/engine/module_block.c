@@ -9,6 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_err *err) {
+  clv_account *device = m->o.account;
+  if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "device %s", m->device);
+  clv_code code = clv_pool_charge(pool, bytes, err);
+  if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
+  return code;
+}
+
+void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
+  clv_pool_discharge(pool, bytes);
+  if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
 typedef struct device_block {
   const clv_backend *backend;
   void *data;

@@ -38,13 +38,12 @@ struct clv_module {
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
-  clv_tensor
-      *snapshot; /* what the last APPLY of a context changed, as it was before: parameters, */
-  int64_t snapshot_steps; /* moments, and the step count */
+  clv_tensor *snapshot;   /* what the last APPLY of a context changed, as it was before: */
+  int64_t snapshot_steps; /* parameters and moments, and the step count */
   clv_tensor **blocks;    /* that clv_module_block has made, each with a reference */
   size_t n_blocks, cap_blocks;
-  /* What a device has said while the module's state was being changed: it is not known any more, and
-   * nothing is computed from it. code is CLV_OK until then. */
+  /* What a device has said while the module's state was being changed: it is not known any more,
+   * and nothing is computed from it. code is CLV_OK until then. */
   clv_err broken;
 
   uint32_t n_old_weights; /* copies of parameters of before a step that are alive */

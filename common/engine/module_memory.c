@@ -9,20 +9,6 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->trainable_bytes;
 }
 
-clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes, clv_err *err) {
-  clv_account *device = m->o.account;
-  if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
-    return clv_err_prefix(err, "device %s", m->device);
-  clv_code code = clv_pool_charge(pool, bytes, err);
-  if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
-  return code;
-}
-
-void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
-  clv_pool_discharge(pool, bytes);
-  if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
-}
-
 /* Memory that is about to be taken, or with what a library sizes has just been. */
 static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)

@@ -351,6 +351,7 @@ typedef struct api_world {
   bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
   clv_executor executor;                       /* the same */
   const clv_backend *backend;                  /* of stages at the master; NULL: cpu */
+  clv_backends others;                         /* that the master has beside it */
 } api_world;
 
 struct cleave_runtime {
@@ -460,6 +461,8 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
 /* What its node says of where the module computes; "": nothing. */
 void api_module_is_on(cleave_module *m, const char *device);
+/* What the master computes with on that device; NULL: it has none. (module.c) */
+const clv_backend *api_own_backend(const cleave_runtime *rt, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
 /* For links: asks the program's may_send about each tensor; leaves of a failure its code and place,

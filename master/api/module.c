@@ -125,8 +125,25 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
   return CLEAVE_OK;
 }
 
-static bool is_own_device(const char *name) {
-  return strcmp(name, "cpu") == 0 || strcmp(name, "cpu:0") == 0 || strcmp(name, "cpu:1") == 0;
+/* The processor is several devices. */
+const clv_backend *api_own_backend(const cleave_runtime *rt, const char *device) {
+  static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
+  const clv_backends *others = &rt->world.others;
+  for (size_t i = 0; i < CLV_COUNT(cpu); i++)
+    if (strcmp(device, cpu[i]) == 0)
+      return rt->world.backend ? rt->world.backend : clv_backend_cpu();
+  for (size_t i = 0; i < others->n; i++)
+    if (strcmp(device, others->list[i]->device) == 0) return others->list[i];
+  return NULL;
+}
+
+static cleave_status no_own_device(const cleave_module *m, cleave_error *error) {
+  const clv_backends *others = &m->runtime->world.others;
+  CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
+  for (size_t i = 0; i < others->n; i++) clv_bytes_printf(&has, "%s, ", others->list[i]->device);
+  return api_fail(error, CLV_INVALID,
+                  "module '%s': no device '%s' at master, only %scpu, cpu:0 and cpu:1", m->name,
+                  m->device, has.len ? (const char *)has.data : "");
 }
 
 static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
@@ -148,17 +165,15 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->node = (uint32_t)node;
   if (strcmp(m->device, "auto") == 0)
     snprintf(m->device, sizeof m->device, "%s", m->node ? rt->peers[m->node].device : "cpu");
-  if (m->node == 0 && !is_own_device(m->device))
-    return api_fail(error, CLV_INVALID,
-                    "module '%s': no device '%s' at master, only cpu, cpu:0 and cpu:1", m->name,
-                    m->device);
+  const clv_backend *own = m->node ? NULL : api_own_backend(rt, m->device);
+  if (m->node == 0 && !own) return no_own_device(m, error);
   m->any_device = o->any_device;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
   PASS(keep_direct(m, o, error));
   m->bf16 = o->bf16;
-  if (m->bf16 && m->node == 0) TRY(clv_backend_cpu()->check_bf16(clv_backend_cpu(), &err));
+  if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));

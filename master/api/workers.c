@@ -476,7 +476,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   clv_module_options o = {.index = m->index,
                           .generation = m->generation,
                           .name = m->name,
-                          .backend = rt->world.backend ? rt->world.backend : clv_backend_cpu(),
+                          .backend = api_own_backend(rt, m->device),
                           .device = m->device,
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,

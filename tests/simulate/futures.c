@@ -121,13 +121,23 @@ cleave_status passed(program *p, cleave_context c, const cleave_reference *roots
 
 /* ---- what is given up ------------------------------------------------------------------------ */
 
+/* It is done then, one way or the other. */
+static cleave_status cancel(program *p, cleave_future f) {
+  bool ready = false;
+  cleave_status status = cleave_future_cancel(p->rt, f, &p->error);
+  if (status == CLEAVE_OK) status = cleave_future_poll(p->rt, f, &ready, &p->error);
+  if (status != CLEAVE_OK || ready) return status;
+  snprintf(p->error.text, sizeof p->error.text, "it is not done when it has been cancelled");
+  return CLEAVE_INTERNAL;
+}
+
 /* Some time later, or never; then it is said of the future that it is done, once. */
 static cleave_status stop(program *p, cleave_future f) {
   int before = atomic_load(&calls);
   cleave_status status = cleave_future_then(p->rt, f, count, NULL, &p->error);
   for (uint32_t left = sim_below(&p->forms, 3); left > 0 && p->stand->between; left--)
     p->stand->between(p->stand->user);
-  if (status == CLEAVE_OK) status = cleave_future_cancel(p->rt, f, &p->error);
+  if (status == CLEAVE_OK) status = cancel(p, f);
   cleave_status end = cleave_future_wait(p->rt, f, 0, &p->error);
   if (status != CLEAVE_OK || end == CLEAVE_CANCELLED) end = status;
   return called_once(p, before, end);

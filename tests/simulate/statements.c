@@ -480,8 +480,10 @@ void do_in_scope(program *p, scope *s) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
+/* The first use of a module dials the others. What is not read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
+  if (!m->placed && m->place) m->stands |= EVERYBODY;
   bool read =
       DO(p, weight_of(p, m->module, name), bit(m->place), m->stands, "read m%d %s", i, name);
   called(p, m, read);

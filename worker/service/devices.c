@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What modules can compute on: the processor, and the devices that it is offered as beside. Each
- * has an account for the memory of its modules, whosever they are.
+ * What modules can compute on: devices beside the processor, the processor, and those that it is
+ * offered as besides. Each has an account for the memory of its modules, whosever they are.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/service/service_int.h"
 
-static clv_code add_device(clv_service *v, const char *name, clv_err *err) {
+static clv_code add_device(clv_service *v, const char *name, const clv_backend *backend,
+                           clv_err *err) {
   clv_device *d = &v->devices[v->n_devices];
   clv_account_options o = {.of = "this device",
                            .most = {[CLV_QUOTA_BYTES] = v->config->device_memory},
@@ -16,20 +17,35 @@ static clv_code add_device(clv_service *v, const char *name, clv_err *err) {
                            .shared = true};
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
+  d->backend = backend;
   v->n_devices++;
   return CLV_OK;
 }
 
 clv_code clv_service_open_devices(clv_service *v, clv_err *err) {
+  const clv_backend *cpu = clv_backend_cpu();
   unsigned n = (unsigned)CLV_MIN(v->config->cpu_devices, (uint64_t)MAX_CPU_DEVICES);
-  CLV_TRY(add_device(v, clv_backend_cpu()->name, err));
+  if (v->others.n > MAX_OTHER_DEVICES)
+    return clv_fail(err, CLV_EXHAUSTED, "%zu devices beside the processor; at most %d", v->others.n,
+                    MAX_OTHER_DEVICES);
+  for (size_t i = 0; i < v->others.n; i++)
+    CLV_TRY(add_device(v, v->others.list[i]->device, v->others.list[i], err));
+  CLV_TRY(add_device(v, cpu->device, cpu, err));
   for (unsigned i = 0; n > 1 && i < n; i++) {
     char name[sizeof v->devices->name];
-    snprintf(name, sizeof name, "%.8s:%u", clv_backend_cpu()->name, i);
-    CLV_TRY(add_device(v, name, err));
+    snprintf(name, sizeof name, "%.8s:%u", cpu->device, i);
+    CLV_TRY(add_device(v, name, cpu, err));
   }
   return CLV_OK;
 }
+
+bool clv_service_is_first_of(const clv_service *v, uint32_t i) {
+  for (uint32_t k = 0; k < i; k++)
+    if (v->devices[k].backend == v->devices[i].backend) return false;
+  return true;
+}
+
+const clv_backend *clv_service_backend(const clv_service *v) { return v->devices[0].backend; }
 
 void clv_service_close_devices(clv_service *v) {
   for (uint32_t i = 0; i < v->n_devices; i++) clv_account_unref(v->devices[i].account);
@@ -37,7 +53,7 @@ void clv_service_close_devices(clv_service *v) {
 
 clv_code clv_service_find_device(const clv_service *v, const char *name, const clv_device **ret,
                                  clv_err *err) {
-  char has[160] = "";
+  char has[MAX_DEVICES * (sizeof v->devices->name + 2)] = "";
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
     *ret = d;

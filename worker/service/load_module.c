@@ -66,7 +66,7 @@ static clv_code check_place(const clv_wire_load_request *r, const clv_backend *b
   if (r->threads > (unsigned long)cores)
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
-  if (r->bf16) CLV_TRY(backend->check_bf16(backend, err));
+  if (r->bf16 && backend->check_bf16) CLV_TRY(backend->check_bf16(backend, err));
   return CLV_OK;
 }
 
@@ -90,12 +90,11 @@ static int64_t batch_of(const clv_wire_load_request *r) {
   return 1;
 }
 
-clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backend,
-                       const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
-                       clv_module **ret, clv_err *err) {
+clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device, clv_pool *pool,
+                       const clv_waiter *waiter, clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   clv_module_group groups[CLV_WIRE_GROUPS];
-  CLV_TRY(check_place(r, backend, err));
+  CLV_TRY(check_place(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
   for (uint32_t i = 0; i < r->n_groups; i++)
@@ -105,7 +104,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_backend *backen
                           .generation = r->generation,
                           .name = r->name,
                           .graph = clv_steal(&graph),
-                          .backend = backend,
+                          .backend = device->backend,
                           .device = device->name,
                           .account = device->account,
                           .threads = (int)CLV_MAX(r->threads, 1u),

@@ -8,22 +8,32 @@
 
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
+/* Those of each backend, the processor's as "kernels". */
+static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < v->n_devices; i++) {
+    const clv_backend *b = v->devices[i].backend;
+    const char *name = b == clv_backend_cpu() ? "kernels" : b->device;
+    if (clv_service_is_first_of(v, i))
+      ret[n++] = (clv_wire_library){name, clv_backend_libraries(b)};
+  }
+  return n;
+}
+
 /* What this worker says of itself. The arrays are the caller's. */
-static void about_us(const clv_worker_settings *now, clv_wire_about *a, const char **capabilities,
-                     clv_wire_library *libraries) {
-  const clv_backend *b = clv_backend_cpu();
+static void about_us(const clv_service *v, const clv_worker_settings *now, clv_wire_about *a,
+                     const char **capabilities, clv_wire_library *libraries) {
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
   capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
-  libraries[0] = (clv_wire_library){"kernels", b->libraries(b)};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                         .n_capabilities = 3,
-                        .n_libraries = 1,
+                        .n_libraries = libraries_of(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,
                         .limits = now->limits,
                         .software = "cleave " CLV_VERSION,
-                        .isa = b->isa(b),
+                        .isa = clv_backend_isa(clv_service_backend(v)),
                         .unix_ms = clv_wall_ms()};
 }
 
@@ -47,8 +57,8 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
-  const char *capabilities[4], *devices[1 + MAX_CPU_DEVICES];
-  clv_wire_library libraries[2];
+  const char *capabilities[4], *devices[MAX_DEVICES];
+  clv_wire_library libraries[MAX_DEVICES];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(now->config, artifacts, err));
   for (uint32_t i = 0; i < v->n_devices; i++) devices[i] = v->devices[i].name;
@@ -62,7 +72,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .devices = devices,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  about_us(now, &out.about, capabilities, libraries);
+  about_us(v, now, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 

@@ -64,11 +64,13 @@ static clv_code open_settings(clv_service *s, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identity *identity,
-                          clv_rpc_runtime *runtime, clv_service **ret, clv_err *err) {
+clv_code clv_service_open(const clv_worker_config *config, const clv_backends *others,
+                          const clv_tls_identity *identity, clv_rpc_runtime *runtime,
+                          clv_service **ret, clv_err *err) {
   clv_service *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->config = config;
+  s->others = *others;
   s->runtime = runtime;
   s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
   s->started_ms = clv_now_ns() / 1000000u;
@@ -158,7 +160,10 @@ static void give_back_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
   if (now - s->trimmed_ms < TRIM_EVERY_MS) return;
   if (!__atomic_exchange_n(&s->freed, false, __ATOMIC_RELAXED)) return;
-  clv_backend_cpu()->trim(clv_backend_cpu());
+  for (uint32_t i = 0; i < s->n_devices; i++) {
+    const clv_backend *b = s->devices[i].backend;
+    if (b->trim && clv_service_is_first_of(s, i)) b->trim(b);
+  }
   malloc_trim(0);
   s->trimmed_ms = now;
 }

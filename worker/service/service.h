@@ -12,12 +12,18 @@
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
 #include "common/wire/wire.h"
+#include "kernels/kernels.h"
 
 typedef struct clv_service clv_service;
 
-/* Binds config->listen and serves. The config is borrowed and must outlive the service. */
-clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identity *identity,
-                          clv_rpc_runtime *runtime, clv_service **ret, clv_err *err) CLV_USE_RESULT;
+/* Binds config->listen and serves. The config is borrowed and must outlive the service, as must the
+ * backends that it has beside the processor's. */
+clv_code clv_service_open(const clv_worker_config *config, const clv_backends *others,
+                          const clv_tls_identity *identity, clv_rpc_runtime *runtime,
+                          clv_service **ret, clv_err *err) CLV_USE_RESULT;
+
+/* What a module is computed with that names no device. */
+const clv_backend *clv_service_backend(const clv_service *s);
 
 unsigned clv_service_port(const clv_service *s);
 

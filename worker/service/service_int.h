@@ -96,10 +96,11 @@ struct clv_session {
   uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
 };
 
-enum { MAX_CPU_DEVICES = 8 };
+enum { MAX_CPU_DEVICES = 8, MAX_OTHER_DEVICES = 16, MAX_DEVICES = 25 };
 
 typedef struct clv_device {
   char name[24];
+  const clv_backend *backend;
   clv_account *account; /* of its modules' memory */
 } clv_device;
 
@@ -114,7 +115,8 @@ struct clv_service {
   uint64_t started_ms;
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total;
-  clv_device devices[1 + MAX_CPU_DEVICES]; /* the first is what a module gets that names none */
+  clv_backends others;             /* beside the processor's */
+  clv_device devices[MAX_DEVICES]; /* the first is what a module gets that names none */
   uint32_t n_devices;
   clv_member **members; /* the table under lock; a member stays until the service ends */
   size_t n_members;
@@ -176,6 +178,8 @@ clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_devices(clv_service *s);
 clv_code clv_service_find_device(const clv_service *s, const char *name, const clv_device **ret,
                                  clv_err *err) CLV_USE_RESULT;
+/* Whether devices before number i have another backend than it; cpu and cpu:1 share theirs. */
+bool clv_service_is_first_of(const clv_service *s, uint32_t i);
 
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
@@ -235,9 +239,9 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
 
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. */
-clv_code clv_load_make(const clv_wire_load_request *request, const clv_backend *backend,
-                       const clv_device *device, clv_pool *pool, const clv_waiter *waiter,
-                       clv_module **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_load_make(const clv_wire_load_request *request, const clv_device *device,
+                       clv_pool *pool, const clv_waiter *waiter, clv_module **ret,
+                       clv_err *err) CLV_USE_RESULT;
 /* Fills *reply, whose names are views into the module. */
 clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
                            clv_err *err) CLV_USE_RESULT;

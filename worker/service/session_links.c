@@ -177,7 +177,7 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
                                         .limits = s->settings->limits,
                                         .software = "cleave " CLV_VERSION,
-                                        .isa = clv_backend_isa(clv_backend_cpu()),
+                                        .isa = clv_backend_isa(clv_service_backend(v)),
                                         .unix_ms = clv_wall_ms()}};
   CLV_TRY(clv_rpc_channel_new(v->runtime, &o, &channel, err));
   CLV_TRY(clv_rpc_channel_connect(channel, PEER_TIMEOUT_MS, err));

@@ -218,10 +218,10 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
   out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                                 .limits = at->limits,
                                 .software = "cleave " CLV_VERSION,
-                                .isa = clv_backend_isa(clv_backend_cpu()),
+                                .isa = clv_backend_isa(clv_service_backend(v)),
                                 .unix_ms = clv_wall_ms()};
   out->worker = v->config->name ? v->config->name : "worker";
-  out->device = clv_backend_cpu()->name; /* whatever worker.yaml names, if it names one */
+  out->device = v->devices[0].name; /* whatever worker.yaml names, if it names one */
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 

@@ -37,7 +37,7 @@ static void end(engine *w) {
   assert_int_equal(far.n_blocks, 0);
 }
 
-static void say(engine *w, clv_packet *p) {
+static void post(engine *w, clv_packet *p) {
   clv_err err = {0};
   assert_ok(engine_packet(w, p, &err));
 }
@@ -50,7 +50,7 @@ static void call(engine *w, uint64_t context) {
   assert_ok(clv_packet_call(w->pool, context, 10 * context, 0, true, &p, &err));
   assert_ok(clv_packet_arg(p, 0, false, x, &err));
   assert_ok(clv_packet_call_deliver(p, "", &err));
-  say(w, p);
+  post(w, p);
 }
 
 static void backward(engine *w, uint64_t context) {
@@ -59,16 +59,16 @@ static void backward(engine *w, uint64_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(w, 0.5f);
   assert_ok(clv_packet_prepare(w->pool, context, 1, 0, false, true, false, &p, &err));
   assert_ok(clv_packet_need(p, 10 * context, 1, 0, &err));
-  say(w, p);
+  post(w, p);
   assert_ok(clv_packet_gradient(w->pool, context, 1, 10 * context, 0, "", dy, &p, &err));
-  say(w, p);
+  post(w, p);
 }
 
 static void apply(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_apply(w->pool, context, 77, CLV_MODULE_ALL, 1, 0.125f, true, &p, &err));
-  say(w, p);
+  post(w, p);
 }
 
 static bool reads_weights(engine *w, float *ret) {

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A program whose modules are on a device of the master, in memory that the host cannot touch:
+ * losses, norms and state are those of the processor, to the bit.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka wants those first */
+#include <cmocka.h>
+
+#include "master/api/api_int.h"
+#include "tests/unit/far.h"
+
+enum { ROWS = 6, SIZE = 6, CLASSES = 3, STEPS = 6 };
+
+static const char layers[] =
+    "[{op: conv2d, out: 5, kernel: 3, pad: 1}, {op: batchnorm}, {op: relu},"
+    " {op: maxpool, kernel: 2}, {op: dropout, p: 0.3}, {op: flatten}, {op: linear, out: 3}]";
+
+static cleave_runtime *rt;
+static cleave_error e;
+
+#define MUST(call)                                              \
+  do {                                                          \
+    if ((call) != CLEAVE_OK) fail_msg("%s: %s", #call, e.text); \
+  } while (0)
+
+static int set_up(void **state) {
+  static const clv_backend *others[1];
+  const cleave_options o = {.size = sizeof o, .single_thread = true};
+  (void)state;
+  others[0] = far_backend(clv_backend_cpu());
+  if (cleave_open_text("alone", "version: 1\nname: alone\n", &o, &rt, &e) != CLEAVE_OK) return 1;
+  rt->world.others = (clv_backends){others, 1};
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  return cleave_close(rt, 0, NULL, &e) != CLEAVE_OK || far.n_blocks;
+}
+
+typedef struct program {
+  cleave_module *net, *loss;
+  cleave_optimizer *optimizer;
+} program;
+
+static program load(const char *device, const char *net, const char *loss) {
+  program p;
+  cleave_module_options o = {.size = sizeof o, .name = net, .device = device, .seed = 9};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1, SIZE, SIZE);
+  MUST(cleave_load_layers(rt, &o, layers, &x, &p.net, &e));
+  o.name = loss;
+  cleave_input logits = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
+  MUST(cleave_load_loss(rt, &o, "cross_entropy", &logits, &p.loss, &e));
+  assert_string_equal(cleave_module_device(p.net), device);
+  cleave_group g = {.modules = &p.net, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.01};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0.05, &p.optimizer, &e));
+  return p;
+}
+
+static void train(const program *p, unsigned step, double ret[2]) {
+  float x[ROWS * SIZE * SIZE];
+  int64_t labels[ROWS];
+  cleave_context_options o = {.size = sizeof o, .step = step + 1};
+  cleave_context c;
+  cleave_reference in[2], logits, both[2], loss;
+  cleave_tensor value = {0}, tx = CLEAVE_TENSOR_F32(x, ROWS, 1, SIZE, SIZE),
+                ty = {.dtype = CLEAVE_I64, .rank = 1, .shape = {ROWS}, .data = labels};
+  cleave_stepped stepped;
+  for (size_t i = 0; i < CLV_COUNT(x); i++) x[i] = (float)sin((double)i * 0.7 + step);
+  for (int i = 0; i < ROWS; i++) labels[i] = (i + (int)step) % CLASSES;
+  MUST(cleave_context_open(rt, &o, &c, &e));
+  MUST(cleave_leaf(rt, c, &tx, false, &in[0], &e));
+  MUST(cleave_leaf(rt, c, &ty, false, &in[1], &e));
+  MUST(cleave_call(rt, c, p->net, in, 1, &logits, &e));
+  both[0] = logits;
+  both[1] = in[1];
+  MUST(cleave_call(rt, c, p->loss, both, 2, &loss, &e));
+  MUST(cleave_backward(rt, c, &loss, 1, false, 0, &e));
+  MUST(cleave_step(rt, p->optimizer, c, 0, &stepped, &e));
+  MUST(cleave_to_here(rt, loss, 0, &value, &e));
+  MUST(cleave_context_close(rt, c, 0, &e));
+  ret[0] = *(float *)value.data;
+  ret[1] = stepped.norm;
+  cleave_tensor_free(&value);
+}
+
+static void assert_same(const program *a, const program *b, cleave_state_kind kind) {
+  cleave_state s[2];
+  MUST(cleave_state_read(rt, a->net, kind, 0, &s[0], &e));
+  MUST(cleave_state_read(rt, b->net, kind, 0, &s[1], &e));
+  assert_int_equal(s[0].n, s[1].n);
+  assert_true(s[0].n > 3);
+  for (size_t i = 0; i < s[0].n; i++) {
+    const cleave_tensor *p = &s[0].items[i].tensor, *q = &s[1].items[i].tensor;
+    assert_string_equal(s[0].items[i].name, s[1].items[i].name);
+    assert_memory_equal(p->data, q->data,
+                        cleave_tensor_count(p) * (p->dtype == CLEAVE_I64 ? 8 : 4));
+  }
+  cleave_state_free(&s[0]);
+  cleave_state_free(&s[1]);
+}
+
+/* What one has learned goes to the other. */
+static void write_to(const program *from, const program *to) {
+  for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
+    cleave_state s;
+    MUST(cleave_state_read(rt, from->net, (cleave_state_kind)kind, 0, &s, &e));
+    MUST(cleave_state_write(rt, to->net, (cleave_state_kind)kind, s.items, s.n, 0, &e));
+    cleave_state_free(&s);
+  }
+}
+
+static void it_learns_as_on_the_processor(void **state) {
+  double near[2], away[2];
+  (void)state;
+  program a = load("cpu", "net-cpu", "loss-cpu"), b = load("far:0", "net-far", "loss-far");
+  write_to(&a, &b); /* their names draw their first values */
+  for (unsigned i = 0; i < STEPS; i++) {
+    train(&a, i, near);
+    train(&b, i, away);
+    assert_memory_equal(near, away, sizeof near);
+  }
+  assert_same(&a, &b, CLEAVE_STATE_WEIGHTS);
+  assert_same(&a, &b, CLEAVE_STATE_OPTIMIZER);
+}
+
+static void another_is_refused(void **state) {
+  cleave_module_options o = {.size = sizeof o, .name = "none", .device = "far:1"};
+  cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, 3);
+  cleave_module *m;
+  (void)state;
+  assert_int_equal(cleave_load_layers(rt, &o, "[{op: relu}]", &x, &m, &e), CLEAVE_INVALID);
+  assert_non_null(strstr(e.text, "no device 'far:1' at master, only far:0, cpu, cpu:0 and cpu:1"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(it_learns_as_on_the_processor),
+      cmocka_unit_test(another_is_refused),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The devices of a worker: which backend has which, with which account, and which is meant where
+ * none is named.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/far.h"
+#include "worker/service/service_int.h"
+
+#define assert_ok(call)                             \
+  do {                                              \
+    clv_err err;                                    \
+    if ((call) != CLV_OK) fail_msg("%s", err.text); \
+  } while (0)
+
+static const clv_backend *backend_of(const clv_service *v, const char *name) {
+  const clv_device *d;
+  assert_ok(clv_service_find_device(v, name, &d, &err));
+  return d->backend;
+}
+
+static void refused(const clv_service *v, const char *name, const char *has) {
+  const clv_device *d;
+  clv_err err;
+  assert_int_equal(clv_service_find_device(v, name, &d, &err), CLV_INVALID);
+  if (!strstr(err.text, has)) fail_msg("'%s' lacks '%s'", err.text, has);
+}
+
+static void the_processor_alone(void **state) {
+  const clv_backend *cpu = clv_backend_cpu();
+  clv_worker_config config = {.cpu_devices = 1};
+  clv_service v = {.config = &config};
+  (void)state;
+  assert_ok(clv_service_open_devices(&v, &err));
+  assert_int_equal(v.n_devices, 1);
+  assert_ptr_equal(backend_of(&v, ""), cpu);
+  assert_ptr_equal(backend_of(&v, "auto"), cpu);
+  assert_ptr_equal(backend_of(&v, "cpu"), cpu);
+  refused(&v, "far:0", "no device 'far:0' here, only cpu");
+  clv_service_close_devices(&v);
+}
+
+/* They come first, and have accounts of their own; cpu and its parts have one backend. */
+static void devices_beside_it(void **state) {
+  const clv_backend *cpu = clv_backend_cpu();
+  clv_backend other = *far_backend(cpu);
+  const clv_backend *list[] = {far_backend(cpu), &other};
+  clv_worker_config config = {.cpu_devices = 2, .device_memory = 1000};
+  clv_service v = {.config = &config, .others = {list, 2}};
+  clv_err why;
+  (void)state;
+  other.device = "far:1";
+  assert_ok(clv_service_open_devices(&v, &err));
+  assert_int_equal(v.n_devices, 5);
+  assert_ptr_equal(backend_of(&v, ""), list[0]);
+  assert_ptr_equal(backend_of(&v, "auto"), list[0]);
+  assert_ptr_equal(backend_of(&v, "far:1"), &other);
+  assert_ptr_equal(backend_of(&v, "cpu"), cpu);
+  assert_ptr_equal(backend_of(&v, "cpu:1"), cpu);
+  assert_ptr_equal(clv_service_backend(&v), list[0]);
+  refused(&v, "far:2", "only far:0, far:1, cpu, cpu:0, cpu:1");
+  for (uint32_t i = 0; i < v.n_devices; i++)
+    assert_int_equal(clv_service_is_first_of(&v, i), i < 3);
+  assert_ok(clv_account_charge(v.devices[0].account, CLV_QUOTA_BYTES, 1000, &err));
+  assert_int_equal(clv_account_charge(v.devices[0].account, CLV_QUOTA_BYTES, 1, &why),
+                   CLV_EXHAUSTED);
+  assert_ok(clv_account_charge(v.devices[1].account, CLV_QUOTA_BYTES, 1000, &err));
+  clv_service_close_devices(&v);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_processor_alone),
+      cmocka_unit_test(devices_beside_it),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
