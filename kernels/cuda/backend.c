@@ -177,6 +177,24 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->own)->info.libraries;
 }
 
+static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
+  const clv_gpu *g = b->own;
+  clv_backend *made;
+  CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
+  *ret = made;
+  return CLV_OK;
+}
+
+static void cuda_hold(const clv_backend *b) {
+  clv_gpu *g = b->own;
+  __atomic_fetch_add(&g->owners, 1, __ATOMIC_RELAXED);
+}
+
+static void cuda_drop(const clv_backend *b) {
+  clv_gpu *g = b->own;
+  if (__atomic_sub_fetch(&g->owners, 1, __ATOMIC_ACQ_REL) == 0) clv_cuda_close(&g->backend);
+}
+
 static void name_backend(clv_gpu *g) {
   snprintf(g->name, sizeof g->name, "cuda:%d", g->device);
   snprintf(g->isa, sizeof g->isa, "sm_%d", g->info.capability);
@@ -195,7 +213,10 @@ static void name_backend(clv_gpu *g) {
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
                              .libraries = cuda_libraries,
-                             .reorder_count = cuda_reorder_count};
+                             .reorder_count = cuda_reorder_count,
+                             .branch = cuda_branch,
+                             .hold = cuda_hold,
+                             .drop = cuda_drop};
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
@@ -229,6 +250,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->vendor = vendor;
   g->device = device;
+  g->owners = 1;
   clv_code code = vendor->describe(device, &g->info, err);
   name_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);
