@@ -235,11 +235,18 @@ $(OUT)/nvcc/%.o: %.cu $(OUT)/nvcc.flags kernels/cuda/nvidia/spills
 	  { cat $(@:.o=.ptxas) >&2; rm -f $@; exit 1; }
 	$(Q)kernels/cuda/nvidia/spills $(@:.o=.ptxas) || { rm -f $@; exit 1; }
 CUDA_OBJS := $(patsubst %.cu,$(OUT)/nvcc/%.o,$(wildcard kernels/cuda/*.cu)) $(call obj_of,kernels/cuda/nvidia)
+cuda_libs = -Wl,--start-group $(call libs_for,kernels/cuda) -Wl,--end-group -L$(CUDA_HOME)/lib64 -lcudart_static \
+            -Wl,--as-needed $(call ldlibs_for,kernels/cuda) -lstdc++ -ldl -lrt
 $(OUT)/libcleave_cuda.so: $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) \
-	  -Wl,--start-group $(call libs_for,kernels/cuda) -Wl,--end-group -L$(CUDA_HOME)/lib64 -lcudart_static \
-	  -Wl,--as-needed $(call ldlibs_for,kernels/cuda) -lstdc++ -ldl -lrt
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) $(cuda_libs)
+
+# What cuDNN would do on a device that is only described.
+PLAN_CONVS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs)
+CFLAGS_tests/gpu/nvidia := $(CFLAGS_kernels/cuda/nvidia)
+$(OUT)/gpu/plan_convs: $(OUT)/tests/gpu/nvidia/plan_convs.o $(CUDA_OBJS) $(call libs_for,kernels/cuda)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(CUDA_OBJS) $(cuda_libs)
 
 # What the programs say of themselves: manual pages and shell completions.
 SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-egress.policy.yaml.5 man/man5/cleave-worker.yaml.5 \
@@ -359,10 +366,11 @@ $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 
 # A worker whose NVIDIA devices are simulated.
 GPU_WORKER := $(OUT)/gpu/cleave-worker
+comma := ,
 GPU_WORKER_LDFLAGS := $(EXPORT_ACCEPT4) -Wl,--wrap=clv_cuda_load
 $(GPU_WORKER): $(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $(SIM_LIB) $(call libs_for,worker) $(call lib_of,kernels/cuda)
 	@mkdir -p $(@D)
-	$(call link,$(GPU_WORKER_LDFLAGS),$(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $(SIM_LIB) $(call lib_of,kernels/cuda),worker,-lstdc++)
+	$(call link,$(GPU_WORKER_LDFLAGS),$(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o -Wl$(comma)--start-group $(SIM_LIB) $(call lib_of,kernels/cuda) -Wl$(comma)--end-group,worker,-lstdc++)
 
 # The protocol of references on its own, over a network that loses, doubles and reorders.
 $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
@@ -429,7 +437,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(GPU_WORKER) $(DAEMONS) $(OUT)/bench/bench_link
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(GPU_WORKER) $(DAEMONS) $(OUT)/bench/bench_link $(PLAN_CONVS)
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units

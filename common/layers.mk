@@ -145,5 +145,5 @@ $(call program, master, $(ENGINE) master/data master/report master/history maste
   master/plan master/egress master/train master/watch master/run)
 
 # cleave-worker: the daemon
-$(call program, worker, $(ENGINE) common/metrics common/http worker/store worker/service, \
+$(call program, worker, $(ENGINE) common/metrics common/http kernels/load worker/store worker/service, \
   sys/socket sys/un)

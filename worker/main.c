@@ -2,21 +2,10 @@
  *
  * cleave-worker: its commands and options. Each is a row; help, manual and completion follow.
  */
-#include <stdio.h>
-#include <unistd.h>
-
 #include "common/engine/engine.h"
 #include "worker/worker_int.h"
 
 #define AT(member) offsetof(clv_worker_arguments, member)
-
-static int devices(void *args) {
-  (void)args;
-  const clv_backend *b = clv_backend_cpu();
-  long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  printf("cpu  %ld core%s, %s, %s\n", cores, CLV_S(cores), b->isa(b), b->libraries(b));
-  return CLV_EXIT_OK;
-}
 
 static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_WORKER, out); }
 
@@ -28,7 +17,9 @@ static const clv_cli_command commands[] = {
              "reloads, the end, what is open and the watchdog are told."},
     {.name = "check", .run = clv_cmd_check,
      .doc = "check the configuration, its certificates and artifacts"},
-    {.name = "devices", .run = devices, .doc = "list what modules can compute on"},
+    {.name = "devices", .args = "[WORKER.yaml]", .run = clv_cmd_devices, .doc = "list what modules can compute on",
+     .more = "Processor and NVIDIA devices, with memory, capability and libraries; or why there is no device. "
+             "Files are looked for as the configuration's keys under cuda say."},
 };
 
 static const clv_cli_option options[] = {
@@ -40,6 +31,8 @@ static const clv_cli_option options[] = {
      .doc = "override one key of it, as in log.level=debug"},
     {.name = "check", .key = 'n', .kind = CLV_CLI_FLAG, .commands = "serve",
      .offset = AT(check_only), .doc = "as the command check"},
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = "devices", .offset = AT(json),
+     .doc = "print results as JSON, one object a line"},
 };
 /* clang-format on */
 

@@ -39,6 +39,12 @@ static bool same_cores(const clv_number_list *a, const clv_number_list *b) {
   return a->n == b->n;
 }
 
+static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
+  for (size_t i = 0; a->n == b->n && i < a->n; i++)
+    if (!same_text(a->items[i], b->items[i])) return false;
+  return a->n == b->n;
+}
+
 static void name_fixed(const clv_worker_config *was, const clv_worker_config *is) {
   const struct {
     const char *key;
@@ -47,6 +53,8 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
       {"listen", same_text(was->listen, is->listen)},
       {"name", same_text(was->name, is->name)},
       {"device", same_text(was->device, is->device)},
+      {"cuda.library", same_text(was->cuda.library, is->cuda.library)},
+      {"cuda.folders", same_texts(&was->cuda.folders, &is->cuda.folders)},
       {"cpu_devices", was->cpu_devices == is->cpu_devices},
       {"device_memory", was->device_memory == is->device_memory},
       {"state_dir", same_text(was->state_dir, is->state_dir)},

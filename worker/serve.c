@@ -143,13 +143,14 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 
 /* From the open port to the closed one. */
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
-                       const clv_tls_identity *id, clv_rpc_runtime *runtime,
-                       clv_metrics_endpoint **endpoint) {
+                       const clv_tls_identity *id, const clv_worker_devices *devices,
+                       clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
   char memory_limit[160];
   format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
-  if (clv_service_open(c, &(clv_backends){0}, id, runtime, &service, &err) != CLV_OK)
+  clv_backends others = clv_worker_backends(devices);
+  if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
   log_facts(c, id, memory_limit, service);
@@ -172,6 +173,9 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;
+  CLV_AUTO(clv_worker_close_devices) clv_worker_devices devices = {0};
+  if (clv_worker_open_devices(config, &devices, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_CONFIG, &err);
   if (check_only) {
     int days = clv_tls_identity_days_left(identity);
     printf("configuration OK: %s as %s, certificate ends in %d day%s\n", config->listen,
@@ -191,7 +195,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
-  int code = run_service(a, config, identity, runtime, &endpoint);
+  int code = run_service(a, config, identity, &devices, runtime, &endpoint);
   clv_admission_close();
   return code;
 }

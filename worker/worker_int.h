@@ -15,12 +15,31 @@ typedef struct clv_worker_arguments {
   clv_cli_line line; /* first */
   const char *config;
   clv_cli_list sets;
-  bool check_only;
+  bool check_only, json;
 } clv_worker_arguments;
 
 /* serve.c */
 int clv_cmd_serve(void *args);
 int clv_cmd_check(void *args);
+
+/* ---- devices.c ---- */
+
+int clv_cmd_devices(void *args);
+enum { WORKER_MAX_CUDA = 8 };
+
+/* What worker.yaml's `device` means beside the processor. */
+typedef struct clv_worker_devices {
+  const struct clv_cuda_library *cuda;
+  const clv_backend *opened[WORKER_MAX_CUDA];
+  int n;
+} clv_worker_devices;
+
+/* CLV_UNAVAILABLE: the device is not there, and why. Where `auto` finds nothing but the processor,
+ * the log says why. The devices are closed after all that computes on them. */
+clv_code clv_worker_open_devices(const clv_worker_config *c, clv_worker_devices *d,
+                                 clv_err *err) CLV_USE_RESULT;
+void clv_worker_close_devices(clv_worker_devices *d);
+clv_backends clv_worker_backends(const clv_worker_devices *d); /* borrowed from d */
 
 /* ---- reload.c ---- */
 

@@ -192,6 +192,17 @@ static bool is_processor(const char *text) {
   return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
 }
 
+/* "cuda", or one of those that a host may have. */
+static bool is_cuda(const char *text) {
+  if (strcmp(text, "cuda") == 0) return true;
+  if (strncmp(text, "cuda:", 5) != 0) return false;
+  const char *digits = text + 5;
+  size_t n = strspn(digits, "0123456789");
+  return n >= 1 && n <= 2 && !digits[n] && atoi(digits) < 64 && (n == 1 || digits[0] != '0');
+}
+
+static bool is_computer(const char *text) { return is_processor(text) || is_cuda(text); }
+
 /* One of those that a node may offer its processor as. */
 static bool is_device(const char *text) {
   bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
@@ -232,9 +243,10 @@ static const struct {
                            .noun = "cpu, cpu:0 to cpu:7, or auto, which is cpu (there is no other "
                                    "kind of device)",
                            .pattern = "^(cpu(:[0-7])?|auto)$"},
-    [CLV_FORMAT_PROCESSOR] = {.ok = is_processor,
-                              .noun = "cpu, or auto, which is cpu (there is no other device)",
-                              .pattern = "^(cpu|auto)$"},
+    [CLV_FORMAT_COMPUTER] = {.ok = is_computer,
+                             .noun = "cpu, cuda, cuda:0 to cuda:63, or auto, which is cuda where "
+                                     "there is one, else cpu",
+                             .pattern = "^(cpu|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
     [CLV_FORMAT_FOLDER] = {.ok = is_any, .noun = "a folder, true or false"},
 };
 

@@ -43,9 +43,9 @@ typedef enum clv_text_format {
   CLV_FORMAT_LISTEN,  /* host:port, port 0 allowed */
   CLV_FORMAT_URI,     /* scheme://authority... */
   CLV_FORMAT_SHA256,
-  CLV_FORMAT_DEVICE,    /* of a stage */
-  CLV_FORMAT_PROCESSOR, /* of a worker */
-  CLV_FORMAT_FOLDER,    /* not empty; true and false have a meaning of their own */
+  CLV_FORMAT_DEVICE,   /* of a stage */
+  CLV_FORMAT_COMPUTER, /* device of a worker */
+  CLV_FORMAT_FOLDER,   /* not empty; true and false have a meaning of their own */
 } clv_text_format;
 
 typedef struct clv_row {

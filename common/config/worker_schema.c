@@ -121,8 +121,16 @@ static const clv_row rows[] = {
      .offset = AT(limits.handshake_timeout_ms), .min = 100, .max = 10 * MINUTE_MS, .initial = "3s",
      .doc = "Time for a new connection to finish TLS."},
 
-    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_PROCESSOR,
-     .initial = "cpu", .doc = "Device that stages compute on."},
+    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_COMPUTER,
+     .initial = "cpu", .doc = "Device that stages compute on. `cleave-worker devices` lists what there is."},
+    {.path = "cuda", .kind = CLV_ROW_SECTION, .commented = true,
+     .doc = "Where the files of NVIDIA's devices are, if not where they usually are."},
+    {.path = "cuda.library", .kind = CLV_ROW_PATH, .offset = AT(cuda.library),
+     .sample = "/usr/local/lib/cleave/libcleave_cuda.so",
+     .doc = "Cleave's library for them; else it is looked for beside cleave-worker and in ../lib/cleave."},
+    {.path = "cuda.folders", .kind = CLV_ROW_TEXTS, .offset = AT(cuda.folders),
+     .sample = "[/usr/local/cuda/lib64]",
+     .doc = "Folders with NVIDIA's libcublasLt and libcudnn, tried before the system's own."},
     {.path = "cpu_devices", .kind = CLV_ROW_INT, .offset = AT(cpu_devices), .min = 1, .max = 8,
      .initial = "1",
      .doc = "Devices that the processor is offered as: with 2 there are cpu:0 and cpu:1 beside cpu. Each "

@@ -98,7 +98,9 @@ def check_says_where():
     assert done.returncode == 3 and "allow" in done.stderr, done.stderr
     for command in (("check",), ("serve",)):
         done = check(GOOD + "device: cuda\n", command=command)
-        assert done.returncode == 3 and ":5:9: 'device' must be cpu" in done.stderr, done.stderr
+        assert done.returncode == 3 and "check.yaml: device cuda: " in done.stderr, done.stderr
+        done = check(GOOD + "device: cuda:64\n", command=command)
+        assert done.returncode == 3 and ":5:9: 'device' must be cpu, cuda, cuda:0 to" in done.stderr, done.stderr
     done = check(GOOD, "--set", "limits.sesions=3")
     assert done.returncode == 3 and "--set limits.sesions=3" in done.stderr and "sessions" in done.stderr
     done = run(WORKER, "check", "--config", os.path.join(cluster.dir, "absent.yaml"))

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuDNN's plans for every convolution of ResNet50, on a device that is only described.
+ *
+ * usage: plan_convs DEVICE.json [BATCH]
+ * A line for each convolution, pass and kind of arithmetic: engine, workspace. Exits 1 where one
+ * has no plan, and 77 where there is no cuDNN.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/nvidia/nvidia.h"
+
+enum { NO_CUDNN = 77 };
+
+static const char *json;
+static int64_t batch = 128;
+static int failed, planned;
+
+static void plan(const clv_cuda_conv_desc *d, float beta) {
+  static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
+  const clv_window *w = &d->window;
+  clv_nvidia_plan about;
+  char size[32];
+  clv_err err;
+  printf("%lld->%lld %lldx%lld kernel %lld stride %lld %s%s %s: ", (long long)w->c, (long long)w->k,
+         (long long)w->h, (long long)w->w, (long long)w->kernel[0], (long long)w->stride[0],
+         passes[d->pass], beta > 0 ? " added" : "", d->tf32 ? "tf32" : "f32");
+  clv_code code = clv_nvidia_plan_conv(json, d, beta, &about, &err);
+  if (code == CLV_UNAVAILABLE) {
+    puts(err.text);
+    exit(NO_CUDNN);
+  }
+  if (code != CLV_OK) {
+    failed++;
+    printf("%s\n", err.text);
+    return;
+  }
+  planned++;
+  printf("engine %lld of %lld, workspace %s\n", (long long)about.engine,
+         (long long)about.candidates, clv_format_size(about.workspace, size, sizeof size));
+}
+
+/* A square convolution of half the size or the same, in all of its passes. */
+static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t stride) {
+  int64_t pad = kernel / 2, oh = (h + 2 * pad - kernel) / stride + 1;
+  clv_cuda_conv_desc d = {.groups = 1,
+                          .window = {.n = batch,
+                                     .c = c,
+                                     .h = h,
+                                     .w = h,
+                                     .k = k,
+                                     .oh = oh,
+                                     .ow = oh,
+                                     .kernel = {kernel, kernel},
+                                     .stride = {stride, stride},
+                                     .pad = {pad, pad}}};
+  for (int tf32 = 0; tf32 < 2; tf32++)
+    for (int pass = 0; pass < 3; pass++) {
+      d.tf32 = tf32;
+      d.pass = (clv_cuda_pass)pass;
+      plan(&d, 0);
+      if (d.pass == CLV_CUDA_GRAD_WEIGHT) plan(&d, 1);
+    }
+}
+
+/* The first block of a group and those after it. */
+static void plan_group(int64_t in, int64_t width, int64_t h, int64_t stride) {
+  plan_all(in, width, h, 1, 1);
+  plan_all(width, width, h, 3, stride);
+  plan_all(width, 4 * width, h / stride, 1, 1);
+  plan_all(in, 4 * width, h, 1, stride);
+  plan_all(4 * width, width, h / stride, 1, 1);
+  if (stride > 1) plan_all(width, width, h / stride, 3, 1);
+}
+
+int main(int argc, char **argv) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  if (argc < 2 || clv_file_read(argv[1], 1 << 16, &text, &err) != CLV_OK) return 2;
+  if (argc > 2) batch = atoll(argv[2]);
+  json = text.data;
+  plan_all(3, 64, 224, 7, 2);
+  plan_group(64, 64, 56, 1);
+  plan_group(256, 128, 56, 2);
+  plan_group(512, 256, 28, 2);
+  plan_group(1024, 512, 14, 2);
+  printf("%d planned, %d failed\n", planned, failed);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cleave-worker devices`, and `device` of worker.yaml: what is missing is named, whatever it is,
+and a worker that may compute on the processor does so."""
+import json, os, re, shutil, subprocess, sys, tempfile
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "net", "lib"))
+from cluster import BIN, WORKER, Cluster, Suite, run
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+suite = Suite()
+cluster = Cluster(1, limits="device: auto\n")
+FILE = os.path.join(cluster.dir, "devices.yaml")
+
+# A library with one device, as the loader sees it.
+FAKE = """
+#include <string.h>
+#include "kernels/load/load.h"
+static char folders[4096];
+static void look_in(const char *text) { strcpy(folders, text ? text : ""); }
+static clv_code count(int *ret, clv_err *err) { (void)err; *ret = 1; return CLV_OK; }
+static clv_code describe(int device, clv_device_info *ret, clv_err *err) {
+  (void)device; (void)err;
+  *ret = (clv_device_info){.name = "Test \\"card\\"", .capability = 90, .memory_bytes = (size_t)141 << 30};
+  strcpy(ret->libraries, folders);
+  return CLV_OK;
+}
+const clv_cuda_library *clv_cuda_entry(uint32_t abi) {
+  static const clv_cuda_library l = {.abi = CLV_CUDA_ABI, .size = sizeof l, .look_in = look_in, .count = count,
+                                     .describe = describe};
+  return abi == CLV_CUDA_ABI ? &l : NULL;
+}
+"""
+
+
+def shared(path, source):
+    """A library at `path`, made of that."""
+    subprocess.run(["gcc", "-shared", "-fPIC", "-D_GNU_SOURCE", f"-I{ROOT}", "-x", "c", "-", "-o", path], input=source,
+                   text=True, check=True)
+    return path
+
+
+def devices(config="", *options, env=None, worker=WORKER):
+    """What the command says with that at the end of a worker.yaml."""
+    with open(os.path.join(cluster.dir, "w1.yaml")) as f:
+        text = f.read().replace("device: auto\n", "")
+    with open(FILE, "w") as f:
+        f.write(text + config)
+    done = run(worker, "devices", FILE, *options, env=env)
+    assert done.returncode == 0 and "cpu" in done.stdout, done
+    return done.stdout
+
+
+@suite.test
+def what_is_missing_is_named():
+    with tempfile.TemporaryDirectory() as folder:
+        def said(name, source):
+            return devices(f"cuda: {{library: {shared(os.path.join(folder, name), source)}}}\n")
+        alone = shutil.copy(WORKER, folder)
+        assert f"libcleave_cuda.so is not in {folder}/ or " in devices(worker=alone)
+        assert "cuda.library: /absent.so cannot be read" in devices("cuda: {library: /absent.so}\n")
+        text = os.path.join(folder, "text.so")
+        with open(text, "w") as f:
+            f.write("no library")
+        assert "libcleave_cuda.so does not load: " in devices(f"cuda: {{library: {text}}}\n")
+        assert "has no function clv_cuda_entry" in said("empty.so", "int clv_other;")
+        other = said("other.so", FAKE.replace("abi == CLV_CUDA_ABI ?", "abi != CLV_CUDA_ABI ?"))
+        assert re.search(r"other\.so is of another version than this program, which needs interface \d+", other), other
+        larger = said("larger.so", FAKE.replace(".size = sizeof l", ".size = sizeof l + 8"))
+        assert "larger.so is of another version" in larger, larger
+
+
+@suite.test
+def devices_are_listed():
+    with tempfile.TemporaryDirectory() as folder:
+        config = f"cuda: {{library: {shared(os.path.join(folder, 'one.so'), FAKE)}, folders: [/a b, /c]}}\n"
+        said = devices(config)
+        assert re.search(r'^cuda:0  Test "card", 141(\.0)? GiB, compute capability 9\.0, /a b:/c$', said, re.M), said
+        cpu, cuda = map(json.loads, devices(config, "--json").splitlines())
+        assert cpu["device"] == "cpu" and cpu["cores"] >= 1, cpu
+        assert cuda == {"device": "cuda:0", "name": 'Test "card"', "memory_bytes": 141 << 30, "capability": "9.0",
+                        "libraries": "/a b:/c"}, cuda
+        for device, code, why in (("cuda:1", 3, "device cuda:1: this host has 1 device of NVIDIA"),
+                                  ("cuda", 3, "sessions compute on processors alone"), ("auto", 0, "auto computes on cpu")):
+            devices(config + f"device: {device}\n")
+            done = run(WORKER, "check", "--config", FILE)
+            assert done.returncode == code and why in done.stderr, (device, done)
+
+
+@suite.test
+def libraries_that_are_missing_are_named():
+    if not os.path.exists(os.path.join(BIN, "libcleave_cuda.so")):
+        return "no libcleave_cuda.so: built without nvcc (CUDA=0)"
+    with tempfile.TemporaryDirectory() as folder:
+        open(os.path.join(folder, "libcublasLt.so.13"), "w").close()
+        said = devices(env={"LD_LIBRARY_PATH": folder})
+        assert re.search(r"^cuda  none: .*libcublasLt\.so\.13 was not opened: ", said, re.M), said
+        assert json.loads(devices("", "--json", env={"LD_LIBRARY_PATH": folder}).splitlines()[1])["device"] == "cuda"
+
+
+@suite.test
+def a_worker_that_may_lives_on_the_processor():
+    assert "device auto computes on cpu: " in cluster.workers[0].text(), cluster.workers[0].text()
+
+
+with cluster:
+    suite.main()

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libcleave_cuda.so without a device: what it exports and needs, what it says where something is
+missing, that kernels which spill fail, and cuDNN's plans for a device that is only described."""
+import ctypes, os, re, subprocess, sys, tempfile
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "net", "lib"))
+from cluster import BIN, SANITIZED, Suite
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "..", "..", "..")
+LIBRARY = os.path.join(BIN, "libcleave_cuda.so")
+SPILLS = os.path.join(ROOT, "kernels/cuda/nvidia/spills")
+# What the library may want of the system: the C library, C++'s, and the start of both.
+SYSTEM = re.compile(r"@(GLIBC|GLIBCXX|CXXABI|GCC)_[0-9.]+$|^(_ITM_|__gmon_start__|__asan_|__ubsan_|__tsan_)")
+UNAVAILABLE = 14
+suite = Suite()
+
+
+def needs_toolkit(f):
+    """A test that counts as skipped where the library was not built."""
+    def wrapped():
+        return f() if os.path.exists(LIBRARY) else "no libcleave_cuda.so: built without nvcc (CUDA=0)"
+    wrapped.__name__ = f.__name__
+    return suite.test(wrapped)
+
+
+def symbols(*options):
+    said = subprocess.run(["nm", "-D", *options, LIBRARY], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [line.split()[-1] for line in said.splitlines()]
+
+
+# What a process of its own says: the library keeps what it has found out.
+ASK = """
+import ctypes, sys
+class Err(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int), ("where", ctypes.c_char_p), ("text", ctypes.c_char * 480), ("rest", ctypes.c_char * 96)]
+COUNT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(Err))
+LOOK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+class Library(ctypes.Structure):
+    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("look_in", LOOK), ("count", COUNT),
+                ("describe", ctypes.c_void_p), ("open", ctypes.c_void_p), ("close", ctypes.c_void_p)]
+entry = ctypes.CDLL(sys.argv[1]).clv_cuda_entry
+entry.argtypes, entry.restype = [ctypes.c_uint32], ctypes.POINTER(Library)
+found = entry(int(sys.argv[2]))
+if not found:
+    sys.exit("NULL")
+assert found.contents.size == ctypes.sizeof(Library), found.contents.size
+found.contents.look_in(sys.argv[3].encode() or None)
+n, err = ctypes.c_int(-1), Err()
+code = found.contents.count(n, err)
+print(code, n.value, err.text.decode() if code else "")
+"""
+
+
+def interface():
+    """CLV_CUDA_ABI of the headers."""
+    numbers = {}
+    for path in ("kernels/kernels.h", "kernels/load/load.h"):
+        with open(os.path.join(ROOT, path)) as f:
+            numbers.update(re.findall(r"(CLV_KERNELS_ABI|CLV_CUDA_INTERFACE) = (\d+)", f.read()))
+    return int(numbers["CLV_KERNELS_ABI"]) * 1000 + int(numbers["CLV_CUDA_INTERFACE"])
+
+
+def ask(abi, folders="", env=None):
+    return subprocess.run([sys.executable, "-c", ASK, LIBRARY, str(abi), folders], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
+
+
+@needs_toolkit
+def it_exports_one_symbol():
+    assert symbols("--defined-only") == ["clv_cuda_entry"], symbols("--defined-only")
+
+
+@needs_toolkit
+def it_needs_the_system_alone():
+    other = [s for s in symbols("--undefined-only") if not SYSTEM.search(s)]
+    assert not other, other
+    said = subprocess.run(["readelf", "-d", LIBRARY], stdout=subprocess.PIPE, text=True, check=True).stdout
+    needed = set(re.findall(r"NEEDED.*\[(\w+)", said))
+    assert needed <= {"libc", "libm", "libstdc", "libgcc_s", "ld", "libasan", "libubsan", "libtsan"}, needed
+
+
+@needs_toolkit
+def another_version_is_refused():
+    if SANITIZED:
+        return "a sanitized library does not go into this process"
+    done = ask(interface() + 1)
+    assert done.returncode == 1 and "NULL" in done.stderr, done
+    assert ask(interface()).returncode == 0, done
+
+
+@needs_toolkit
+def without_a_driver_the_answer_is_clean():
+    if SANITIZED:
+        return "a sanitized library does not go into this process"
+    code, n, text = ask(interface()).stdout.split(maxsplit=2)
+    if int(code) == 0:
+        return f"there are {n} devices here"
+    assert int(code) == UNAVAILABLE and "NVIDIA's driver" in text, text
+
+
+@needs_toolkit
+def a_missing_library_is_named():
+    """One that is damaged, then one that lacks a function, stand before the loader's own."""
+    if SANITIZED:
+        return "a sanitized library does not go into this process"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "libcublasLt.so.13")
+        open(path, "w").close()
+        hidden = {"LD_LIBRARY_PATH": folder}
+        said = ask(interface(), env=hidden).stdout
+        assert "libcublasLt.so.13" in said and "was not opened" in said, said
+        subprocess.run(["gcc", "-shared", "-x", "c", "-o", path, "/dev/null"], check=True)
+        said = ask(interface(), env=hidden).stdout
+        assert "has no function cublasLtCreate" in said, said
+        said = ask(interface(), folders=folder).stdout
+        assert "has no function cublasLtCreate" in said, said
+
+
+@suite.test
+def a_kernel_that_spills_fails_by_name():
+    with tempfile.NamedTemporaryFile("w", suffix=".ptxas") as f:
+        report = ("ptxas info    : Compiling entry function '_Z4goodPf' for 'sm_90'\n"
+                  "ptxas info    : Function properties for _Z4goodPf\n"
+                  "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+                  "ptxas info    : Used 12 registers, used 0 barriers\n")
+        f.write(report)
+        f.flush()
+        assert subprocess.run([SPILLS, f.name]).returncode == 0
+        f.write(report.replace("_Z4goodPf", "_Z3badPf").replace("0 bytes spill stores", "16 bytes spill stores"))
+        f.flush()
+        done = subprocess.run([SPILLS, f.name], stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1 and "bad spills 16 bytes" in done.stderr and "good" not in done.stderr, done
+
+
+@needs_toolkit
+def no_kernel_of_the_library_spills():
+    folder = os.path.join(BIN, "nvcc", "kernels", "cuda")
+    reports = [os.path.join(folder, n) for n in sorted(os.listdir(folder)) if n.endswith(".ptxas")]
+    assert subprocess.run([SPILLS, *reports]).returncode == 0
+    table = subprocess.run([SPILLS, "--table", *reports], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert table.count("\n") > 20 and "sm_80" in table and "sm_90" in table, table
+
+
+@needs_toolkit
+def cudnn_plans_every_convolution_of_resnet50():
+    done = subprocess.run([os.path.join(BIN, "gpu", "plan_convs"), os.path.join(HERE, "..", "h200.json")],
+                          stdout=subprocess.PIPE, text=True)
+    if done.returncode == 77:
+        return done.stdout.strip()
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^\d{3} planned, 0 failed$", done.stdout, re.M), done.stdout[-400:]
+
+
+suite.main()
