@@ -113,7 +113,7 @@ static clv_code find_cuda(const clv_worker_config *c, const clv_cuda_library **r
 }
 
 static clv_code open_cuda(const clv_worker_config *c, clv_worker_devices *d, clv_err *err) {
-  int first, n;
+  int first = 0, n = 0;
   CLV_TRY(find_cuda(c, &d->cuda, &first, &n, err));
   for (int i = 0; i < n; i++) {
     clv_backend *made;
