@@ -47,10 +47,10 @@ def any_placement_and_any_order_give_the_same_bits():
 
 @suite.test
 def the_processor_says_much_the_same():
-    """Bits are promised for one kind of device; another one's are near."""
-    _, losses, texts = on_device("device", TWO)
-    _, reference, _ = on_device("processor", CPU)
-    assert losses != reference or not any(" forwards=" in t for t in texts)
+    """Bits are promised for one kind of device; another one's are near, and not the same."""
+    weights, losses, _ = on_device("device", TWO)
+    others, reference, _ = on_device("processor", CPU)
+    assert weights != others, "the device computed nothing"
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, reference)), (losses, reference)
 
 
