@@ -46,7 +46,7 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
 # The simulation tells the sanitizers what they are to know.
 CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all)
-CFLAGS_tests/gpu := $(if $(filter release,$(BUILD)),-O3)
+CFLAGS_tests/gpu/libraries := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
@@ -99,7 +99,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
-        check print-commands simulate programs
+        check print-commands simulate programs gpu-tests gpu-sanitized
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
 help:
@@ -128,6 +128,8 @@ help:
 	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
 	@echo 'make mutate        disable each security guard, and break each state machine, in turn, and show a test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
+	@echo 'make gpu-tests     the cuda backend on the simulated device'
+	@echo 'make gpu-sanitized the same under address/undefined and thread sanitizers'
 	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
 	@echo 'make proof-status  that table, with what is stale'
 	@echo 'make check-layers  includes against the layer table'
@@ -404,11 +406,15 @@ UNIT_PROGRAMS += $(OUT)/simulate/links
 # on.
 CXX_WARN := $(filter-out -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(WARN))
 CXX_COMPILE = $(CXX) $(CPPFLAGS) -std=c++17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(CXX_WARN) $(CFLAGS_$(BUILD))
+# Without a sanitizer every load and store of a kernel is checked by tests/gpu/sim/checks.c.
+KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address --param asan-stack=0 --param asan-globals=0 \
+                 --param asan-instrumentation-with-call-threshold=0)
+CFLAGS_tests/gpu/libraries += $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
 $(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CXX_COMPILE) -include tests/gpu/device.h -x c++ -c $< -MMD -MP -o $@
-SIM_SOURCES := $(filter-out tests/gpu/test_%,$(wildcard tests/gpu/*.c tests/gpu/sim/*.c))
+	$(Q)$(CXX_COMPILE) $(KERNEL_CHECKS) -include tests/gpu/device.h -x c++ -c $< -MMD -MP -o $@
+SIM_SOURCES := $(filter-out tests/gpu/test_%,$(wildcard tests/gpu/*.c tests/gpu/sim/*.c tests/gpu/libraries/*.c))
 SIM_LIB := $(OUT)/lib/tests_gpu.a
 $(SIM_LIB): $(SIM_SOURCES:%.c=$(OUT)/%.o) $(patsubst %,$(OUT)/%.o,$(wildcard kernels/cuda/*.cu tests/gpu/*.cu))
 	@mkdir -p $(@D)
@@ -418,6 +424,13 @@ GPU_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/models
 $(GPU_TESTS): %: %.o $(ONE) $(GPU_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++ -lcmocka
 UNIT_PROGRAMS += $(GPU_TESTS)
+# What the device must find; run by its script.
+PLANTS := $(OUT)/tests/gpu/plants/plants
+$(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
+units: $(PLANTS)
+gpu-tests: $(GPU_TESTS) $(PLANTS)
+	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py
 
 # Programs on the public API, compiled as a user's are: against an installed tree, through
 # pkg-config.
@@ -490,6 +503,10 @@ mutate: deps-test
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
 	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+
+gpu-sanitized: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=asan gpu-tests
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=tsan gpu-tests
 
 $(OUT)/parity/%: $(OUT)/tests/parity/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)

@@ -2,10 +2,10 @@
  *
  * sim: a simulated device, for the table of kernels/cuda/cuda.h.
  *
- * It does what is asked of it late, and in an order drawn from a seed: each stream goes on when it
- * is drawn, several blocks of a launch are under way at once, and only enqueueing, events, barriers,
- * shuffles and the functions called `finish` order anything. Thread sanitizer knows that much and
- * no more. Device memory cannot be touched while the host runs.
+ * It does what is asked of it late, and in an order drawn from a seed. Each stream goes on when it
+ * is drawn, and several blocks of a launch are under way at once. Only enqueueing, events,
+ * barriers, shuffles and the functions called `finish` order anything; thread sanitizer knows that
+ * much and no more. Device memory cannot be touched while the host runs.
  *
  * What a real device would leave undefined is a fault: it is printed with the stack of its lines,
  * and the process ends.
@@ -38,7 +38,7 @@ typedef struct clv_sim_options {
 } clv_sim_options;
 
 typedef struct clv_sim_counts {
-  uint64_t takes, host_takes, launches, calls;
+  uint64_t takes, host_takes, launches, graph_launches, calls;
   uint64_t waits; /* finish functions that were called */
   uint64_t put_bytes, get_bytes, copy_bytes;
 } clv_sim_counts;

@@ -6,7 +6,9 @@
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
 
-/* What reads a kernel's function from the op's row alone stays the same. */
+/* A sanitizer is slow, and finds in a small case what it finds in a big one. */
+static bool too_big(const op_case *c) { return CLV_SANITIZED && !c->small; }
+
 static clv_backend *opened(uint64_t seed, bool no_conv) {
   clv_backend *b;
   clv_err err;
@@ -51,7 +53,7 @@ static void check_again(const op_case *c, const values *got) {
     const char *now;
   } runs[] = {
       {2, false, "in another order"}, {4, false, "in a third order"}, {6, true, "in place"}};
-  for (size_t i = 0; i < CLV_COUNT(runs); i++) {
+  for (size_t i = CLV_SANITIZED ? 2 : 0; i < CLV_COUNT(runs); i++) {
     values again;
     const char *impl = "?";
     run_cuda(c, runs[i].seed, &(run_options){.in_place = runs[i].in_place}, &again, &impl);
@@ -80,7 +82,7 @@ static void test_op(clv_op op) {
   int n = 0;
   double worst = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op) continue;
+    if (cases[i].d.op != op || too_big(&cases[i])) continue;
     bool ran = check_case(&cases[i], &worst);
     if (ran == files[op].cuda_none)
       fail_msg("%s: cuda has %s kernel for it, but " CASES_FOLDER "/%s.cases %s 'cuda: ref'",

@@ -78,9 +78,205 @@ static void kernels_compute_whatever_the_seed(void **state) {
   }
 }
 
+/* The order of the blocks of one launch, as the device had it. */
+static void blocks_come_in_an_order_that_the_seed_draws(void **state) {
+  unsigned before[8] = {0}, differ = 0;
+  (void)state;
+  for (uint64_t seed = 0; seed < 8; seed++) {
+    bench b;
+    begin(&b, &(clv_sim_options){.seed = seed});
+    unsigned *came = (unsigned *)take(&b, 8), *count = (unsigned *)take(&b, 1), seen = 0;
+    OK(b.v->fill(b.g.stream, count, 0, 4, &b.err));
+    OK(sample_order(&b.g, came, count, 8, &b.err));
+    get(&b, (float *)came, 8);
+    for (int i = 0; i < 8; i++) seen |= 1u << ((unsigned *)b.host)[i];
+    assert_int_equal(seen, 0xFF);
+    differ += memcmp(before, b.host, sizeof before) != 0;
+    memcpy(before, b.host, sizeof before);
+    b.v->give(b.g.stream, came);
+    b.v->give(b.g.stream, count);
+    end(&b);
+  }
+  assert_true(differ > 4);
+}
+
+/* One stream overtakes another unless an event holds it back. */
+static void events_order_streams(void **state) {
+  int early = 0;
+  (void)state;
+  for (uint64_t seed = 0; seed < 24; seed++) {
+    bool with = seed % 2;
+    bench b;
+    if (!with && CLV_SANITIZED) continue; /* it is a race */
+    begin(&b, &(clv_sim_options){.seed = seed});
+    clv_gpu other = {.vendor = b.v};
+    clv_cuda_event *e;
+    OK(b.v->stream_new(0, false, &other.stream, &b.err));
+    OK(b.v->event_new(0, false, &e, &b.err));
+    float *x = put(&b), *y = take(&b, N);
+    OK(b.v->stream_finish(b.g.stream, &b.err));
+    OK(sample_add(&b.g, x, x, 100, N, &b.err));
+    OK(b.v->event_record(e, b.g.stream, &b.err));
+    if (with) OK(b.v->stream_wait(other.stream, e, &b.err));
+    OK(sample_add(&other, x, y, 0, N, &b.err));
+    OK(b.v->get(other.stream, b.host, y, N * sizeof(float), &b.err));
+    OK(b.v->stream_finish(other.stream, &b.err));
+    for (int i = 0; with && i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 100));
+    early += b.host[0] < 100;
+    OK(b.v->event_finish(e, &b.err));
+    b.v->give(b.g.stream, x);
+    b.v->give(b.g.stream, y);
+    b.v->event_free(e);
+    b.v->stream_free(other.stream);
+    end(&b);
+  }
+  assert_true(early > 0 || CLV_SANITIZED);
+}
+
+static void graphs_do_again_what_was_captured(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    bench b;
+    clv_cuda_graph *g;
+    begin(&b, &(clv_sim_options){.seed = seed});
+    float *x = put(&b);
+    void *p;
+    OK(b.v->capture_begin(b.g.stream, &b.err));
+    OK(sample_add(&b.g, x, x, 1, N, &b.err));
+    assert_int_equal(b.v->take(b.g.stream, 4, &p, &b.err), CLV_PRECONDITION);
+    assert_int_equal(b.v->stream_finish(b.g.stream, &b.err), CLV_PRECONDITION);
+    OK(b.v->capture_end(b.g.stream, &g, &b.err));
+    for (int i = 0; i < 5; i++) OK(b.v->graph_launch(b.g.stream, g, &b.err));
+    get(&b, x, N);
+    for (int i = 0; i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 5));
+    assert_int_equal(clv_sim_count().graph_launches, 5);
+    b.v->graph_free(g);
+    b.v->give(b.g.stream, x);
+    end(&b);
+  }
+}
+
+static void launches_have_limits(void **state) {
+  bench b;
+  (void)state;
+  begin(&b, &(clv_sim_options){0});
+  float *y = take(&b, N);
+  OK(sample_threads(&b.g, y, 256, &b.err));
+  assert_int_equal(sample_threads(&b.g, y, 257, &b.err), CLV_INVALID);
+  assert_int_equal(sample_threads(&b.g, y, 0, &b.err), CLV_INVALID);
+  assert_int_equal(sample_sum(&b.g, y, y, 1, 0, &b.err), CLV_INVALID);
+  b.v->give(b.g.stream, y);
+  end(&b);
+}
+
+static void what_is_used_is_counted(void **state) {
+  bench b;
+  (void)state;
+  begin(&b, &(clv_sim_options){.memory_bytes = 10000});
+  size_t has, all;
+  void *p;
+  float *x = put(&b);
+  OK(b.v->memory(0, &has, &all, &b.err));
+  assert_int_equal(has, 6000);
+  assert_int_equal(all, 10000);
+  assert_int_equal(b.v->take(b.g.stream, 6001, &p, &b.err), CLV_EXHAUSTED);
+  OK(sample_add(&b.g, x, x, 1, N, &b.err));
+  get(&b, x, 10);
+  clv_sim_counts c = clv_sim_count();
+  assert_int_equal(c.takes, 2);
+  assert_int_equal(c.launches, 1);
+  assert_int_equal(c.waits, 1);
+  assert_int_equal(c.put_bytes, 4000);
+  assert_int_equal(c.get_bytes, 40);
+  b.v->give(b.g.stream, x);
+  end(&b);
+}
+
+static void memory_runs_out_when_it_was_planned(void **state) {
+  bench b;
+  void *p;
+  (void)state;
+  begin(&b, &(clv_sim_options){.fail_take = 2});
+  float *x = take(&b, 4);
+  assert_int_equal(b.v->take(b.g.stream, 4, &p, &b.err), CLV_EXHAUSTED);
+  b.v->give(b.g.stream, x);
+  x = take(&b, 4);
+  b.v->give(b.g.stream, x);
+  end(&b);
+}
+
+/* A launch that fails says so later, and so does all behind it; letting go still works. */
+static void a_failure_stays(void **state) {
+  (void)state;
+  for (int lost = 0; lost < 2; lost++) {
+    bench b;
+    clv_sim_options o = {.seed = 1, .fail_launch = lost ? 0 : 2, .lose_at = lost ? 6 : 0};
+    begin(&b, &o);
+    float *x = put(&b);
+    OK(sample_add(&b.g, x, x, 1, N, &b.err));
+    clv_code code = sample_add(&b.g, x, x, 1, N, &b.err);
+    if (code == CLV_OK) code = b.v->stream_finish(b.g.stream, &b.err);
+    assert_int_equal(code, CLV_UNAVAILABLE);
+    assert_int_equal(b.v->stream_finish(b.g.stream, &b.err), CLV_UNAVAILABLE);
+    assert_int_equal(sample_add(&b.g, x, x, 1, N, &b.err), CLV_UNAVAILABLE);
+    b.v->give(b.g.stream, x);
+    end(&b);
+  }
+}
+
+/* D of m x n, column-major, of A' B with leading dimensions that are larger, twice. */
+static void products_are_column_major(void **state) {
+  enum { M = 2, NN = 3, K = 2, LDA = 3, LDB = 4, LDD = 5 };
+  const clv_cuda_matmul_desc d = {.a_t = true,
+                                  .m = M,
+                                  .n = NN,
+                                  .k = K,
+                                  .lda = LDA,
+                                  .ldb = LDB,
+                                  .ldd = LDD,
+                                  .batch = 2,
+                                  .stride_a = 7,
+                                  .stride_b = 13,
+                                  .stride_d = 16,
+                                  .after = CLV_CUDA_AFTER_BIAS_RELU};
+  bench b;
+  clv_cuda_matmul *m;
+  size_t workspace;
+  (void)state;
+  begin(&b, &(clv_sim_options){0});
+  OK(b.v->matmul_new(0, &d, &m, &workspace, &b.err));
+  assert_true(workspace > 0);
+  float *x = put(&b), *y = put(&b), *bias = put(&b), *lent = take(&b, workspace / 4 + 1);
+  OK(b.v->matmul(b.g.stream, m, x, y, bias, 0, y + 500, lent, &b.err));
+  OK(b.v->matmul(b.g.stream, m, x, y, bias, 1, y + 500, lent, &b.err));
+  get(&b, y + 500, 100);
+  for (int64_t at = 0; at < 2; at++)
+    for (int64_t i = 0; i < M; i++)
+      for (int64_t j = 0; j < NN; j++) {
+        double sum = (double)i;
+        for (int64_t p = 0; p < K; p++)
+          sum += (double)((7 * at + i * LDA + p) % 10 * ((13 * at + j * LDB + p) % 10));
+        double twice = sum + sum;
+        assert_true((double)b.host[16 * at + j * LDD + i] == twice);
+      }
+  assert_true(b.host[2] == 2); /* between two columns */
+  b.v->matmul_free(m);
+  float *const all[] = {x, y, bias, lent};
+  for (int i = 0; i < 4; i++) b.v->give(b.g.stream, all[i]);
+  end(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(kernels_compute_whatever_the_seed),
+      cmocka_unit_test(blocks_come_in_an_order_that_the_seed_draws),
+      cmocka_unit_test(events_order_streams),
+      cmocka_unit_test(graphs_do_again_what_was_captured),
+      cmocka_unit_test(launches_have_limits),
+      cmocka_unit_test(what_is_used_is_counted),
+      cmocka_unit_test(memory_runs_out_when_it_was_planned),
+      cmocka_unit_test(a_failure_stays),
+      cmocka_unit_test(products_are_column_major),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,8 +26,8 @@ typedef struct sim_thread {
   unsigned mask, from;
 } sim_thread;
 
-/* What threads that meet tell each other; two used alternately, for the first to go on may come to the
- * next meeting before the last has left this one. */
+/* What threads that meet tell each other; two used alternately, for the first to go on may come to
+ * the next meeting before the last has left this one. */
 typedef struct sim_meeting {
   char places[2];
   unsigned round;
@@ -36,7 +36,7 @@ typedef struct sim_meeting {
 typedef struct sim_array {
   const void *key;
   size_t bytes;
-  void *p;
+  char *p; /* and a byte for each, whether it was written */
 } sim_array;
 
 /* A block under way. */
@@ -58,6 +58,7 @@ struct sim_launch {
   uint64_t next, n, first;
   sim_group *groups[SIM_MOST_AT_ONCE];
   int n_groups, most_groups;
+  sim_fibres *spare, ended;
   char begins, ends; /* places that are told */
   size_t offsets[];  /* of the arguments, from the beginning of this; the arguments follow */
 };
@@ -84,7 +85,7 @@ void *clv_sim_shared(const void *key, size_t bytes) {
   if (g->n_arrays == MOST_ARRAYS || g->shared_bytes > SIM_MOST_SHARED)
     sim_fault("a block has more than %d arrays or %d bytes", MOST_ARRAYS, SIM_MOST_SHARED);
   sim_array *a = &g->arrays[g->n_arrays++];
-  *a = (sim_array){key, bytes, sim_fresh_take(bytes)};
+  *a = (sim_array){key, bytes, sim_fresh_take(2 * bytes)};
   return a->p;
 }
 
@@ -113,6 +114,38 @@ uint64_t clv_sim_shuffle(unsigned mask, uint64_t bits, unsigned from, const char
   return t->bits;
 }
 
+static bool within(const void *p, size_t bytes, const void *of, size_t all) {
+  return (const char *)p >= (const char *)of && (const char *)p + bytes <= (const char *)of + all;
+}
+
+extern const char __executable_start, end; /* of the program, by the linker */
+
+static sim_array *array_of(sim_group *g, const void *p, size_t bytes) {
+  for (int i = 0; i < g->n_arrays; i++)
+    if (within(p, bytes, g->arrays[i].p, g->arrays[i].bytes)) return &g->arrays[i];
+  return NULL;
+}
+
+static bool array_touch(const sim_array *a, const char *p, size_t bytes, bool write) {
+  char *unwritten = a->p + a->bytes + (p - a->p);
+  for (size_t i = 0; i < bytes; i++) {
+    if (write) unwritten[i] = 0;
+    if (unwritten[i]) return false;
+  }
+  return true;
+}
+
+bool sim_launch_touch(const void *p, size_t bytes, bool write) {
+  if (!here || sim_fibre_has(here->fibre, p, bytes)) return true;
+  sim_group *g = here->group;
+  const sim_array *a = array_of(g, p, bytes);
+  if (a) return array_touch(a, p, bytes, write);
+  return !write && (within(p, bytes, g->launch, g->launch->bytes) ||
+                    within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
+}
+
+bool sim_launch_is_shared(const void *p) { return here && array_of(here->group, p, 1); }
+
 void sim_launch_name_here(void) {
   if (!here) return;
   const sim_launch *l = here->group->launch;
@@ -135,12 +168,13 @@ static void thread_run(void *arg) {
 }
 
 static void thread_enter(sim_thread *t) {
-  if (t->state == NEW) t->fibre = sim_fibre_take(thread_run, t);
+  sim_launch *l = t->group->launch;
+  if (t->state == NEW) t->fibre = sim_fibre_take(l->spare, thread_run, t);
   here = t;
   sim_fibre_enter(t->fibre);
   here = NULL;
   if (t->state != ENDED) return;
-  sim_fibre_give(t->fibre);
+  sim_fibre_give(&l->ended, t->fibre);
   t->group->ended++;
 }
 
@@ -269,7 +303,8 @@ static void group_begin(sim_launch *l) {
   l->groups[l->n_groups++] = g;
 }
 
-bool sim_launch_go_on(sim_launch *l) {
+bool sim_launch_go_on(sim_launch *l, sim_fibres *spare) {
+  l->spare = spare;
   if (l->next == 0) sim_order_before(&l->begins);
   if (l->next < l->n && l->n_groups < l->most_groups) group_begin(l);
   int at = (int)sim_draw((uint64_t)l->n_groups);
@@ -280,6 +315,8 @@ bool sim_launch_go_on(sim_launch *l) {
     l->groups[at] = l->groups[--l->n_groups];
   }
   bool done = l->next == l->n && l->n_groups == 0;
-  if (done) sim_order_after(&l->ends);
-  return done;
+  if (!done) return false;
+  sim_order_after(&l->ends);
+  sim_fibres_move(spare, &l->ended);
+  return true;
 }

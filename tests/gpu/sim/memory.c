@@ -12,27 +12,30 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-#define REGION ((size_t)1 << 38)
-#define KEPT ((size_t)64 << 20) /* bytes freed that still hold what they were filled with */
+#define KEPT ((size_t)1 << 20) /* bytes freed that still hold what they were filled with */
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 static char *region, *end; /* end: of what was cut */
 static sim_block *blocks;  /* by address */
-static size_t n_blocks, room, first /* that is not released */, kept_bytes;
+static size_t n_blocks, room, first /* that is not released */;
+static size_t kept_bytes, oldest, newest; /* of those that are gone and not released */
 static size_t used[SIM_MOST_DEVICES];
 static int opened;
 
 bool sim_memory_is_device(const void *p) {
-  return region && (const char *)p >= region && (const char *)p < region + REGION;
+  return region && (const char *)p >= region && (const char *)p < region + SIM_REGION;
 }
 
 /* Past the interceptors, which would prepare for as much. */
 static void region_map(void) {
-  long at = syscall(SYS_mmap, NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                    -1, (off_t)0);
-  if (at == -1) sim_fault("no %zu bytes of addresses", REGION);
+  long at = syscall(SYS_mmap, NULL, SIM_REGION, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
+  if (at == -1) sim_fault("no %zu bytes of addresses", SIM_REGION);
   region = end = (char *)at;
+  sim_checks_map();
 }
+
+const char *sim_memory_region(void) { return region; }
 
 static char *page_of(char *p) { return p - (uintptr_t)p % PAGE; }
 
@@ -84,7 +87,7 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   *b = (sim_block){.p = end, .bytes = bytes, .device = device};
   sim_lines_here(&b->lines);
   end += bytes + gap_of(b);
-  if (end > region + REGION) sim_fault("all %zu bytes of addresses were given", REGION);
+  if (end > region + SIM_REGION) sim_fault("all %zu bytes of addresses were given", SIM_REGION);
   used[device] += bytes;
   if (opened) protect(PROT_READ | PROT_WRITE);
   *ret = b->p;
@@ -94,6 +97,7 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
 void sim_memory_born(char *p) {
   sim_block *b = sim_memory_find(p);
   sim_undefined(p, b->bytes);
+  sim_checks_undefined(p, b->bytes);
   memset(p + b->bytes, GAP_BYTE, gap_of(b));
   sim_forbid(p + b->bytes, gap_of(b));
 }
@@ -123,28 +127,37 @@ static void check_gap(const sim_block *b) {
     }
 }
 
-/* The bytes go to the system page by page, the oldest first. */
-static void release_oldest(void) {
-  while (first < n_blocks && blocks[first].gone && kept_bytes > KEPT) {
-    sim_block *b = &blocks[first++];
-    char *low = page_of(b->p), *high = page_of(b->p + b->bytes + gap_of(b));
-    b->released = true;
-    kept_bytes -= b->bytes;
-    if (high > low) {
-      madvise(low, (size_t)(high - low), MADV_DONTNEED);
-      syscall(SYS_mprotect, low, (size_t)(high - low), PROT_NONE);
-    }
+/* The pages that only b lies in go back to the system. */
+static void release(sim_block *b) {
+  char *low = page_of(b->p + PAGE - 1), *high = page_of(b->p + b->bytes + gap_of(b));
+  b->released = true;
+  if (high > low) madvise(low, (size_t)(high - low), MADV_DONTNEED);
+}
+
+static void keep_for_now(sim_block *b) {
+  size_t at = (size_t)(b - blocks);
+  if (kept_bytes)
+    blocks[newest].then = at;
+  else
+    oldest = at;
+  newest = at;
+  kept_bytes += b->bytes + 1;
+  while (kept_bytes > KEPT) {
+    sim_block *old = &blocks[oldest];
+    oldest = old->then;
+    kept_bytes -= old->bytes + 1;
+    release(old);
   }
+  while (first < n_blocks && blocks[first].released) first++;
 }
 
 void sim_memory_gone(char *p) {
   sim_block *b = sim_memory_find(p);
   check_gap(b);
   sim_undefined(p, b->bytes);
+  sim_checks_nothing(p, b->bytes);
   sim_forbid(p, b->bytes);
-  b->gone = true;
-  kept_bytes += b->bytes;
-  release_oldest();
+  keep_for_now(b);
 }
 
 size_t sim_memory_used(int device) { return used[device]; }

@@ -30,8 +30,6 @@ enum { TSAN_NO_ORDER = 1 }; /* __tsan_switch_to_fiber_no_sync */
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-bool sim_order_is_watched(void) { return __tsan_create_fiber != NULL; }
-
 sim_order *sim_order_new(void) {
   return __tsan_create_fiber ? __tsan_create_fiber(TSAN_NO_ORDER) : NULL;
 }
@@ -168,28 +166,38 @@ static sim_fibre *fibre_new(void) {
   return f;
 }
 
-/* Under thread sanitizer each is one of its own, on a stack without a past. */
-sim_fibre *sim_fibre_take(void (*work)(void *), void *arg) {
-  sim_fibre *f = pool;
-  if (f)
-    pool = f->next;
-  else
+sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg) {
+  sim_fibre *f = spare->n ? spare->all[--spare->n] : pool;
+  if (!f)
     f = fibre_new();
+  else if (f == pool)
+    pool = f->next;
+  if (!f->order) f->order = sim_order_new();
   f->work = work;
   f->arg = arg;
-  if (sim_order_is_watched()) {
-    map(f->stack, STACK);
-    fibre_rewind(f);
-    f->order = sim_order_new();
-  }
   return f;
 }
 
-void sim_fibre_give(sim_fibre *f) {
+/* What was on its stack was there for nobody. */
+static void forget(sim_fibre *f) {
   sim_order_free(f->order);
   f->order = NULL;
+  map(f->stack, STACK);
+  fibre_rewind(f);
+}
+
+void sim_fibre_give(sim_fibres *ended, sim_fibre *f) {
+  if (f->order && ended->n < SIM_MOST_FIBRES) {
+    ended->all[ended->n++] = f;
+    return;
+  }
+  if (f->order) forget(f);
   f->next = pool;
   pool = f;
+}
+
+void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
+  while (from->n) sim_fibre_give(to, from->all[--from->n]);
 }
 
 void sim_fibre_enter(sim_fibre *f) {
@@ -211,4 +219,8 @@ void sim_fibre_leave(void) {
   swap(f);
   if (__sanitizer_finish_switch_fiber)
     __sanitizer_finish_switch_fiber(f->fake, &f->caller_bottom, &f->caller_bytes);
+}
+
+bool sim_fibre_has(const sim_fibre *f, const void *p, size_t bytes) {
+  return (const char *)p >= f->stack && (const char *)p + bytes <= f->stack + STACK;
 }

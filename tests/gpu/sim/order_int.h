@@ -14,7 +14,6 @@
 /* One that runs beside others, as thread sanitizer sees it. */
 typedef struct sim_order sim_order;
 
-bool sim_order_is_watched(void); /* by thread sanitizer */
 sim_order *sim_order_new(void);
 void sim_order_free(sim_order *o);
 /* What is done from now on is done by o; gives who it was before. */
@@ -37,10 +36,21 @@ bool sim_forbids(void); /* by address sanitizer */
 
 typedef struct sim_fibre sim_fibre;
 
-/* A fibre that will run work(arg) and then leave. It is from a pool, to which it returns. */
-sim_fibre *sim_fibre_take(void (*work)(void *), void *arg);
-void sim_fibre_give(sim_fibre *f);
+/* Fibres that are kept, for thread sanitizer takes long to begin with one; without it there is one
+ * pool for all. */
+enum { SIM_MOST_FIBRES = 1024 };
+typedef struct sim_fibres {
+  sim_fibre *all[SIM_MOST_FIBRES];
+  int n;
+} sim_fibres;
+
+/* A fibre that will run work(arg) and then leave: one of *spare, all of whose past comes before
+ * what it will do, or one without a past. Afterwards it is among those that have ended. */
+sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg);
+void sim_fibre_give(sim_fibres *ended, sim_fibre *f);
+void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 void sim_fibre_enter(sim_fibre *f); /* until it leaves */
 void sim_fibre_leave(void);
+bool sim_fibre_has(const sim_fibre *f, const void *p, size_t bytes); /* on its stack */
 
 #endif

@@ -12,6 +12,8 @@
 #include "tests/gpu/sim.h"
 #include "tests/gpu/sim/order_int.h"
 
+#define SIM_REGION ((size_t)1 << 38) /* addresses of device memory */
+
 enum {
   SIM_MOST_THREADS = 256,
   SIM_MOST_SHARED = 48 << 10,
@@ -39,12 +41,13 @@ void sim_handle_faults(void); /* of memory */
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
 /* Host time: an allocation lives from take to give. Device time: from the stream's `born` to its
- * `gone`, when the bytes are poisoned. */
+ * `gone`, when its bytes become undefined. They are kept a while, and then released. */
 typedef struct sim_block {
   char *p;
   size_t bytes;
   int device;
-  bool given, gone, released;
+  bool given, released;
+  size_t then; /* the one that was gone next */
   sim_lines lines, given_at;
 } sim_block;
 
@@ -52,6 +55,7 @@ typedef struct sim_block {
 void sim_memory_open(void);
 void sim_memory_close(void);
 bool sim_memory_is_device(const void *p);
+const char *sim_memory_region(void);
 
 clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err);
 void sim_memory_born(char *p);
@@ -69,6 +73,15 @@ void sim_host_check(const void *p, size_t bytes, const char *what);
 
 size_t sim_memory_leaks(void);
 
+/* ---- loads and stores of kernels (checks.c) -------------------------------------------------- */
+
+/* What bytes of device memory are from now on. */
+void sim_checks_map(void);
+void sim_checks_nothing(const void *p, size_t bytes);
+void sim_checks_undefined(const void *p, size_t bytes);
+void sim_checks_defined(const void *p, size_t bytes);
+void sim_checks_copied(void *dst, const void *src, size_t bytes);
+
 /* ---- launches (blocks.c) --------------------------------------------------------------------- */
 
 typedef struct sim_launch sim_launch;
@@ -76,8 +89,14 @@ sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines);
 sim_launch *sim_launch_copy(const sim_launch *l);
 void sim_launch_free(sim_launch *l);
 void sim_launch_check(const sim_launch *l, int device); /* its pointers */
-bool sim_launch_go_on(sim_launch *l); /* some threads, up to their next barrier; true: it is done */
-void sim_launch_name_here(void);      /* prints which thread runs, if one does */
+/* Some threads, up to their next barrier; true: it is done. *spare has fibres of launches before
+ * this one in the stream. */
+bool sim_launch_go_on(sim_launch *l, sim_fibres *spare);
+/* The thread that runs touches what is not device memory. False where it may not, or reads what was
+ * not written; a library may always. */
+bool sim_launch_touch(const void *p, size_t bytes, bool write);
+bool sim_launch_is_shared(const void *p); /* in an array of the block */
+void sim_launch_name_here(void);          /* prints which thread runs, if one does */
 
 /* ---- what is drawn (draw.c) ------------------------------------------------------------------ */
 
@@ -120,13 +139,17 @@ struct clv_cuda_stream {
   sim_stream *next, **at;
   int device;
   sim_order *order; /* the stream as a thread of its own */
+  sim_fibres spare; /* of its launches that are done */
   sim_op *first, **last;
   bool captures;
+  sim_op *captured, **last_captured; /* instead of being asked */
   sim_lines lines;
 };
 
 void sim_ask(sim_stream *s, const sim_op *op); /* a copy of it; draws what goes on meanwhile */
-void sim_go_on(uint64_t steps);                /* at most */
+void sim_ask_again(sim_stream *s, const sim_op *op); /* one that was captured */
+void sim_ops_free(sim_op *first);
+void sim_go_on(uint64_t steps); /* at most */
 void sim_finish_stream(sim_stream *s);
 void sim_finish_mark(sim_mark *m);
 sim_stream *sim_stream_new(int device);
@@ -144,7 +167,7 @@ bool sim_run_record(sim_stream *s, sim_op *op);
 bool sim_run_wait(sim_stream *s, sim_op *op);
 bool sim_run_library(sim_stream *s, sim_op *op);
 
-/* ---- libraries (tests/gpu/libraries.c; compiled for sanitizers as kernels are) --------------- */
+/* ---- libraries (tests/gpu/libraries; compiled for sanitizers as kernels are) ----------------- */
 
 void sim_matmul_run(const sim_op *op);                            /* operands a, b, bias, d */
 void sim_conv_run(const sim_op *op);                              /* operands x, w, y */

@@ -9,14 +9,15 @@
 #include "tests/gpu/sim/sim_int.h"
 
 static sim_stream *streams;
-static uint64_t n_done; /* the simulation's clock */
+static sim_fibres spare; /* of streams that were freed: a new one comes behind all they did */
+static uint64_t n_done;  /* the simulation's clock */
 
 /* ---- doing ----------------------------------------------------------------------------------- */
 
 static void op_free(sim_op *op) {
   sim_launch_free(op->launch);
   sim_mark_unref(op->mark);
-  free(op);
+  sim_fresh_give(op);
 }
 
 static void mark_done(sim_mark *m) {
@@ -25,20 +26,22 @@ static void mark_done(sim_mark *m) {
   sim_order_before(m);
 }
 
-bool sim_run_launch(sim_stream *s, sim_op *op) {
-  (void)s;
-  return sim_launch_go_on(op->launch);
-}
+bool sim_run_launch(sim_stream *s, sim_op *op) { return sim_launch_go_on(op->launch, &s->spare); }
 
 bool sim_run_copy(sim_stream *s, sim_op *op) {
   (void)s;
   memcpy(op->dst, op->src, op->bytes);
+  if (op->from_host)
+    sim_checks_defined(op->dst, op->bytes);
+  else if (!op->to_host)
+    sim_checks_copied(op->dst, op->src, op->bytes);
   return true;
 }
 
 bool sim_run_fill(sim_stream *s, sim_op *op) {
   (void)s;
   memset(op->dst, op->byte, op->bytes);
+  sim_checks_defined(op->dst, op->bytes);
   return true;
 }
 
@@ -69,7 +72,8 @@ bool sim_run_wait(sim_stream *s, sim_op *op) {
 /* The workspace is used, with nothing in it before or after that anybody may rely on. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
   (void)s;
-  if (op->workspace_bytes) sim_undefined(op->workspace, op->workspace_bytes);
+  sim_undefined(op->workspace, op->workspace_bytes);
+  sim_checks_undefined(op->workspace, op->workspace_bytes);
   op->call(op);
   return true;
 }
@@ -130,32 +134,57 @@ static void draw_progress(void) {
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-void sim_ask(sim_stream *s, const sim_op *asked) {
-  sim_op *op = malloc(sizeof *op);
-  if (!op) abort();
+static sim_op *op_new(const sim_op *asked) {
+  sim_op *op = sim_fresh_take(sizeof *op);
   *op = *asked;
   op->next = NULL;
-  sim_lines_here(&op->lines);
   if (op->mark) op->mark->refs++;
-  sim_order_before(op);
-  *s->last = op;
-  s->last = &op->next;
-  draw_progress();
+  return op;
 }
 
-void sim_finish_stream(sim_stream *s) {
-  while (s->first) {
-    sim_go_on(1 + sim_draw(64));
-    if (s->first && !draw_stream()) sim_fault("a stream waits for what nobody will do");
+void sim_ask(sim_stream *s, const sim_op *asked) {
+  sim_op *op = op_new(asked), ***last = s->captures ? &s->last_captured : &s->last;
+  sim_lines_here(&op->lines);
+  sim_order_before(op);
+  **last = op;
+  *last = &op->next;
+  if (!s->captures) draw_progress();
+}
+
+void sim_ask_again(sim_stream *s, const sim_op *captured) {
+  sim_op op = *captured;
+  if (op.launch) op.launch = sim_launch_copy(op.launch);
+  sim_ask(s, &op);
+}
+
+void sim_ops_free(sim_op *first) {
+  while (first) {
+    sim_op *op = first;
+    first = op->next;
+    op_free(op);
   }
+}
+
+/* The device goes on until what `done` asks for is so. */
+static void finish(bool (*done)(const void *what), const void *what, const char *who) {
+  sim_memory_open();
+  while (!done(what)) {
+    sim_go_on(1 + sim_draw(64));
+    if (!done(what) && !draw_stream()) sim_fault("%s waits for what nobody will do", who);
+  }
+  sim_memory_close();
+}
+
+static bool stream_is_done(const void *s) { return !((const sim_stream *)s)->first; }
+static bool mark_is_done(const void *m) { return ((const sim_mark *)m)->done; }
+
+void sim_finish_stream(sim_stream *s) {
+  finish(stream_is_done, s, "a stream");
   sim_order_after(s);
 }
 
 void sim_finish_mark(sim_mark *m) {
-  while (!m->done) {
-    sim_go_on(1 + sim_draw(64));
-    if (!m->done && !draw_stream()) sim_fault("an event waits for what nobody will do");
-  }
+  finish(mark_is_done, m, "an event");
   sim_order_after(m);
 }
 
@@ -174,6 +203,7 @@ sim_stream *sim_stream_new(int device) {
   s->next = streams;
   sim_lines_here(&s->lines);
   streams = s;
+  sim_fibres_move(&s->spare, &spare);
   return s;
 }
 
@@ -182,6 +212,7 @@ void sim_stream_free(sim_stream *s) {
   while (*at != s) at = &(*at)->next;
   *at = s->next;
   sim_order_free(s->order);
+  sim_fibres_move(&spare, &s->spare);
   free(s);
 }
 
@@ -190,11 +221,13 @@ static bool overlap(const void *a, size_t n, const void *b, size_t m) {
 }
 
 bool sim_streams_use_host(const void *p, size_t bytes) {
-  for (const sim_stream *s = streams; s; s = s->next)
+  for (sim_stream *s = streams; s; s = s->next) {
+    if (sim.broken[s->device]) drop_all(s);
     for (const sim_op *op = s->first; op; op = op->next)
       if ((op->from_host && overlap(op->src, op->bytes, p, bytes)) ||
           (op->to_host && overlap(op->dst, op->bytes, p, bytes)))
         return true;
+  }
   return false;
 }
 

@@ -40,10 +40,13 @@ static clv_code check_device(int device, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code check_not_captured(const sim_stream *s, clv_err *err) {
+  return s->captures ? clv_fail(err, CLV_PRECONDITION, "the stream is captured") : CLV_OK;
+}
+
 static clv_code check_waits(const sim_stream *s, clv_err *err) {
   sim.counts.waits++;
-  if (s && s->captures) return clv_fail(err, CLV_PRECONDITION, "the stream is captured");
-  return CLV_OK;
+  return s ? check_not_captured(s, err) : CLV_OK;
 }
 
 static clv_code ask(sim_stream *s, const sim_op *op, clv_err *err) {
@@ -77,6 +80,7 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
   LOCK;
   char *p;
   CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_not_captured(s, err));
   if (++sim.counts.takes == sim.o.fail_take)
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left, as planned", s->device,
                     bytes);
@@ -89,6 +93,7 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
 static void vendor_give(sim_stream *s, void *p) {
   LOCK;
   if (!p) return;
+  if (s->captures) sim_fault("device memory is given back while its stream is captured");
   sim_memory_give(s->device, p);
   sim_ask(s, &(sim_op){.run = sim_run_gone, .dst = p});
 }
@@ -224,6 +229,7 @@ static clv_code vendor_event_record(clv_cuda_event *e, sim_stream *s, clv_err *e
   LOCK;
   sim_mark *m;
   CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_not_captured(s, err));
   m = calloc(1, sizeof *m);
   if (!m) abort();
   sim_mark_unref(e->mark);
@@ -263,6 +269,7 @@ static clv_code vendor_event_ms(clv_cuda_event *begin, clv_cuda_event *end, doub
 static clv_code vendor_stream_wait(sim_stream *s, clv_cuda_event *e, clv_err *err) {
   LOCK;
   CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_not_captured(s, err));
   if (!e->mark) return CLV_OK;
   return ask(s, &(sim_op){.run = sim_run_wait, .mark = e->mark}, err);
 }
@@ -292,6 +299,68 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   sim_launch_check(launch, s->device);
   if (++sim.counts.launches == sim.o.fail_launch) sim.broken[s->device] = true;
   return ask(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+struct clv_cuda_graph {
+  sim_op *first;
+};
+
+static size_t n_graphs;
+
+static clv_code vendor_capture_begin(sim_stream *s, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_not_captured(s, err));
+  s->captures = true;
+  s->last_captured = &s->captured;
+  return CLV_OK;
+}
+
+static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, clv_err *err) {
+  LOCK;
+  if (!s->captures) return clv_fail(err, CLV_PRECONDITION, "the stream is not captured");
+  *ret = calloc(1, sizeof **ret);
+  if (!*ret) abort();
+  (*ret)->first = s->captured;
+  s->captured = NULL;
+  s->captures = false;
+  n_graphs++;
+  return check_device(s->device, err);
+}
+
+/* What lived when it was captured must live now. */
+static void check_again(const sim_op *op, int device) {
+  if (op->launch) sim_launch_check(op->launch, device);
+  if (op->from_host) sim_host_check(op->src, op->bytes, "what a graph puts");
+  if (op->to_host) sim_host_check(op->dst, op->bytes, "what a graph gets");
+  if (op->dst && !op->to_host) sim_memory_check(device, op->dst, op->bytes, "what a graph writes");
+  if (op->src && !op->from_host) sim_memory_check(device, op->src, op->bytes, "what a graph reads");
+  if (op->workspace)
+    sim_memory_check(device, op->workspace, op->workspace_bytes, "the workspace of a graph");
+  for (size_t i = 0; i < CLV_COUNT(op->operand); i++)
+    if (op->operand[i]) sim_memory_check(device, op->operand[i], 0, "an operand of a graph");
+}
+
+static clv_code vendor_graph_launch(sim_stream *s, clv_cuda_graph *g, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_not_captured(s, err));
+  sim.counts.graph_launches++;
+  for (const sim_op *op = g->first; op; op = op->next) {
+    check_again(op, s->device);
+    sim_ask_again(s, op);
+  }
+  return CLV_OK;
+}
+
+static void vendor_graph_free(clv_cuda_graph *g) {
+  LOCK;
+  if (!g) return;
+  sim_ops_free(g->first);
+  n_graphs--;
+  free(g);
 }
 
 /* ---- products and convolutions --------------------------------------------------------------- */
@@ -439,6 +508,10 @@ static const clv_vendor table = {
     .event_ms = vendor_event_ms,
     .stream_wait = vendor_stream_wait,
     .launch = vendor_launch,
+    .capture_begin = vendor_capture_begin,
+    .capture_end = vendor_capture_end,
+    .graph_launch = vendor_graph_launch,
+    .graph_free = vendor_graph_free,
     .matmul_new = vendor_matmul_new,
     .matmul_free = vendor_matmul_free,
     .matmul = vendor_matmul,
@@ -464,11 +537,12 @@ clv_sim_counts clv_sim_count(void) {
 
 size_t clv_sim_leaks(void) {
   LOCK;
-  size_t n = sim_memory_leaks() + sim_streams_leaks() + n_plans;
+  size_t n = sim_memory_leaks() + sim_streams_leaks() + n_plans + n_graphs;
   for (const clv_cuda_event *e = events; e; e = e->next, n++) {
     fputs("cuda-sim: an event is left, made at\n", stderr);
     sim_lines_print(&e->lines);
   }
   if (n_plans) fprintf(stderr, "cuda-sim: %zu products or convolutions are left\n", n_plans);
+  if (n_graphs) fprintf(stderr, "cuda-sim: %zu graphs are left\n", n_graphs);
   return n;
 }

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated device finds what is used wrongly, and names the line: tests/gpu/plants/plants.c
+has the faults, and a comment "planted: NAME" marks the line. By the table below each build knows
+what it must find; `make gpu-sanitized` runs this for builds with sanitizers.
+"""
+import os, re, subprocess, sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OUT = os.environ.get("CLEAVE_TEST_BIN", os.path.join(HERE, "../../../build/release"))
+PROGRAM = os.path.join(OUT, "tests/gpu/plants/plants")
+SEEDS = range(12)
+
+RACE = "ThreadSanitizer: data race"
+UNWRITTEN = "that nothing has written"
+# fault -> what each build says of it; of a build that is not named nothing is asked
+FAULTS = {
+    "no_event": {"plain": UNWRITTEN, "tsan": RACE},
+    "no_event_over": {"tsan": RACE},
+    "no_barrier": {"plain": "of its block that no thread has written", "tsan": RACE},
+    "blocks_race": {"tsan": RACE},
+    "host_changes": {"tsan": RACE},
+    "host_pointer": dict.fromkeys(("plain", "asan", "tsan"), "argument 0 of add_one is at .* not device memory"),
+    "host_pointer_nested": {"plain": "a kernel reads 4 bytes of the host"},
+    "device_pointer": dict.fromkeys(("plain", "asan", "tsan"), "device memory was touched where it may not be"),
+    "early_give": {"plain": "where there is no allocation, or none any more",
+                   "asan": "AddressSanitizer: use-after-poison", "tsan": RACE},
+    "late_use": dict.fromkeys(("plain", "asan", "tsan"), "in device memory that was given back"),
+    "uninitialised": {"plain": UNWRITTEN},
+    "behind_the_end": {"plain": "where there is no allocation", "asan": "AddressSanitizer: use-after-poison"},
+    "across": {"plain": "which is no multiple", "asan": "runtime error: .* misaligned address"},
+    "diverging": dict.fromkeys(("plain", "asan", "tsan"), "ended while others wait at"),
+    "pageable": dict.fromkeys(("plain", "asan", "tsan"), "is not page-locked memory"),
+}
+
+
+def run(name, seed=0):
+    done = subprocess.run([PROGRAM, name, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env={**os.environ, "TSAN_OPTIONS": "exitcode=66 report_bugs=1", "ASAN_OPTIONS": "detect_leaks=0"})
+    return done.returncode, done.stdout
+
+
+def planted():
+    """fault -> FILE:LINE"""
+    found = {}
+    for name in ("plants.cu", "plants.c"):
+        for number, line in enumerate(open(os.path.join(HERE, name)), 1):
+            m = re.search(r"/\* planted: (.*) \*/", line)
+            for fault in m[1].split() if m else ():
+                found[fault] = f"{name}:{number}"
+    return found
+
+
+def finds(fault, text, place):
+    """How a fault was found, or what was said instead."""
+    said = ""
+    for seed in SEEDS:
+        code, said = run(fault, seed)
+        if code and re.search(text, said) and re.search(re.escape(place) + r"\b", said):
+            return f"seed {seed}", None
+    return None, said
+
+
+def main():
+    build, lines, bad = run("build")[1].strip(), planted(), 0
+    for fault, builds in FAULTS.items():
+        if build not in builds:
+            continue
+        how, said = finds(fault, builds[build], lines[fault])
+        bad += not how
+        print(f"ok {fault} {lines[fault]} {build}: {how}" if how else f"not ok {fault} {lines[fault]} {build}\n{said}")
+    for seed in SEEDS:
+        code, said = run("right", seed)
+        bad += code != 0
+        if code:
+            print(f"not ok right, seed {seed}: {code}\n{said}")
+    code, said = run("leak")
+    print(f"{'ok' if code == 4 else 'not ok'} leaks_are_counted")
+    sys.exit(bad != 0 or code != 4)
+
+
+main()

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every load and store of a kernel, where it is not compiled for a sanitizer: the compiler calls
+ * what is here for each, under the names of the kernel's address sanitizer.
+ *
+ * A kernel may touch device memory that is its own to touch, the arrays of its block, its stack
+ * and, to read, its arguments and what is constant in the program. What it reads must have been
+ * written. For each byte of device memory there is one that says what it is.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/gpu/sim/sim_int.h"
+
+enum { NOTHING, UNDEFINED, DEFINED = 3 }; /* each bit set stays set */
+
+static unsigned char *states; /* of the byte with this offset in the region */
+
+void sim_checks_map(void) {
+  states = mmap(NULL, SIM_REGION, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (states == MAP_FAILED) sim_fault("no %zu bytes of addresses", SIM_REGION);
+}
+
+static unsigned char *state_of(const void *p) {
+  return states + ((const char *)p - sim_memory_region());
+}
+
+#if CLV_SANITIZED
+static const bool checked = false;
+#else
+static const bool checked = true;
+#endif
+
+void sim_checks_nothing(const void *p, size_t bytes) {
+  if (checked) memset(state_of(p), NOTHING, bytes);
+}
+
+void sim_checks_undefined(const void *p, size_t bytes) {
+  if (checked) memset(state_of(p), UNDEFINED, bytes);
+}
+
+void sim_checks_defined(const void *p, size_t bytes) {
+  if (checked) memset(state_of(p), DEFINED, bytes);
+}
+
+void sim_checks_copied(void *dst, const void *src, size_t bytes) {
+  if (checked) memcpy(state_of(dst), state_of(src), bytes);
+}
+
+/* ---- what the compiler calls ----------------------------------------------------------------- */
+
+#if !CLV_SANITIZED
+
+static void print_place(const void *p) {
+  const sim_block *b = sim_memory_find(p);
+  if (!b) return;
+  fprintf(stderr, "cuda-sim: it lies %zd bytes into %zu of device memory, taken at\n",
+          (const char *)p - b->p, b->bytes);
+  sim_lines_print(&b->lines);
+}
+
+__attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool write) {
+  const char *does = write ? "writes" : "reads";
+  size_t i = 0;
+  if ((uintptr_t)p % bytes)
+    sim_fault("a kernel %s %zu bytes at %p, which is no multiple", does, bytes, p);
+  if (sim_launch_is_shared(p))
+    sim_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
+  if (!sim_memory_is_device(p))
+    sim_fault("a kernel %s %zu bytes of the host, at %p", does, bytes, p);
+  print_place(p);
+  while (i < bytes && state_of(p)[i] != NOTHING) i++;
+  if (i < bytes)
+    sim_fault("a kernel %s %zu bytes where there is no allocation, or none any more", does, bytes);
+  sim_fault("a kernel reads %zu bytes that nothing has written", bytes);
+}
+
+static inline bool may_touch(const char *p, size_t bytes, bool write) {
+  if (!sim_memory_is_device(p)) return sim_launch_touch(p, bytes, write);
+  unsigned char *state = state_of(p), all = DEFINED;
+  for (size_t i = 0; i < bytes; i++) {
+    all &= write && state[i] ? DEFINED : state[i];
+    if (write && state[i]) state[i] = DEFINED;
+  }
+  return all == DEFINED;
+}
+
+static inline void check(const void *p, size_t bytes, bool write) {
+  if (!may_touch(p, bytes, write) || (bytes <= 16 && (uintptr_t)p % bytes)) refuse(p, bytes, write);
+}
+
+/* Of 1, 2, 4, 8 and 16 bytes, and of any number. */
+#define CHECKS(n)                                                      \
+  void __asan_load##n##_noabort(const void *p);                        \
+  void __asan_store##n##_noabort(const void *p);                       \
+  void __asan_load##n##_noabort(const void *p) { check(p, n, false); } \
+  void __asan_store##n##_noabort(const void *p) { check(p, n, true); }
+CHECKS(1)
+CHECKS(2)
+CHECKS(4)
+CHECKS(8)
+CHECKS(16)
+
+void __asan_loadN_noabort(const void *p, size_t bytes);
+void __asan_storeN_noabort(const void *p, size_t bytes);
+void __asan_handle_no_return(void);
+void __asan_before_dynamic_init(const char *file);
+void __asan_after_dynamic_init(void);
+
+static void check_each(const char *p, size_t bytes, bool write) {
+  for (size_t i = 0; i < bytes; i++) check(p + i, 1, write);
+}
+
+void __asan_loadN_noabort(const void *p, size_t bytes) { check_each(p, bytes, false); }
+void __asan_storeN_noabort(const void *p, size_t bytes) { check_each(p, bytes, true); }
+void __asan_handle_no_return(void) {}
+void __asan_before_dynamic_init(const char *file) { (void)file; }
+void __asan_after_dynamic_init(void) {}
+
+#endif
