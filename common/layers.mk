@@ -134,7 +134,7 @@ $(call layer, master/watch, $(ENGINE) common/metrics common/http master/data mas
 $(call layer, master/run, $(ENGINE) master/data master/report master/history master/api \
   master/plan master/egress master/train master/watch)
 
-# artifacts: files of weights that workers were given; attempts of sessions that have been there
+# files of weights that workers were given, and of state that they keep; attempts of sessions
 $(call layer, worker/store, common/tensor common/config common/weights)
 
 # sessions, methods, loading, what a worker shows of itself

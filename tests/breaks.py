@@ -212,13 +212,16 @@ of("common/engine/context_free.c", SPARED,
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
+of("common/engine/context_call.c", SPARED,
+   a_leaf_behind_the_end_stays=("static clv_code value_of_arg(", "(*ret)->spared = (*ret)->dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
    frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_is_awaited(e, c, &p->frame)", "false"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/context_frames.c", SIMULATED,
-   a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"),
+   a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"))
+of("common/engine/context_frames.c", SIMULATED + "0",
    a_PREPARE_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_DROP"))
 of("common/engine/context_pass.c", SIMULATED,
    many_gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
@@ -256,6 +259,12 @@ of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
+of("master/api/await.c", SIMULATED,
+   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);", ""),
+   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+of("master/api/module.c", SIMULATED,
+   a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
+
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/future.c", FUTURES,
@@ -292,7 +301,7 @@ of("master/api/rejoin_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
 of("master/api/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
-of("master/api/workers.c", "tests/net/api/test_api_rejoin.py stopped",
+of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
@@ -366,6 +375,18 @@ of("common/graph/reads.c", "tests/unit/graph/test_reads",
    a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
 rules("common/wire/frame_check.c",
    r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
+rules("common/wire/frame_check.c",
+   r5_39_a_file_that_is_a_path=("static clv_code check_file(", "if (!clv_is_file_name(f->state.name))", "if (false)"),
+   r5_40_a_file_of_gradients=("static clv_code check_file(", "if (f->state.what == CLV_STATE_GRADIENTS)", "if (false)"))
+rules("worker/store/states.c",
+   r6_32_a_file_that_is_not_there=("static clv_code begin(", "strlen(identity), &digest", "0, &digest"),
+   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
+of("worker/store/states.c", "tests/unit/store/test_states",
+   a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
+   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
+of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
+   a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
+   what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "memset(a->dparam[i], 0, bytes)", "(void)bytes"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
 GRADIENTS = "tests/unit/api/test_gradients"

@@ -25,6 +25,8 @@ MAY = {
     ("cleave_module_reload", "weights"): "those it began with",
     ("cleave_module_reload", "optimizer"): "moments and steps of 0",
     ("cleave_optimizer_release", "optimizer"): "nothing is released",
+    ("cleave_state_save_there", "ret_file"): "nobody asks",
+    ("cleave_state_load_there", "ret_file"): "nobody asks",
     ("cleave_parallel_release", "parallel"): "nothing is released",
     ("cleave_context_open", "options"): "the defaults",
     ("cleave_call_with", "options"): "the defaults",

@@ -189,6 +189,11 @@ clv_code clv_file_sync_folder(const char *path, clv_err *err) CLV_USE_RESULT;
 /* Create a folder and its missing parents (mode 0755 & ~umask). */
 clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 
+/* Whether it may name a file that a peer speaks of: 1..CLV_FILE_NAME of [A-Za-z0-9._-], no dot
+ * first. So it is no path, and nothing hidden. */
+enum { CLV_FILE_NAME = 128 };
+bool clv_is_file_name(const char *name);
+
 /* ---- text ------------------------------------------------------------------------------------ */
 
 /* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a

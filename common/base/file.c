@@ -124,3 +124,9 @@ clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) {
   }
   return CLV_OK;
 }
+
+bool clv_is_file_name(const char *name) {
+  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  size_t n = strspn(name, allowed);
+  return n && n <= CLV_FILE_NAME && !name[n] && name[0] != '.';
+}

@@ -345,6 +345,7 @@ typedef struct clv_allow_spec {
   /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
   uint64_t sessions, bytes, tensors, calls;
   uint64_t connections; /* 0 = limits.identity_connections */
+  uint64_t state_bytes; /* of its files of state; 0: it keeps none */
   uint64_t weight;      /* of its share of the cores, at least 1 */
 } clv_allow_spec;
 

@@ -63,6 +63,9 @@ static const clv_row rows[] = {
     {.path = "allow[].connections", .kind = CLV_ROW_INT, .offset = ALLOW(connections), .max = 65535,
      .initial = "0",
      .doc = "Connections it may have open; 0 is limits.identity_connections."},
+    {.path = "allow[].state_bytes", .kind = CLV_ROW_SIZE, .offset = ALLOW(state_bytes),
+     .max = 1ull << 50, .initial = "0",
+     .doc = "Files of state that it may keep in state_dir, each rounded up to 4 KiB; 0 is none."},
     {.path = "allow[].weight", .kind = CLV_ROW_INT, .offset = ALLOW(weight), .min = 1,
      .max = 1000, .initial = "1",
      .doc = "Its share of the cores while others compute too: twice the weight, twice the time."},
@@ -158,7 +161,8 @@ static const clv_row rows[] = {
      .doc = "What the file must hash to."},
 
     {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
-     .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here."},
+     .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here, and the "
+            "files of state of identities with allow[].state_bytes."},
     {.path = "log", .kind = CLV_ROW_SECTION, .doc = "Log lines on standard error."},
     {.path = "log.level", .kind = CLV_ROW_ENUM, .offset = AT(log.level), .names = level_names,
      .initial = "info", .doc = "Least important lines that are still written."},

@@ -11,13 +11,21 @@ static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why
   clv_queue_leave(e, c);
 }
 
+/* What comes behind the end of the context nobody drops: it goes when nothing spared needs it. */
+static clv_code value_of_arg(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_value **ret,
+                             clv_err *err) {
+  CLV_TRY(clv_context_value_made(e, ctx, arg->value, ret, err));
+  if (ctx->state == CONTEXT_ENDING) (*ret)->spared = (*ret)->dropped = true;
+  return CLV_OK;
+}
+
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */
 static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
                           clv_err *err) {
   clv_value *v;
   clv_action action;
   if (!arg->value) return CLV_OK;
-  CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
+  CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_meets(e, v, VALUE_GIVEN, &action, err));
   return clv_value_settle(e, v, t, NULL, err);
 }
@@ -33,7 +41,7 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
     c->in[slot] = clv_tensor_ref(here);
     return take_here(e, ctx, arg, here, err);
   }
-  CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
+  CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_meets(e, v, VALUE_USED, &action, err));
   if (action == CELL_GIVE) {
     clv_call_take_input(e, c, slot, v);

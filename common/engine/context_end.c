@@ -56,7 +56,8 @@ clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, 
     bury(e, c);
     left = 0;
   }
-  return action == CELL_NEVER ? CLV_OK : clv_context_send_ended(e, end, left, trace, err);
+  bool answers = action == CELL_SETTLE || action == CELL_END || action == CELL_REPEAT;
+  return answers ? clv_context_send_ended(e, end, left, trace, err) : CLV_OK;
 }
 
 static void answer_again(clv_contexts *e, const clv_context *c) {

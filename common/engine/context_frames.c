@@ -170,7 +170,8 @@ static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
 /* ---- in -------------------------------------------------------------------------------------- */
 
 static bool is_of_module(clv_frame_kind kind) {
-  return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD;
+  return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD ||
+         (kind >= CLV_STATE_SAVE && kind <= CLV_STATE_REMOVE);
 }
 
 static clv_code take(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
@@ -199,6 +200,9 @@ static bool waits_for_work(const clv_frame *f) {
     case CLV_STATE_GET:
     case CLV_STATE_PUT:
     case CLV_UNLOAD:
+    case CLV_STATE_SAVE:
+    case CLV_STATE_LOAD:
+    case CLV_STATE_REMOVE:
       return true;
     default:
       return false;

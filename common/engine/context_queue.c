@@ -175,7 +175,8 @@ clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   if (!m || (gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
   const clv_module_queue *l = &e->queues[f->module];
   /* Gradients change with nothing but a step that takes them. */
-  bool changes_alone = gradients || (f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(m));
+  bool reads = f->kind == CLV_STATE_GET || f->kind == CLV_STATE_SAVE;
+  bool changes_alone = gradients || (reads && !clv_module_buffer_bytes(m));
   if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
   clv_code code = clv_change_means(e, k, f->module, NULL, err);

@@ -14,6 +14,7 @@
 #include "common/graph/graph.h"
 #include "common/link/link.h"
 #include "common/optim/optim.h"
+#include "common/weights/weights.h"
 
 /* ---- what a context did ------------------------------------------------------------------------
  *
@@ -193,6 +194,18 @@ clv_code clv_work_compute(clv_work *work, clv_err *err) CLV_USE_RESULT;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
+/* Files of state that a node keeps, by plain names: clv_is_file_name. By the compute thread;
+ * BLOCK. Their errors are for the master to read, and name no path. */
+typedef struct clv_state_files {
+  void *user;
+  clv_code (*save)(void *user, const char *name, const clv_weights_tensor *list, size_t n,
+                   clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err);
+  /* CLV_EXHAUSTED: more bytes than that. */
+  clv_code (*open)(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
+                   clv_err *err);
+  clv_code (*remove)(void *user, const char *name, clv_err *err);
+} clv_state_files;
+
 typedef struct clv_node_options {
   clv_pool *pool;
   uint16_t originator;         /* upper 16 bits of the message ids made here; the master is 0 */
@@ -206,6 +219,7 @@ typedef struct clv_node_options {
   void (*on_program)(void *user, clv_packet *packet);
   clv_notifier notice;   /* on the compute thread */
   clv_clock clock;       /* of all it does by the clock; zeroed: the machine's */
+  clv_state_files files; /* zeroed: it keeps none */
   clv_executor executor; /* who computes; zeroed: the compute thread, at once */
   /* Instead of sleeping, on the compute thread with nothing locked: returns when clv_node_due has
    * come, the node was kicked or stopped, or it is `until_ns` by the clock; earlier does no harm.

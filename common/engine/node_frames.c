@@ -93,7 +93,16 @@ static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
   return answer(n, &p->frame, CLV_UNLOADED, NULL, &(clv_frame){0}, err);
 }
 
+static clv_code on_state_file(clv_session_node *n, clv_packet *p, clv_err *err) {
+  clv_module *m;
+  clv_frame done = {0};
+  CLV_TRY(local_module(n, &p->frame, &m, err));
+  CLV_TRY(clv_node_on_file(n, m, &p->frame, &done, err));
+  return answer(n, &p->frame, CLV_STATE_FILE, NULL, &done, err);
+}
+
 static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, err);
   if (p->frame.kind == CLV_UNLOAD) return on_unload(n, p, err);
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
@@ -210,6 +219,9 @@ static const struct {
     [CLV_STATE_GET] = {engine, false},
     [CLV_STATE_PUT] = {engine, false},
     [CLV_UNLOAD] = {engine, false},
+    [CLV_STATE_SAVE] = {engine, false},
+    [CLV_STATE_LOAD] = {engine, false},
+    [CLV_STATE_REMOVE] = {engine, false},
     [CLV_REF_KEEP] = {clv_node_on_reference, false},
     [CLV_REF_USE] = {clv_node_on_reference, false},
     [CLV_REF_FORK] = {clv_node_on_reference, true},

@@ -56,6 +56,11 @@ const clv_executor *clv_node_executor(clv_session_node *n); /* NULL: it computes
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
 
+/* node_files.c: STATE_SAVE, STATE_LOAD or STATE_REMOVE. ret->state: of the answer. BLOCKS for the
+ * disk. */
+clv_code clv_node_on_file(clv_session_node *n, clv_module *m, const clv_frame *f, clv_frame *ret,
+                          clv_err *err) CLV_USE_RESULT;
+
 /* node_modules.c: on the compute thread. CLV_PRECONDITION: a context needs it still. */
 clv_code clv_node_remove_module(clv_session_node *n, uint32_t index, clv_err *err) CLV_USE_RESULT;
 

@@ -74,6 +74,15 @@ static clv_code check_allowed(const clv_op_def *def, clv_err *err) {
                   def->name);
 }
 
+static clv_code check_slot(const clv_op_def *def, const clv_op_site *site, const clv_slot *slot,
+                           clv_err *err) {
+  char in[160], of[160];
+  if (clv_layout_numel(&slot->shape, 1)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s on %s has a parameter '%s' %s without values", def->name,
+                  clv_shape_format(&site->in[0], in, sizeof in), slot->suffix,
+                  clv_shape_format(&slot->shape, of, sizeof of));
+}
+
 /* Shape and dtype of one node from its inputs'. */
 static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(node->op);
@@ -89,8 +98,10 @@ static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
   if (n > def->most_params)
     return clv_fail(err, CLV_INTERNAL, "%s has %d parameters, its row says %d at most", def->name,
                     n, def->most_params);
-  for (int i = 0; i < n; i++)
+  for (int i = 0; i < n; i++) {
+    CLV_TRY(check_slot(def, &site, &slots[i], err));
     CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, dtype, err));
+  }
   node->shape = shape;
   node->dtype = dtype;
   return CLV_OK;

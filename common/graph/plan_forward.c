@@ -75,9 +75,11 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   if (q->kernel) return CLV_OK; /* a node before it asked */
   describe_node(p, node, &d);
   if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
-  clv_code code = p->backend->prepare(p->backend, &d, &q->kernel, err);
+  bool empty = clv_plan_reads_nothing(&d);
+  clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend->memory, &q->kernel, err)
+                        : p->backend->prepare(p->backend, &d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail) return code;
-  if (code == CLV_UNIMPLEMENTED && !p->backend->memory)
+  if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
     code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
   if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
   if (code != CLV_OK)

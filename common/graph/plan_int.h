@@ -149,6 +149,12 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
 void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
 clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node);
+/* plan_empty.c: of a node that has nothing to read: some extent of an input is 0. CLV_UNIMPLEMENTED
+ * with a tail, and where the memory is a device's and something is to be written. */
+bool clv_plan_reads_nothing(const clv_node_desc *d);
+clv_code clv_plan_empty_kernel(const clv_node_desc *d, bool on_device, clv_kernel **ret,
+                               clv_err *err) CLV_USE_RESULT;
+
 clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step,
                              clv_err *err) CLV_USE_RESULT;
 /* Room for the weights a forward or backward_input step makes itself, if it does. */

@@ -74,9 +74,10 @@ struct clv_rpc_runtime {
  * mistake of this folder or a call that is over; the caller undoes its book-keeping. */
 bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag);
 
-/* Tell the thread sanitizer, which cannot see into gRPC, that what happened before the hand-over
- * of `tag` happened before its event. */
-void rpc_hand_over(rpc_tag *tag);
+/* Tell the thread sanitizer, which cannot see into gRPC, that what happened before `it` was handed
+ * over happened before it was taken: a tag, with its event; what a callback is given, by that. */
+void rpc_hand_over(void *it);
+void rpc_take_over(void *it);
 
 /* End every stream that `owner` (a channel or a server) opened and that still lives. */
 void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code, const char *text);

@@ -35,11 +35,11 @@
 #ifdef HAVE_TSAN
 void __tsan_acquire(void *addr);
 void __tsan_release(void *addr);
-static void happens_before(void *tag) { __tsan_release(tag); }
-static void happens_after(void *tag) { __tsan_acquire(tag); }
+void rpc_hand_over(void *it) { __tsan_release(it); }
+void rpc_take_over(void *it) { __tsan_acquire(it); }
 #else
-static void happens_before(void *tag) { (void)tag; }
-static void happens_after(void *tag) { (void)tag; }
+void rpc_hand_over(void *it) { (void)it; }
+void rpc_take_over(void *it) { (void)it; }
 #endif
 
 /* The codes are promised to be gRPC's, so that a remote failure keeps its meaning. */
@@ -84,8 +84,6 @@ static void forward_log(gpr_log_func_args *args) {
           args->message);
 }
 
-void rpc_hand_over(rpc_tag *tag) { happens_before(tag); }
-
 bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
   rpc_hand_over(tag);
   return grpc_call_start_batch(call, ops, n, tag, NULL) == GRPC_CALL_OK;
@@ -93,7 +91,7 @@ bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
 
 static void run_event(const grpc_event *event) {
   rpc_tag *tag = event->tag;
-  happens_after(tag);
+  rpc_take_over(tag);
   tag->run(tag, event->success != 0);
 }
 

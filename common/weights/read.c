@@ -26,6 +26,7 @@ struct clv_weights_file {
   const json_t *metadata;
   clv_weights_entry *entries; /* by name */
   size_t n;
+  size_t bytes;
   void *owned; /* memory of a file that was read, or NULL */
   clv_sha256 digest;
 };
@@ -48,6 +49,7 @@ size_t clv_weights_count(const clv_weights_file *f) { return f->n; }
 const clv_weights_entry *clv_weights_entries(const clv_weights_file *f) { return f->entries; }
 const char *clv_weights_label(const clv_weights_file *f) { return f->label; }
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f) { return &f->digest; }
+uint64_t clv_weights_bytes(const clv_weights_file *f) { return f->bytes; }
 
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key) {
   return json_string_value(json_object_get(f->metadata, key));
@@ -251,6 +253,7 @@ static clv_code file_new(const char *label, size_t size, clv_weights_file **ret,
                     label, size);
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   CLV_TRY(clv_strdup(label, &f->label, err));
+  f->bytes = size;
   *ret = clv_steal(&f);
   return CLV_OK;
 }
@@ -304,9 +307,14 @@ clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_f
   return CLV_OK;
 }
 
+clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
+                             clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, label, &fd, err));
+  return clv_weights_open_fd(&fd, max_bytes, ret, err);
+}
+
 clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
-  CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, path, &fd, err));
-  return clv_weights_open_fd(&fd, max_bytes, ret, err);
+  return clv_weights_open_as(path, path, max_bytes, ret, err);
 }

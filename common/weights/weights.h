@@ -55,6 +55,10 @@ typedef struct clv_weights_file clv_weights_file;
 clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) CLV_USE_RESULT;
 
+/* The same; texts name it `label`, and no path. */
+clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
+                             clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+
 /* The same over the caller's memory, which must outlive the file; `label` stands for the name. */
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
                                  clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
@@ -67,6 +71,8 @@ const clv_weights_entry *clv_weights_entries(const clv_weights_file *f); /* [cou
 const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
 const char *clv_weights_label(const clv_weights_file *f); /* path or label */
+
+uint64_t clv_weights_bytes(const clv_weights_file *f); /* of the file */
 
 /* SHA-256 of the whole file as it was read. */
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f);
@@ -115,6 +121,10 @@ typedef struct clv_weights_tensor {
  * one offset (the reader refuses those too), CLV_EXHAUSTED over the limits above. */
 clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const clv_kv *meta,
                             size_t n_meta, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Bytes that the file will have, without metadata of its own. */
+clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* Writes it durably: PATH.tmp, fsync, rename, fsync of the folder. The data are streamed, not
  * copied. *ret_digest (may be NULL) is the file's SHA-256, *ret_bytes (may be NULL) its size. */

@@ -133,6 +133,17 @@ clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const c
   return CLV_OK;
 }
 
+clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0};
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, NULL, 0, &header, err));
+  *ret_bytes = header.len;
+  for (size_t i = 0; i < n; i++) *ret_bytes += items[i].bytes;
+  return CLV_OK;
+}
+
 /* ---- to a file ------------------------------------------------------------------------------- */
 
 static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {

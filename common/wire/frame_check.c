@@ -66,6 +66,10 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
     [CLV_UNLOAD] = {.name = "UNLOAD", .needs_id = true},
     [CLV_UNLOADED] = {.name = "UNLOADED"},
+    [CLV_STATE_SAVE] = {.name = "STATE_SAVE", .needs = BODY_STATE, .needs_id = true},
+    [CLV_STATE_LOAD] = {.name = "STATE_LOAD", .needs = BODY_STATE, .needs_id = true},
+    [CLV_STATE_REMOVE] = {.name = "STATE_REMOVE", .needs = BODY_STATE, .needs_id = true},
+    [CLV_STATE_FILE] = {.name = "STATE_FILE", .needs = BODY_STATE},
     [CLV_REF_KEEP] = {.name = "REF_KEEP",
                       .needs = BODY_REFERENCE,
                       .needs_context = true,
@@ -183,6 +187,18 @@ static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err
   return check_bytes(f->chunk.total, "chunk.total", err);
 }
 
+/* It is no path: which folder it lies in is its worker's to know. */
+static clv_code check_file(const clv_frame *f, clv_err *err) {
+  if (f->kind < CLV_STATE_SAVE || f->kind > CLV_STATE_FILE) return CLV_OK;
+  if (f->state.what == CLV_STATE_GRADIENTS)
+    return clv_fail(err, CLV_INVALID, "a file of gradients");
+  if (!clv_is_file_name(f->state.name))
+    return clv_fail(err, CLV_INVALID,
+                    "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
+                    CLV_FILE_NAME);
+  return check_bytes(f->state.bytes, "state.bytes", err);
+}
+
 static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
@@ -195,6 +211,7 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
                     f->state.count, CLV_WIRE_PARAMS);
   if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
+  CLV_TRY(check_file(f, err));
   CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }

@@ -3,7 +3,7 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 42 && CLV_WIRE_PROTOCOL == 8,
+    CLV_FRAME_KINDS == 46 && CLV_WIRE_PROTOCOL == 8,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
@@ -125,6 +125,11 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .type = FIELD_TEXT,
                .offset = AT(state.device),
                .size = CLV_WIRE_NAME + 1},
+        [6] = {.name = "bytes", .type = FIELD_U64, .offset = AT(state.bytes)},
+        [7] = {.name = "sha256",
+               .type = FIELD_BYTES,
+               .offset = AT(state.sha256),
+               .size = sizeof(clv_sha256)},
     },
     /* call */
     {

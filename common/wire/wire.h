@@ -68,6 +68,7 @@ enum {
 
 /* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
+#define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
@@ -142,6 +143,10 @@ typedef enum clv_frame_kind {
   CLV_SPARE,
   CLV_UNLOAD,
   CLV_UNLOADED,
+  CLV_STATE_SAVE, /* these four only where CLV_CAPABILITY_STATE_FILES is */
+  CLV_STATE_LOAD,
+  CLV_STATE_REMOVE,
+  CLV_STATE_FILE,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -239,7 +244,9 @@ typedef struct clv_frame {
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
     char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
-  } state;                          /* STATE_* */
+    uint64_t bytes;                 /* STATE_FILE: the file's, as the next */
+    clv_sha256 sha256;
+  } state; /* STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
@@ -388,7 +395,6 @@ typedef struct clv_wire_open_request {
   bool single;                 /* no other attempt will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
-
 typedef struct clv_wire_open_reply {
   clv_wire_mem *mem;
   clv_wire_id incarnation;
@@ -412,25 +418,21 @@ typedef struct clv_wire_attr {
   int64_t *ints;
   double number;
 } clv_wire_attr;
-
 typedef struct clv_wire_node {
   uint32_t op, layer, n_inputs, n_attrs;
   const char *name;
   uint32_t *inputs;
   clv_wire_attr *attrs;
 } clv_wire_node;
-
 typedef struct clv_wire_graph {
   uint32_t n_nodes, n_outputs;
   clv_wire_node *nodes;
   uint32_t *outputs;
 } clv_wire_graph;
-
 typedef struct clv_wire_spec {
   clv_dtype dtype;
   clv_shape shape;
 } clv_wire_spec;
-
 typedef struct clv_wire_param {
   const char *name;
   clv_wire_spec spec;

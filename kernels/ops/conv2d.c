@@ -7,6 +7,7 @@
 static clv_code conv_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   int64_t image[2], groups = s->attrs->groups, channels;
   CLV_TRY(clv_need_rank("conv2d", &s->in[0], 4, "[N, C, H, W]", "", err));
+  CLV_TRY(clv_check_no_empty("conv2d", &s->in[0], err));
   channels = s->in[0].dim[1];
   if (channels % groups || s->attrs->out % groups)
     return clv_fail(err, CLV_INVALID,

@@ -16,6 +16,7 @@ static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, cl
                                         clv_err *err) {
   char a[160], b[160];
   CLV_TRY(clv_need_rank(op, &s->in[0], 2, "[N, classes]", "; put a flatten before it", err));
+  CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
   if (s->in[1].rank != 1 || s->in[1].dim[0] != s->in[0].dim[0])
     return clv_fail(err, CLV_INVALID,
                     "%s needs one class index per sample ([%lld] i64) for predictions %s, got %s",

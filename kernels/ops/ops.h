@@ -205,10 +205,13 @@ clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
 clv_shape clv_trailing_of(const clv_op_site *site);
 clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) CLV_USE_RESULT;
 
-/* Every extent in 1..CLV_EXTENT_MAX and at most CLV_VALUE_BYTES_MAX bytes. `what` starts the
- * sentence: "the output". */
+/* Extents up to CLV_EXTENT_MAX, that of the batch 1 or more, and at most CLV_VALUE_BYTES_MAX bytes.
+ * `what` starts the sentence: "the output". */
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
                          clv_err *err) CLV_USE_RESULT;
+
+/* Refuses a 0 behind the batch, for ops that PyTorch has none of either. */
+clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
 
 /* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,

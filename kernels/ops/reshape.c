@@ -25,13 +25,11 @@ static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   for (int i = 0; i < want->rank; i++) {
     if (want->dim[i] == -1 && wild < 0)
       wild = i;
-    else if (want->dim[i] < 1 || want->dim[i] > per_sample || known > per_sample / want->dim[i])
+    else if (want->dim[i] < 0 || __builtin_mul_overflow(known, want->dim[i], &known))
       return reshape_mismatch(want, in, per_sample, err);
-    else
-      known *= want->dim[i];
   }
-  if (wild < 0 ? known != per_sample : per_sample % known != 0)
-    return reshape_mismatch(want, in, per_sample, err);
+  bool fits = wild < 0 ? known == per_sample : known && per_sample % known == 0;
+  if (!fits) return reshape_mismatch(want, in, per_sample, err);
   clv_shape out = {.rank = want->rank + 1, .dim = {in->dim[0]}};
   for (int i = 0; i < want->rank; i++)
     out.dim[i + 1] = i == wild ? per_sample / known : want->dim[i];

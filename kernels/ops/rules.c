@@ -45,13 +45,22 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
     return clv_fail(err, CLV_INVALID, "%s has rank %d, outside 0..%d", what, shape->rank,
                     (int)CLV_MAX_RANK);
   for (int i = 0; i < shape->rank; i++)
-    if (shape->dim[i] < 1 || shape->dim[i] > CLV_EXTENT_MAX)
-      return clv_fail(err, CLV_INVALID, "%s %s has an extent outside 1..%d", what,
-                      clv_shape_format(shape, text, sizeof text), (int)CLV_EXTENT_MAX);
+    if (shape->dim[i] < (i ? 0 : 1) || shape->dim[i] > CLV_EXTENT_MAX)
+      return clv_fail(err, CLV_INVALID, "%s %s has an extent outside %d..%d", what,
+                      clv_shape_format(shape, text, sizeof text), i ? 0 : 1, (int)CLV_EXTENT_MAX);
   size_t bytes;
   if (clv_shape_bytes(shape, dtype, &bytes, err) != CLV_OK || bytes > CLV_VALUE_BYTES_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "%s %s of %s is larger than the limit of 1 TiB", what,
                     clv_shape_format(shape, text, sizeof text), clv_dtype_name(dtype));
+  return CLV_OK;
+}
+
+clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) {
+  char text[160];
+  for (int i = 1; i < in->rank; i++)
+    if (!in->dim[i])
+      return clv_fail(err, CLV_INVALID, "%s: no extent of %s but the batch may be 0", op,
+                      clv_shape_format(in, text, sizeof text));
   return CLV_OK;
 }
 

@@ -94,6 +94,7 @@ typedef struct api_peer {
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* of its link */
   bool opened, lost, has_module;
+  bool keeps_files;          /* CLV_CAPABILITY_STATE_FILES */
   uint64_t heard_ns;         /* when its last packet came */
   char device[API_DEVICE];   /* what "auto" means there, */
   char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
@@ -295,7 +296,7 @@ typedef struct api_state_item {
   clv_tensor *tensor;
 } api_state_item;
 
-/* STATE_GET or STATE_PUT on its way. */
+/* STATE_GET, STATE_PUT, or a frame about a file of state, on its way. */
 typedef struct api_state_request {
   uint64_t id;
   uint32_t node;
@@ -303,6 +304,9 @@ typedef struct api_state_request {
   clv_tensor *found;
   api_state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
+  bool of_file;
+  uint64_t bytes; /* of the file, as its node says */
+  clv_sha256 sha256;
   char device[API_DEVICE];      /* that `found` was computed with, as its node says */
   bool answered, failed, fewer; /* fewer: `count` is the most there may be, the answer says */
   cleave_error failure;

@@ -309,6 +309,90 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
   return api_future_start(runtime, f, ret_future, error);
 }
 
+/* ---- files of state -------------------------------------------------------------------------- */
+
+static cleave_status begin_file(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                                cleave_state_kind kind, const char *name, uint64_t deadline_ms,
+                                api_future **ret, cleave_error *error) {
+  api_future *f;
+  PASS(new_until(rt, API_FUTURE_FILE, deadline_ms, &f, error));
+  return begun(rt, f, api_file_begin(rt, m, verb, kind, name, f, error), ret);
+}
+
+static cleave_status with_file(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                               cleave_state_kind kind, const char *name, uint64_t deadline_ms,
+                               cleave_state_file *ret_file, cleave_error *error) {
+  api_future *f;
+  PASS(api_file_check_result(ret_file, error));
+  LOCKED(rt);
+  PASS(begin_file(rt, m, verb, kind, name, deadline_ms, &f, error));
+  f->waiting++;
+  cleave_status status = wait_for(rt, f, NULL, error);
+  if (status == CLEAVE_OK) api_file_out(f, ret_file);
+  api_future_leave(rt, f);
+  return status;
+}
+
+static cleave_status with_file_async(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                                     cleave_state_kind kind, const char *name, uint64_t deadline_ms,
+                                     cleave_future *ret_future, cleave_error *error) {
+  api_future *f;
+  PASS(ready(rt, error));
+  LOCKED(rt);
+  PASS(begin_file(rt, m, verb, kind, name, deadline_ms, &f, error));
+  return api_future_start(rt, f, ret_future, error);
+}
+
+cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
+                                      cleave_state_kind kind, const char *name,
+                                      uint64_t deadline_ms, cleave_state_file *ret_file,
+                                      cleave_error *error) {
+  GIVEN(runtime, module, name);
+  return with_file(runtime, module, CLV_STATE_SAVE, kind, name, deadline_ms, ret_file, error);
+}
+
+cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const char *name,
+                                            uint64_t deadline_ms, cleave_future *ret_future,
+                                            cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  return with_file_async(runtime, module, CLV_STATE_SAVE, kind, name, deadline_ms, ret_future,
+                         error);
+}
+
+cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
+                                      cleave_state_kind kind, const char *name,
+                                      uint64_t deadline_ms, cleave_state_file *ret_file,
+                                      cleave_error *error) {
+  GIVEN(runtime, module, name);
+  return with_file(runtime, module, CLV_STATE_LOAD, kind, name, deadline_ms, ret_file, error);
+}
+
+cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const char *name,
+                                            uint64_t deadline_ms, cleave_future *ret_future,
+                                            cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  return with_file_async(runtime, module, CLV_STATE_LOAD, kind, name, deadline_ms, ret_future,
+                         error);
+}
+
+cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
+                                        const char *name, uint64_t deadline_ms,
+                                        cleave_error *error) {
+  GIVEN(runtime, module, name);
+  return with_file(runtime, module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms, NULL,
+                   error);
+}
+
+cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_module *module,
+                                              const char *name, uint64_t deadline_ms,
+                                              cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  return with_file_async(runtime, module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms,
+                         ret_future, error);
+}
+
 /* ---- the end of contexts --------------------------------------------------------------------- */
 
 static cleave_status begin_close(cleave_runtime *rt, cleave_context handle, uint64_t deadline_ms,

@@ -20,6 +20,7 @@ static const struct {
     [API_FUTURE_BACKWARD] = {api_backward_advance, api_backward_late, NULL, "a backward"},
     [API_FUTURE_STEP] = {api_step_advance, api_step_late, NULL, "a step"},
     [API_FUTURE_STATE] = {api_state_advance, api_state_late, api_state_forget, "the state"},
+    [API_FUTURE_FILE] = {api_file_advance, api_file_late, api_state_forget, "a file of state"},
     [API_FUTURE_CLOSE] = {api_close_advance, NULL, NULL, "the closing"},
 };
 
@@ -329,6 +330,7 @@ static bool brings_tensor(const api_future *f) {
   return f->kind == API_FUTURE_VALUE || f->kind == API_FUTURE_KEPT || f->request.wanted;
 }
 static bool brings_step(const api_future *f) { return f->kind == API_FUTURE_STEP; }
+static bool brings_file(const api_future *f) { return f->kind == API_FUTURE_FILE; }
 static bool brings_state(const api_future *f) {
   return f->kind == API_FUTURE_STATE && !f->request.wanted;
 }
@@ -354,6 +356,18 @@ cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future futur
   LOCKED(runtime);
   PASS(find_done(runtime, future, "step", brings_step, &f, error));
   *ret = f->stepped;
+  api_future_leave(runtime, f);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
+                                       cleave_state_file *ret_file, cleave_error *error) {
+  api_future *f;
+  GIVEN(runtime, ret_file);
+  PASS(api_file_check_result(ret_file, error));
+  LOCKED(runtime);
+  PASS(find_done(runtime, future, "file of state", brings_file, &f, error));
+  api_file_out(f, ret_file);
   api_future_leave(runtime, f);
   return CLEAVE_OK;
 }

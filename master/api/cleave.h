@@ -573,6 +573,52 @@ CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_modul
                                            cleave_state_kind kind, const char *path,
                                            uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
+/* What a worker says of a file of state. Set size before the call. */
+typedef struct cleave_state_file {
+  size_t size; /* sizeof(cleave_state_file) */
+  uint64_t bytes;
+  char sha256[65]; /* hexadecimal */
+} cleave_state_file;
+
+/* BLOCKS. The same at the module's worker: it writes the file into its state_dir, and no number
+ * comes here. `name` is plain: 1..128 of [A-Za-z0-9._-], no dot first (CLEAVE_INVALID), never a
+ * path. The file belongs to the identity of this session's certificate: the same name of another
+ * one is another file, and nobody else reads, replaces or removes it. It outlives session and
+ * worker, until it is removed. One of that name is replaced when the new one is whole. It counts
+ * against allow[].state_bytes of worker.yaml, which is 0 unless given: over that
+ * CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no state_dir, or
+ * is of an earlier version; CLEAVE_INVALID: the module is at the master. What was called before is
+ * waited for, steps included. ret_file may be NULL. */
+CLEAVE_API cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
+                                                 cleave_state_kind kind, const char *name,
+                                                 uint64_t deadline_ms, cleave_state_file *ret_file,
+                                                 cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. The other way round, as strict as cleave_state_load, with every name; also one that an
+ * earlier session has saved, or a module of the same state. CLEAVE_NOT_FOUND: this identity has no
+ * such file there. *ret_file (may be NULL) is the file as it was read: whoever has kept sha256
+ * knows that it is the one that was written. */
+CLEAVE_API cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
+                                                 cleave_state_kind kind, const char *name,
+                                                 uint64_t deadline_ms, cleave_state_file *ret_file,
+                                                 cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. The file goes, whatever state is in it; the module only says which worker is meant.
+ * CLEAVE_NOT_FOUND: there is none. */
+CLEAVE_API cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
+                                                   const char *name, uint64_t deadline_ms,
+                                                   cleave_error *error) CLEAVE_RESULT;
+/* The same as futures; cleave_future_state_file gives what the worker said. */
+CLEAVE_API cleave_status cleave_state_save_there_async(
+    cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
+    uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_load_there_async(
+    cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
+    uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_remove_there_async(cleave_runtime *runtime,
+                                                         cleave_module *module, const char *name,
+                                                         uint64_t deadline_ms,
+                                                         cleave_future *ret_future,
+                                                         cleave_error *error) CLEAVE_RESULT;
+
 /* BLOCKS until the node has it. A module that was lost with its worker, which has come back
  * (cleave_worker_rejoin), is loaded there again, with these weights and this state of its
  * optimiser, as cleave_state_read gave them: all items or some. Its handle, name and optimiser are
@@ -851,6 +897,11 @@ CLEAVE_API cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_f
 CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                              cleave_state *ret_state,
                                              cleave_error *error) CLEAVE_RESULT;
+
+/* *ret_file: set its size. Of a removal it is all zeros. */
+CLEAVE_API cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
+                                                  cleave_state_file *ret_file,
+                                                  cleave_error *error) CLEAVE_RESULT;
 
 /* Releases the handle. What is not done goes on, and nobody hears of its end but its callbacks. */
 CLEAVE_API cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,

@@ -126,7 +126,7 @@ cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_
   ret->dtype = (cleave_dtype)from->dtype;
   ret->rank = from->shape.rank;
   memcpy(ret->shape, from->shape.dim, sizeof ret->shape);
-  memcpy(ret->data, from->data, from->bytes);
+  if (from->bytes) memcpy(ret->data, from->data, from->bytes);
   return CLEAVE_OK;
 }
 

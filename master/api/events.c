@@ -240,10 +240,19 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 /* It may overtake large items: their number is in it. */
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
-  if (!r) return false;
+  if (!r || r->of_file) return false;
   r->answered = rt->wake = true;
   if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
   if (r->fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
+  return false;
+}
+
+static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (!r || !r->of_file) return false;
+  r->answered = rt->wake = true;
+  r->bytes = p->frame.state.bytes;
+  r->sha256 = p->frame.state.sha256;
   return false;
 }
 
@@ -306,6 +315,7 @@ static handler *const handlers[CLV_FRAME_KINDS] = {
     [CLV_ENDED] = on_ended,
     [CLV_STATE_ITEM] = on_state_item,
     [CLV_STATE_DONE] = on_state_done,
+    [CLV_STATE_FILE] = on_state_file,
     [CLV_UNLOADED] = api_on_unloaded,
     [CLV_ABORT] = on_abort,
     [CLV_ERROR] = on_abort,

@@ -159,7 +159,7 @@ static void forget_request(cleave_runtime *rt, const api_state_request *r) {
 static void let_go(cleave_runtime *rt, api_future *f) {
   if (f->runs) f->context->running = false;
   if (f->runs && f->kind == API_FUTURE_STEP) f->context->written |= f->context->expected;
-  if (f->kind == API_FUTURE_STATE) forget_request(rt, &f->request);
+  if (f->kind == API_FUTURE_STATE || f->kind == API_FUTURE_FILE) forget_request(rt, &f->request);
   if (f->value) f->value->fetching -= f->watched;
   f->value = NULL;
   f->context = NULL;

@@ -17,6 +17,7 @@ typedef enum api_future_kind {
   API_FUTURE_BACKWARD,
   API_FUTURE_STEP,
   API_FUTURE_STATE,
+  API_FUTURE_FILE,
   API_FUTURE_CLOSE,
   API_FUTURE_KINDS
 } api_future_kind;
@@ -62,6 +63,8 @@ typedef struct api_future {
   cleave_module *module;
   cleave_optimizer *optimizer;
   clv_state_what what;
+  clv_frame_kind verb; /* with a file of state, of this name: */
+  char file[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_starts backward;
   /* What came of it. */
@@ -166,6 +169,16 @@ void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 void api_state_forget(cleave_runtime *rt, api_future *f); /* before it is over */
 cleave_status api_state_out(const api_future *f, cleave_state *ret, cleave_error *error);
+
+/* verb: STATE_SAVE, STATE_LOAD or STATE_REMOVE. Before it is over: api_state_forget. */
+cleave_status api_file_begin(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
+                             cleave_state_kind kind, const char *name, api_future *f,
+                             cleave_error *error);
+void api_file_advance(cleave_runtime *rt, api_future *f);
+void api_file_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+/* Has it its size? NULL is allowed, here and next. */
+cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
+void api_file_out(const api_future *f, cleave_state_file *ret);
 
 /* It looks at its deadline itself: some of what it waits for has one of its own. */
 cleave_status api_close_begin(cleave_runtime *rt, cleave_context handle, api_future *f,

@@ -120,6 +120,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+  p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
   keep_devices(&h, p);
   compare_builds(p, &h.about);
   return CLV_OK;

@@ -105,7 +105,8 @@ static void start_worker(world *w) {
   w->worker_id = identity("w");
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &w->runtime, &err) != CLV_OK) fail_msg("%s", err.text);
-  if (clv_service_open(w->worker_config, w->worker_id, w->runtime, &w->service, &err) != CLV_OK)
+  if (clv_service_open(w->worker_config, &(clv_backends){0}, w->worker_id, w->runtime, &w->service,
+                       &err) != CLV_OK)
     fail_msg("%s", err.text);
 }
 

@@ -24,6 +24,7 @@ typedef struct conversation {
   clv_session_node *node;
   clv_link *link[PEERS]; /* the master's, another worker's */
   bool ended[PEERS];
+  clv_bytes file; /* of state, that the node keeps */
 } conversation;
 
 /* ---- what the node sends --------------------------------------------------------------------- */
@@ -90,12 +91,43 @@ static void add_module(conversation *c, uint32_t index, clv_op op) {
   must(clv_node_add_module(c->node, module, &err), &err);
 }
 
+/* ---- files that it keeps: one, of whatever name ---------------------------------------------- */
+
+static clv_code save_file(void *user, const char *name, const clv_weights_tensor *list, size_t n,
+                          clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
+  conversation *c = user;
+  NEVER(!clv_is_file_name(name));
+  clv_bytes_done(&c->file);
+  CLV_TRY(clv_weights_encode(list, n, NULL, 0, &c->file, err));
+  CLV_TRY(clv_weights_size(list, n, ret_bytes, err));
+  NEVER(*ret_bytes != c->file.len);
+  return clv_sha256_of(c->file.data, c->file.len, ret_digest, err);
+}
+
+static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
+                          clv_err *err) {
+  conversation *c = user;
+  NEVER(!clv_is_file_name(name));
+  if (!c->file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
+  if (c->file.len > max_bytes) return clv_fail(err, CLV_EXHAUSTED, "more than %zu", max_bytes);
+  return clv_weights_open_memory(c->file.data, c->file.len, name, ret, err);
+}
+
+static clv_code remove_file(void *user, const char *name, clv_err *err) {
+  conversation *c = user;
+  NEVER(!clv_is_file_name(name));
+  if (!c->file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
+  clv_bytes_done(&c->file);
+  return CLV_OK;
+}
+
 static void begin(conversation *c) {
   static const char *const names[PEERS] = {"master", "w2"};
   static const clv_op ops[MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_MSE};
   clv_err err;
   must(clv_pool_new(QUOTA, TENSORS, &c->pool, &err), &err);
-  clv_node_options o = {.pool = c->pool, .originator = 7};
+  clv_node_options o = {
+      .pool = c->pool, .originator = 7, .files = {c, save_file, open_file, remove_file}};
   must(clv_node_new(&o, &c->node, &err), &err);
   for (uint32_t i = 0; i < MODULES; i++) add_module(c, i, ops[i]);
   for (int i = 0; i < PEERS; i++) {
@@ -118,6 +150,7 @@ static void end(conversation *c) {
   for (int i = 0; i < PEERS; i++) clv_link_unref(c->link[i]);
   NEVER(clv_pool_bytes(c->pool) > QUOTA);
   clv_pool_unref(c->pool);
+  clv_bytes_done(&c->file);
 }
 
 /* ---- what it is told ------------------------------------------------------------------------- */

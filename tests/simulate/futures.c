@@ -25,9 +25,7 @@ static void count(void *user, cleave_future future, const cleave_error *error) {
 static cleave_status called_once(program *p, int before, cleave_status status) {
   for (int ms = 0; atomic_load(&calls) == before && ms < CALL_MS; ms++) usleep(1000);
   int n = atomic_load(&calls) - before;
-  if (n == 1) return status;
-  snprintf(p->error.text, sizeof p->error.text, "its callback was called %d times", n);
-  return CLEAVE_INTERNAL;
+  return n == 1 ? status : impossible(p, "its callback was called %d times", n);
 }
 
 /* What the future of something that has begun ends with. */
@@ -127,8 +125,7 @@ static cleave_status cancel(program *p, cleave_future f) {
   cleave_status status = cleave_future_cancel(p->rt, f, &p->error);
   if (status == CLEAVE_OK) status = cleave_future_poll(p->rt, f, &ready, &p->error);
   if (status != CLEAVE_OK || ready) return status;
-  snprintf(p->error.text, sizeof p->error.text, "it is not done when it has been cancelled");
-  return CLEAVE_INTERNAL;
+  return impossible(p, "it is not done when it has been cancelled");
 }
 
 /* Some time later, or never; then it is said of the future that it is done, once. */
@@ -173,9 +170,10 @@ static void give_up_reading(program *p, scope *s) {
 }
 
 /* A backward that has begun goes on. One that waits for it never begins, if no thread sees to that:
- * the call of its root may have its backward later. */
-static cleave_status of_two(program *p, const scope *s, bool second, cleave_future f[2]) {
+ * the call of its root may have its backward later, and no worker hears of it. */
+static cleave_status of_two(program *p, scope *s, bool second, cleave_future f[2]) {
   const cleave_backward_options o = {.size = sizeof o, .retain = true};
+  s->passes += second ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const cleave_reference *root = &s->losses[s->n_losses - 1 - i].ref;
     cleave_status begun = cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->error);
@@ -185,7 +183,7 @@ static cleave_status of_two(program *p, const scope *s, bool second, cleave_futu
   cleave_status first = second ? end_of(p, CLEAVE_OK, f[0]) : stop(p, f[0]);
   if (first != CLEAVE_OK) return first;
   cleave_status last = cleave_future_wait(p->rt, f[1], 0, &p->error);
-  if (second && last == CLEAVE_OK) return CLEAVE_INTERNAL;
+  if (second && last == CLEAVE_OK) return impossible(p, "what was cancelled has ended well");
   return second && last == CLEAVE_CANCELLED ? CLEAVE_OK : last;
 }
 

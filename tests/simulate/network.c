@@ -33,7 +33,8 @@ typedef struct event {
   void (*happen)(void *user);
   void *user;
   clv_code code;
-  const char *text; /* static */
+  const char *text;   /* static */
+  struct event *next; /* in a list of jobs */
   size_t len;
   unsigned char bytes[]; /* [len] of a message */
 } event;
@@ -45,6 +46,7 @@ struct sim_network {
   event **events; /* a heap */
   size_t n_events, cap_events;
   end *ends;
+  event *undone; /* jobs of the dead: what they hold is let go of at the end */
   bool dead[SIM_MOST_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
@@ -299,6 +301,11 @@ void sim_network_step(sim_network *n) {
   n->now = e->at;
   n->counts.events++;
   print_event(n, e);
+  if (e->kind == JOB && e->to->gone) {
+    e->next = n->undone;
+    n->undone = e;
+    return;
+  }
   happen(n, e);
   free(e);
 }
@@ -400,6 +407,11 @@ sim_network *sim_network_new(const sim_network_options *options) {
 
 void sim_network_free(sim_network *n) {
   for (end *e = n->ends; e; e = e->next) ended(e, CLV_CANCELLED, "the end of the world");
+  for (event *e = n->undone, *next; e; e = next) {
+    next = e->next;
+    e->job->run(e->job);
+    free(e);
+  }
   while (n->n_events) {
     event *e = pop(n);
     if (e->kind == JOB) e->job->run(e->job); /* whoever asked for it waits for it */

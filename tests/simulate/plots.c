@@ -68,12 +68,16 @@ static void fan(program *p, scope *s) {
 
 /* ---- a context that fails with a call that waits --------------------------------------------- */
 
-static scope *open_learning(program *p) {
+static scope *open_another(program *p) {
   int before = p->n_scopes;
   p->in = NULL;
   do_open(p);
-  if (p->n_scopes == before || p->scopes[before].evaluation) return NULL;
-  return p->in = &p->scopes[before];
+  return p->in = p->n_scopes == before ? NULL : &p->scopes[before];
+}
+
+static scope *open_learning(program *p) {
+  scope *s = open_another(p);
+  return s && !s->evaluation ? s : NULL;
 }
 
 /* A module that learns without statistics, elsewhere than the second. */
@@ -118,7 +122,24 @@ static void fail_and_go_on(program *p, scope *s) {
   do_close(p, other);
 }
 
+/* ---- a kept value whose context ends while other nodes compute what it needs ----------------- */
+
+static void keep_and_close(program *p, scope *s) {
+  (void)s;
+  scope *other = p->n_kept < KEPT ? open_another(p) : NULL;
+  if (!other) return;
+  const value *v = new_leaf(p, other, false, false);
+  p->hurries = true;
+  for (uint32_t left = 2 + below(p, 4); left > 0; left--)
+    v = new_call(p, other, any_branch(p), &v, NULL);
+  keep(p, other, v);
+  do_close(p, other);
+  p->hurries = false;
+  fetch_kept(p, p->n_kept - 1);
+}
+
 void do_plot(program *p, scope *s) {
-  static void (*const all[])(program *, scope *) = {fan, fail_and_go_on, overtake, overtake};
-  all[below(p, p->wide ? 4 : 2)](p, s);
+  static void (*const all[])(program *, scope *) = {fan,      fail_and_go_on, keep_and_close,
+                                                    overtake, overtake,       overtake};
+  all[below(p, p->wide ? CLV_COUNT(all) : 3)](p, s);
 }

@@ -134,6 +134,14 @@ void skip(program *p, const char *what) {
 
 void anybody(program *p) { last(p)->anybody = true; }
 
+cleave_status impossible(program *p, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(p->error.text, sizeof p->error.text, fmt, args);
+  va_end(args);
+  return CLEAVE_INTERNAL;
+}
+
 void note(program *p, const void *bytes, size_t n) {
   sim_record *r = p->record;
   r->numbers = grown(r->numbers, r->n_numbers + n, &r->cap_numbers, 1);

@@ -44,6 +44,8 @@ typedef struct sim_stand {
   /* Before each thing that the program does; may be NULL. */
   void (*between)(void *user);
   void (*settle)(void *user); /* long enough to hear of every loss */
+  /* Backwards of a context that workers were asked for; may be NULL. */
+  uint32_t (*passes)(void *user, uint64_t context);
   /* Told of each line when it is done; may be NULL. */
   void (*line)(void *user, const sim_record *record, const sim_line *line);
   void *user;

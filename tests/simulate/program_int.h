@@ -74,6 +74,7 @@ typedef struct scope {
   int n, n_losses;
   uint32_t needs, stands; /* places, as in sim_line */
   uint32_t stages;        /* it has called, a bit each */
+  uint32_t passes;        /* that it may have begun */
   bool shaken;            /* something in it has gone wrong */
 } scope;
 
@@ -130,6 +131,8 @@ bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, con
 void skip(program *p, const char *what);
 /* The last line may say what happened to somebody else's work. */
 void anybody(program *p);
+/* For `done`, of what must not be. */
+cleave_status impossible(program *p, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* Numbers of the last line. */
 void note(program *p, const void *bytes, size_t n);
 void note_tensor(program *p, const cleave_tensor *t);
@@ -143,6 +146,9 @@ value *new_call(program *p, scope *s, int index, const value *const *inputs, con
 void new_loss(program *p, scope *s, const value *of);
 void fetch(program *p, scope *s, value *v, const char *what);
 void release(program *p, scope *s, value *v);
+/* There is room for it; it is the last of the program's. */
+void keep(program *p, scope *s, const value *v);
+void fetch_kept(program *p, int index);
 void backward(program *p, scope *s, const float *weights, size_t n, bool retain);
 void read_leaf_gradient(program *p, scope *s, const value *v);
 void read_weight_gradient(program *p, scope *s, int module);

@@ -79,6 +79,7 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
                      .clock = sim_world_clock(w),
                      .between = sim_world_pause,
                      .settle = sim_world_wait_for_notice,
+                     .passes = sim_world_passes,
                      .line = total.trace ? show : NULL,
                      .user = w};
   sim_program(seed, &stand, ret);

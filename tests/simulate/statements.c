@@ -193,7 +193,7 @@ static uint32_t stands_of(const program *p, const kept_value *k) {
   return bit(k->place) | p->scopes[k->scope].stands;
 }
 
-static void fetch_kept(program *p, int i) {
+void fetch_kept(program *p, int i) {
   const kept_value *k = &p->kept[i];
   if (!k->id.id) {
     skip(p, "fetch kept");
@@ -246,7 +246,10 @@ void do_close(program *p, scope *s) {
     skip(p, "close");
     return;
   }
-  if (waits)
+  uint32_t passes = p->stand->passes ? p->stand->passes(p->stand->user, s->id.id) : 0;
+  if (passes > s->passes)
+    DO(p, impossible(p, "workers had %u backwards of %u", passes, s->passes), 0, 0, "close c%d", c);
+  else if (waits)
     DO(p, closed(p, s->id), s->needs, 0, "close c%d", c);
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
@@ -256,9 +259,7 @@ void do_close(program *p, scope *s) {
 
 /* ---- kept values ----------------------------------------------------------------------------- */
 
-static void do_keep(program *p, scope *s) {
-  value *v = any_value(p, s, p->wide && one_in(p, 3));
-  if (!v || p->n_kept == KEPT) return;
+void keep(program *p, scope *s, const value *v) {
   kept_value *k = &p->kept[p->n_kept];
   *k = (kept_value){.rows = s->rows, .wide = v->wide, .scope = number_of(p, s)};
   k->place = v->stage < 0 ? 0 : p->stages[v->stage].place;
@@ -269,6 +270,11 @@ static void do_keep(program *p, scope *s) {
   }
   DO(p, cleave_keep(p->rt, v->ref, &k->id, &p->error), s->needs, 0, "c%d: k%d keeps v%d",
      number_of(p, s), p->n_kept - 1, (int)(v - s->values));
+}
+
+static void do_keep(program *p, scope *s) {
+  const value *v = any_value(p, s, p->wide && one_in(p, 3));
+  if (v && p->n_kept < KEPT) keep(p, s, v);
 }
 
 static void do_use(program *p, scope *s) {
@@ -356,6 +362,7 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
   }
   const cleave_backward_options o = {.size = sizeof o, .weights = weights, .retain = retain};
   s->passed = true;
+  s->passes++;
   if (!there)
     skip(p, "backward");
   else
@@ -398,6 +405,7 @@ static void do_backward_from(program *p, scope *s) {
   const cleave_tensor given = CLEAVE_TENSOR_F32(numbers, s->rows, NARROW_WIDTH);
   const cleave_backward_options o = {.size = sizeof o, .gradients = &given, .retain = one_in(p, 3)};
   s->passed = true;
+  s->passes++;
   if (!s->made || !v->ref.id)
     skip(p, "backward");
   else

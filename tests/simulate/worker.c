@@ -15,9 +15,26 @@ enum { DIAL_MS = 5000 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
+static void note_pass(sim_told *t, const clv_frame *f) {
+  uint32_t i = 0;
+  while (i < t->n_passes && t->passes[i].context != f->context) i++;
+  if (f->kind != CLV_PREPARE || !f->backward.n_calls || i == SIM_TOLD) return;
+  if (i == t->n_passes) t->passes[t->n_passes++].context = f->context;
+  t->passes[i].phases |= UINT64_C(1) << f->phase % 64;
+}
+
+/* A module is one that was there when it is used: what came of a load may not have been heard. */
+static void note_use(sim_told *t, const clv_frame *f) {
+  if (f->kind == CLV_CALL || f->kind == CLV_STATE_GET)
+    t->next_generation[f->module] =
+        CLV_MAX(t->next_generation[f->module], UINT64_C(1) + f->generation);
+}
+
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   const sim_worker *k = user;
   (void)link;
+  note_pass(&k->world->told, &p->frame);
+  note_use(&k->world->told, &p->frame);
   if (k->node && k->open)
     clv_node_post(k->node, p);
   else
@@ -162,9 +179,18 @@ static clv_code ready_node(sim_worker *k, clv_err *err) {
   return CLV_OK;
 }
 
+/* Whatever became of the one before, or of its worker. */
+static void check_generation(sim_worker *k, const clv_wire_load_request *r) {
+  sim_told *t = &k->world->told;
+  if (r->generation < t->next_generation[r->module])
+    snprintf(t->wrong, sizeof t->wrong, "%s is to load a module %u of generation %u again", k->name,
+             r->module, r->generation);
+}
+
 static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_load_reply *out,
                      clv_err *err) {
   CLV_AUTO(clv_module_freep) clv_module *m = NULL;
+  check_generation(k, r);
   const clv_backend *ref = clv_backend_ref();
   const clv_backend *backend = k->world->weather.far && k->place > 1 ? far_backend(ref) : ref;
   CLV_TRY(clv_load_make(r, &(clv_device){"cpu", backend, NULL}, k->pool, NULL, &m, err));

@@ -248,9 +248,16 @@ void sim_world_wait_for_notice(void *world) {
   }
 }
 
+uint32_t sim_world_passes(void *world, uint64_t context) {
+  const sim_told *t = &((sim_world *)world)->told;
+  for (uint32_t i = 0; i < t->n_passes; i++)
+    if (t->passes[i].context == context) return (uint32_t)__builtin_popcountll(t->passes[i].phases);
+  return 0;
+}
+
 void sim_world_settle(sim_world *w, char *text, size_t len) {
   sim_world_wait_for_notice(w);
-  text[0] = '\0';
+  snprintf(text, len, "%s", w->told.wrong);
   for (uint32_t i = 1; i < SIM_PLACES && !text[0]; i++) sim_worker_holds(&w->workers[i], text, len);
 }
 

@@ -41,8 +41,10 @@ clv_clock sim_world_clock(sim_world *w);
 void sim_world_pause(void *world);
 /* For as long as notice of a loss takes. For sim_stand.settle. */
 void sim_world_wait_for_notice(void *world);
-/* For as long as notice of a loss takes, and the leases of what is lost with it; then what a
- * worker still holds, or "". */
+/* Backwards of a context that workers were asked for. For sim_stand.passes. */
+uint32_t sim_world_passes(void *world, uint64_t context);
+/* For as long as notice of a loss takes, and the leases of what is lost with it; then what a worker
+ * should not have been asked for, or still holds, or "". */
 void sim_world_settle(sim_world *w, char *text, size_t len);
 /* After the runtime was closed. The same of tensors that are held after the nodes have gone. */
 void sim_world_free(sim_world *w, char *text, size_t len);

@@ -9,6 +9,18 @@
 #include "tests/simulate/network.h"
 #include "tests/simulate/world.h"
 
+enum { SIM_TOLD = 64 };
+
+/* What workers were asked for in the life of a runtime, whoever they were when. */
+typedef struct sim_told {
+  uint64_t next_generation[256]; /* of each index, behind the last that was used */
+  struct {
+    uint64_t context, phases; /* of a context, a bit each, those in which a call had a backward */
+  } passes[SIM_TOLD];
+  uint32_t n_passes;
+  char wrong[120]; /* or "" */
+} sim_told;
+
 typedef struct sim_worker {
   sim_world *world;
   uint32_t place;
@@ -35,6 +47,7 @@ struct sim_world {
   cleave_runtime *runtime; /* while it is open */
   bool fault_came;
   bool work_takes_time;
+  sim_told told;
 };
 
 /* What happens next, if that is by `until`; otherwise the time becomes `until`. False: nothing will

@@ -26,8 +26,9 @@ static void about_us(const clv_service *v, const clv_worker_settings *now, clv_w
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
   capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
+  capabilities[3] = CLV_CAPABILITY_STATE_FILES;
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = 3,
+                        .n_capabilities = v->states ? 4 : 3,
                         .n_libraries = libraries_of(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,

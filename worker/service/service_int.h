@@ -122,6 +122,7 @@ struct clv_service {
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
+  clv_states *states;  /* NULL: there is no state_dir */
   bool freed;          /* a session, since memory was last given back; atomic */
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
@@ -245,6 +246,9 @@ clv_code clv_load_make(const clv_wire_load_request *request, const clv_device *d
 /* Fills *reply, whose names are views into the module. */
 clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
                            clv_err *err) CLV_USE_RESULT;
+
+/* states.c: what the node of the session keeps files with; zeroed without a state_dir. */
+clv_state_files clv_session_files(clv_session *s);
 
 /* load.c */
 /* gone: atomic, true when the caller has left. *ret: the reply as encoded; of *reply the names are

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * store: what a worker has on its own disk. The weights it may load: masters name an artifact and
- * its SHA-256; the file behind the name stands in worker.yaml alone. And the attempts of sessions
- * that have been there, in state_dir.
+ * its SHA-256; the file behind the name stands in worker.yaml alone. And in state_dir the attempts
+ * of sessions that have been there, and the files of state that identities keep.
  *
  * Ownership: opened weights belong to the caller. Threads: any.
  */
@@ -38,5 +38,25 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label,
 clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t session[16],
                           uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
                           clv_err *err) CLV_USE_RESULT;
+
+/* Files of state in STATE_DIR/states, of each identity its own: nobody reads, replaces or removes
+ * another's, or learns of it. What is not clv_is_file_name is CLV_INVALID. CLV_UNAVAILABLE is what
+ * the disk says, with its path; other errors name none, since they are for the identity to read. */
+typedef struct clv_states clv_states;
+
+clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) CLV_USE_RESULT;
+void clv_states_free(clv_states *s); /* NULL is allowed */
+/* Written durably, over one of that name. most: bytes that all of the identity may take, each
+ * rounded up to 4 KiB; over that CLV_EXHAUSTED, and nothing is touched. Until the new one is whole
+ * the old one is there too. */
+clv_code clv_states_save(clv_states *s, const char *identity, uint64_t most, const char *name,
+                         const clv_weights_tensor *list, size_t n, clv_sha256 *ret_digest,
+                         uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+/* CLV_NOT_FOUND; CLV_EXHAUSTED: it has more than max_bytes. */
+clv_code clv_states_open_file(clv_states *s, const char *identity, const char *name,
+                              size_t max_bytes, clv_weights_file **ret,
+                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_states_remove(clv_states *s, const char *identity, const char *name,
+                           clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -164,7 +164,7 @@ static bool gradients_of_leaves_alone(void) {
 static bool wrong_starts_are_refused(void) {
   net n;
   pass p;
-  float numbers[OUT] = {1};
+  float numbers[12] = {1}; /* as many as x has, and more than y */
   int64_t whole[OUT] = {1};
   const float one = 1;
   DO(make_net("starts", "master", &n));
@@ -422,6 +422,7 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   /* Nothing has moved: the same context goes on with another call. */
   MUST(cleave_gradients_read(rt, first.c, 0, &list, e));
   CHECK(list.n == 0);
+  cleave_gradients_free(&list);
   float numbers[OUT];
   fill(numbers, OUT, 72);
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);

@@ -342,6 +342,9 @@ MEETS(write_b,
 MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.weights[1].items,
                                       the.s.weights[1].n, 0, e))
 MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.path, 0, e))
+MEETS(save_there, cleave_state_save_there(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+MEETS(load_there, cleave_state_load_there(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+MEETS(remove_there, cleave_state_remove_there(rt, the.n.b, "b", 0, e))
 MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
 MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
 MEETS(leaf_in_it, cleave_leaf(rt, the.failed, &the.t, false, &the.here, e))
@@ -369,6 +372,9 @@ static const struct {
     {wait_for_state, "state_read_async", true, false},
     {write_state, "state_write", true, false},
     {save_b, "state_save", true, false},
+    {save_there, "state_save_there", true, false},
+    {load_there, "state_load_there", true, false},
+    {remove_there, "state_remove_there", true, false},
     {place_b, "module_place", true, false},
     {load_at_b, "load", false, false},
     {measure_b, "measure", false, false},

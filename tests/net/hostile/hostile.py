@@ -268,8 +268,9 @@ def the_worker_is_well_afterwards():
         assert word not in w.text(), w.text()[-3000:]
 
 
-def run_hostile(suite, name):
-    """The tests of `suite` against one worker, and then whether that is well."""
+def run_hostile(suite, name, keys="", evil=""):
+    """The tests of `suite` against one worker, and then whether that is well. Its worker.yaml has
+    these keys besides, and these of the identity that attacks."""
     suite.test(the_worker_is_well_afterwards)
     if pyclient.MISSING:
         print(f"skip {name}:", pyclient.MISSING)
@@ -280,8 +281,8 @@ def run_hostile(suite, name):
             cluster.issue(who, "spiffe://test/" + who)
         cluster.ports = [free_port()]
         cluster.limits = (f"limits: {{sessions: 16, session_bytes: {SESSION_BYTES}, "
-                          f"credit: {CREDIT}, message_size: 2MiB}}\nlog: {{lines: 1000000}}\n")
-        cluster.extra_allow = "  - {identity: \"spiffe://test/evil\", role: master}\n"
+                          f"credit: {CREDIT}, message_size: 2MiB}}\nlog: {{lines: 1000000}}\n{keys}")
+        cluster.extra_allow = f"  - {{identity: \"spiffe://test/evil\", role: master{evil}}}\n"
         cluster.workers = [Worker(cluster, "w1", cluster.worker_config(0))]
         os.mkdir(os.path.join(cluster.dir, "data"))
         synthetic_images(os.path.join(cluster.dir, "data"), n=512, n_test=32, side=8)

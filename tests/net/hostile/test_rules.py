@@ -260,6 +260,11 @@ def put(**kw):
     return lambda: [frame(pb.STATE_PUT, *X, state=pb.State(**{"what": 1, "name": "x", "count": 1, **kw}))]
 
 
+def stored(kind, name, what=1, message=9, **kw):
+    """A frame about a file of state."""
+    return pb.Frame(kind=kind, message=message, state=pb.State(what=what, name=name), **kw)
+
+
 DATA = bytes(100_000)
 if pyclient.MISSING is None:
     rules({
@@ -315,6 +320,8 @@ if pyclient.MISSING is None:
             session=bytes(16), epoch=1, role=pb.ROLE_MASTER, incarnation=bytes(16)))), FAILED),
         "r5_34_sixteen_more_rates": (commit(more_lrs=[1] * 16),),
         "r5_38_a_gradient_of_no_context": (put(what=4),),
+        "r5_39_a_file_that_is_a_path": (this(lambda: stored(pb.STATE_SAVE, "../x")),),
+        "r5_40_a_file_of_gradients": (this(lambda: stored(pb.STATE_SAVE, "x", 4)),),
     }, stream_ends)
 
 
@@ -438,6 +445,7 @@ def a_late_step(e):
 def late_state(e):
     state = pb.State(what=pb.STATE_WEIGHTS, name="0.bias", count=1)
     for f in (pb.Frame(kind=pb.STATE_GET, message=9, state=state), unload(), unload(7),
+              stored(pb.STATE_SAVE, "x"), stored(pb.STATE_LOAD, "x"), stored(pb.STATE_REMOVE, "x"),
               pb.Frame(kind=pb.UNLOAD, message=9, module=5),
               frame(pb.STATE_PUT, f32([1] * 8), [8], message=9, state=state)):
         lane = succeeded(e).lanes[0]
@@ -461,6 +469,74 @@ if pyclient.MISSING is None:
     rule("r6_26_an_APPLY_of_the_module_before", a_late_step)
     rule("r6_27_state_of_the_module_before", late_state)
     rule("r6_28_a_module_that_is_in_use", in_use)
+
+
+# ---- 6: files of state ---------------------------------------------------------------------------
+
+NAMES = ("", ".", "..", "../x", "/x", "a/b", ".x", "a b", "a\x7f", "\u00e4", "n" * 129)
+
+
+def no_names(e):
+    for kind in (pb.STATE_SAVE, pb.STATE_LOAD, pb.STATE_REMOVE):
+        for name in NAMES:
+            stream_ends(e, lambda: [stored(kind, name)], INVALID)
+            e.tidy()
+
+
+def keeps(lane, name, kind=None):
+    lane.send(stored(kind or pb.STATE_SAVE, name))
+    f = lane.recv()
+    assert f.kind == pb.STATE_FILE and f.reply_to == 9 and f.state.name == name, f
+    return f.state
+
+
+def no_such_file(e):
+    """Nor one of another identity, which is the same answer."""
+    lane = e.session().lanes[0]
+    saved = keeps(lane, "mine")
+    assert saved.bytes > 8 * 6 * 4 and len(saved.sha256) == 32, saved
+    with Caller(the.cluster.ports[0], the.cluster.certs) as other:
+        theirs = other.open(name="theirs")
+        theirs.load(GRAPH(), (4, 6))
+        theirs.attach()
+        texts = []
+        for kind in (pb.STATE_LOAD, pb.STATE_REMOVE):
+            for name in ("mine", "none"):
+                theirs.lanes[0].send(stored(kind, name))
+                texts.append(refuses(theirs.lanes[0], NONE).replace(name, "..."))
+        assert len(set(texts)) == 1, texts
+        theirs.close()
+    again = keeps(lane, "mine", pb.STATE_LOAD)
+    assert (again.bytes, again.sha256) == (saved.bytes, saved.sha256), again
+    keeps(lane, "mine", pb.STATE_REMOVE)
+    lane.send(stored(pb.STATE_LOAD, "mine"))
+    refuses(lane, NONE)
+
+
+def of_another_module(e):
+    lane = e.session().lanes[0]
+    keeps(lane, "small")
+    s = e.session(graph=mlp(7, 4))
+    s.lanes[0].send(stored(pb.STATE_LOAD, "small"))
+    assert "0.weight" in refuses(s.lanes[0], INVALID)
+    keeps(lane, "small", pb.STATE_REMOVE)
+
+
+def over_its_quota(e):
+    lane = e.session().lanes[0]
+    for name in ("one", "two", "one"):
+        keeps(lane, name)
+    lane.send(stored(pb.STATE_SAVE, "three"))
+    assert "allow[].state_bytes" in refuses(lane, MORE)
+    for name in ("one", "two"):
+        keeps(lane, name, pb.STATE_REMOVE)
+
+
+if pyclient.MISSING is None:
+    rule("r6_32_a_file_that_is_not_there", no_such_file)
+    rule("r6_33_a_file_of_another_module", of_another_module)
+    rule("r6_34_more_than_its_quota", over_its_quota)
+    rule("names_of_files_are_no_paths", no_names)
 
 
 # ---- 12: references ------------------------------------------------------------------------------
@@ -507,4 +583,4 @@ def that_was_no_harm():
 if pyclient.MISSING is None:
     suite.test(that_was_no_harm)
 if __name__ == "__main__":
-    run_hostile(suite, "rules")
+    run_hostile(suite, "rules", "state_dir: .\n", ", state_bytes: 8KiB")

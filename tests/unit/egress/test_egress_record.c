@@ -228,6 +228,27 @@ static void an_attempt_goes_on_behind_the_last(void **state) {
   assert_int_equal(b.attempts[1].begun.begun.cut, 20);
 }
 
+/* Blocks that the disk never got read as zeros, with whole lines behind them. */
+static void what_a_fallen_machine_has_left_is_cut_off(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("fallen");
+  take(flow_of(r, &activation, 100), 60);
+  close_record(r);
+  static const char left[] = "{\"event\":\0\0\0\0\n{\"event\":\"end\"}\n";
+  FILE *f = fopen(at("fallen"), "a");
+  fwrite(left, 1, sizeof left - 1, f);
+  fclose(f);
+  r = open_record("fallen");
+  take(flow_of(r, &activation, 100), 7);
+  close_record(r);
+  read_record("fallen", &b);
+  assert_int_equal(b.n_attempts, 2);
+  assert_int_equal(b.total, 67);
+  assert_int_equal(b.cut, 0);
+  assert_int_equal(b.attempts[1].begun.begun.cut, sizeof left - 1);
+}
+
 /* Of another command, which was killed while it wrote. */
 static void half_a_line_is_not_gone_on_with(void **state) {
   (void)state;
@@ -353,6 +374,7 @@ int main(void) {
       cmocka_unit_test(what_is_old_is_taken_back),
       cmocka_unit_test(tensors_that_go_once),
       cmocka_unit_test(an_attempt_goes_on_behind_the_last),
+      cmocka_unit_test(what_a_fallen_machine_has_left_is_cut_off),
       cmocka_unit_test(half_a_line_is_not_gone_on_with),
       cmocka_unit_test(what_is_no_record_is_left_alone),
       cmocka_unit_test(many_take_at_once),

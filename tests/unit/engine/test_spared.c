@@ -196,6 +196,31 @@ static void a_call_on_its_way_is_spared(void **state) {
   engine_end(&w);
 }
 
+/* A leaf that comes with a CALL behind the end is for no later call. */
+static void a_leaf_behind_the_end_goes_with_its_call(void **state) {
+  heard h = {0};
+  engine w = {.on_result = on_result, .user = &h};
+  clv_err err = {0};
+  (void)state;
+  engine_begin(&w, 0);
+  clv_packet *head = call_of(&w, 31, B, LEAF), *whole;
+  head->head = true;
+  give(&w, head);
+  keep(&w, 31);
+  give(&w, end(&w));
+  assert_int_equal(h.left, 1);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+  assert_ok(clv_packet_call(w.pool, 1, 31, B, true, &whole, &err));
+  assert_ok(clv_packet_arg(whole, LEAF, true, x, &err));
+  whole->headed = true;
+  give(&w, whole);
+  assert_int_equal(h.kept, 1);
+  assert_int_equal(h.ended, 2);
+  assert_int_equal(w.contexts->counts.values, 0);
+  x = clv_tensor_unref(x);
+  engine_end(&w);
+}
+
 /* The step that comes with the end stands behind the spared calls. */
 static void a_step_does_not_overtake_a_spared_call(void **state) {
   heard h = {0}, alone = {0};
@@ -327,6 +352,7 @@ int main(void) {
       cmocka_unit_test(what_another_node_needs_is_sent),
       cmocka_unit_test(a_spared_call_waits_for_inputs_alone),
       cmocka_unit_test(a_call_on_its_way_is_spared),
+      cmocka_unit_test(a_leaf_behind_the_end_goes_with_its_call),
       cmocka_unit_test(a_step_does_not_overtake_a_spared_call),
       cmocka_unit_test(statistics_go_back_behind_spared_calls),
       cmocka_unit_test(a_spared_call_keeps_its_place),

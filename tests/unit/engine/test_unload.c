@@ -5,7 +5,7 @@
 #include "common/engine/node_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { BATCH = 2, WIDTH = 3, SEEN = 64 };
+enum { BATCH = 2, WIDTH = 3, WIDE = 50, SEEN = 64 };
 
 typedef struct fixture {
   clv_pool *pool;
@@ -21,15 +21,20 @@ static void on_program(void *user, clv_packet *p) {
   if (f->n_seen >= f->wanted) clv_node_kick(f->node);
 }
 
-static clv_code add_module(fixture *f, clv_op op, uint32_t index, uint32_t generation) {
+static clv_code add_wide(fixture *f, clv_op op, uint32_t index, uint32_t generation,
+                         int64_t width) {
   clv_err err = {0};
   clv_module *module;
-  clv_module_options o = stage_of(graph_of(op, BATCH, WIDTH), index);
+  clv_module_options o = stage_of(graph_of(op, BATCH, width), index);
   o.generation = generation;
   o.optimizer.momentum = 0.9;
   o.learns = op == CLV_OP_LINEAR;
   assert_ok(clv_module_new(&o, &module, &err));
   return clv_node_add_module(f->node, module, &err);
+}
+
+static clv_code add_module(fixture *f, clv_op op, uint32_t index, uint32_t generation) {
+  return add_wide(f, op, index, generation, WIDTH);
 }
 
 static int set_up(void **state) {
@@ -80,17 +85,22 @@ static void unload(fixture *f, uint32_t index, uint32_t generation) {
   post(f, p, generation);
 }
 
-static void call(fixture *f, uint64_t context, uint64_t id, uint32_t generation, bool deliver) {
+static void call_wide(fixture *f, uint64_t context, uint64_t id, uint32_t generation, bool deliver,
+                      int64_t width) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, width), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)i;
   assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
   assert_ok(clv_packet_arg(p, id + 1000, true, t, &err));
   clv_tensor_unref(t);
   if (deliver) assert_ok(clv_packet_call_deliver(p, "", &err));
   post(f, p, generation);
+}
+
+static void call(fixture *f, uint64_t context, uint64_t id, uint32_t generation, bool deliver) {
+  call_wide(f, context, id, generation, deliver, WIDTH);
 }
 
 /* The backward of one call, with a vote, whose gradient comes along. */
@@ -148,6 +158,25 @@ static void nothing_of_it_stays(void **state) {
   clv_node_count_work(f->node, &sum);
   assert_int_equal(sum.forwards, 2600);
   assert_int_equal(sum.stepped, 2600);
+}
+
+/* Kept for their sizes, which that module alone had. */
+static void free_tensors_of_its_sizes_go_with_it(void **state) {
+  fixture *f = *state;
+  size_t bytes[2];
+  for (uint32_t g = 0; g < 2; g++) {
+    int64_t width = g ? WIDE : WIDTH;
+    assert_int_equal(add_wide(f, CLV_OP_TANH, 0, g, width), CLV_OK);
+    call_wide(f, 3 + g, 5, g, true, width);
+    is(pump(f, 1), CLV_VALUE, CLV_OK);
+    forget(f);
+    end(f, 3 + g, false);
+    unload(f, 0, g);
+    is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+    forget(f);
+    bytes[g] = clv_pool_bytes(f->pool);
+  }
+  assert_int_equal(bytes[1], bytes[0]);
 }
 
 static void a_context_that_has_used_it_keeps_it(void **state) {
@@ -244,6 +273,7 @@ static void it_waits_for_what_came_before(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(nothing_of_it_stays, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(free_tensors_of_its_sizes_go_with_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_context_that_has_used_it_keeps_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(running_statistics_keep_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_late_frame_does_not_meet_the_successor, set_up, tear_down),

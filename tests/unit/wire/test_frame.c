@@ -68,6 +68,8 @@ static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->state.count, b->state.count);
   assert_string_equal(a->state.name, b->state.name);
   assert_string_equal(a->state.device, b->state.device);
+  assert_int_equal(a->state.bytes, b->state.bytes);
+  assert_memory_equal(&a->state.sha256, &b->state.sha256, sizeof a->state.sha256);
 }
 
 static void assert_same_reference(const clv_frame *a, const clv_frame *b) {

@@ -91,7 +91,7 @@ static const bad_bytes malformed[] = {
     {BYTES(""), "unknown frame kind 0"},
     {BYTES("\x08"), "runs past the end"},
     {BYTES("\x08\x80"), "runs past the end"},
-    {BYTES("\x08\x2a"), "unknown frame kind 42"},
+    {BYTES("\x08\x2e"), "unknown frame kind 46"},
     {BYTES("\x08\x03"), "unknown frame kind 3"},
     {BYTES("\x08\x07"), "unknown frame kind 7"},
     {BYTES("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 32 bits"},
@@ -243,6 +243,11 @@ SPOIL(what_zero, f->state.what = (clv_state_what)0)
 SPOIL(what_five, f->state.what = (clv_state_what)5)
 SPOIL(put_gradients, f->state.what = CLV_STATE_GRADIENTS; f->context = 0)
 SPOIL(index_high, f->state.index = 7)
+SPOIL(of_a_path, strcpy(f->state.name, "../x"))
+SPOIL(of_a_dot, strcpy(f->state.name, ".x"))
+SPOIL(of_a_blank, strcpy(f->state.name, "a b"))
+SPOIL(of_gradients, f->state.what = CLV_STATE_GRADIENTS)
+SPOIL(large_file, f->state.bytes = CLV_WIRE_BYTES_MAX + 1)
 SPOIL(count_high, f->state.count = CLV_WIRE_PARAMS + 1)
 SPOIL(nameless, f->state.name[0] = 0)
 SPOIL(no_value, f->call.args[0].value = 0)
@@ -336,6 +341,12 @@ static const bad_frame broken[] = {
     {CLV_STATE_ITEM, index_high, SAME, "state item 7 of 7"},
     {CLV_STATE_GET, count_high, SAME, "at most 4096"},
     {CLV_STATE_PUT, nameless, SAME, "without a name"},
+    {CLV_STATE_SAVE, nameless, SAME, "[A-Za-z0-9._-]"},
+    {CLV_STATE_LOAD, of_a_path, SAME, "[A-Za-z0-9._-]"},
+    {CLV_STATE_REMOVE, of_a_dot, SAME, "no dot first"},
+    {CLV_STATE_FILE, of_a_blank, SAME, "[A-Za-z0-9._-]"},
+    {CLV_STATE_SAVE, of_gradients, SAME, "a file of gradients"},
+    {CLV_STATE_FILE, large_file, SAME, "state.bytes of "},
     {CLV_CALL, no_context, SAME, "CALL: context id 0"},
     {CLV_CALL, no_message, SAME, "message id 0"},
     {CLV_CALL, no_value, SAME, "argument 0 is neither here nor a value"},
@@ -488,6 +499,9 @@ static void put_named(const clv_frame *f, bodies *b) {
   b->state.device = (char *)(uintptr_t)f->state.device;
   b->state.index = f->state.index;
   b->state.count = f->state.count;
+  b->state.bytes = f->state.bytes;
+  if (f->kind == CLV_STATE_FILE)
+    b->state.sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)f->state.sha256.bytes};
   cleave__v1__reference__init(&b->reference);
   b->reference.ref = f->reference.ref;
   b->reference.fork = f->reference.fork;
@@ -528,7 +542,8 @@ static void put_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
   if (f->kind == CLV_ABORT || f->kind == CLV_ERROR || f->has_failure) m->failure = &b->failure;
   if (f->kind == CLV_CREDIT) m->credit = &b->credit;
   if (f->kind == CLV_CHUNK) m->chunk = &b->chunk;
-  if (f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) m->state = &b->state;
+  if ((f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) || f->kind >= CLV_STATE_SAVE)
+    m->state = &b->state;
   if (f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK) m->reference = &b->reference;
 }
 

@@ -101,6 +101,12 @@ static inline void sample_apply(clv_frame *f) {
 
 static inline void sample_state(clv_frame *f) {
   f->state.what = CLV_STATE_OPTIMIZER;
+  if (f->kind >= CLV_STATE_SAVE) {
+    strcpy(f->state.name, "front-3.adam");
+    f->state.bytes = 1 << 20;
+    memset(&f->state.sha256, 0xa5, sizeof f->state.sha256);
+    return;
+  }
   f->state.count = 7;
   if (f->kind != CLV_STATE_ITEM && f->kind != CLV_STATE_PUT) return;
   f->state.index = 6;
@@ -142,7 +148,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
     f.chunk.offset = 1 << 18;
     f.chunk.total = 1 << 20;
   }
-  if (kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) sample_state(&f);
+  if ((kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) || kind >= CLV_STATE_SAVE) sample_state(&f);
   if (kind == CLV_CALL) sample_call(&f);
   if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
   if (kind == CLV_VALUE) f.has_failure = true;

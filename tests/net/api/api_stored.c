@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER DO
+ * with DO one of these: "first" trains and saves, also into FOLDER; "later" loads in another
+ * session; "stranger" is of another identity; "poor" of one that may keep nothing. A line
+ * "ask WORD" asks whoever runs this to do so to B, and waits for a line; "file NODE NAME BYTES
+ * SHA256" is what a worker has said of a file.
+ */
+#include "api_int.h"
+
+static const char *folder;
+static net n;
+static cleave_optimizer *adam;
+
+static bool ask(const char *what) {
+  char line[64];
+  printf("ask %s\n", what);
+  fflush(stdout);
+  CHECK(fgets(line, sizeof line, stdin) != NULL);
+  return true;
+}
+
+static bool make_all(void) {
+  DO(make_net("net", "master", &n));
+  cleave_module *both[] = {n.a, n.b};
+  cleave_group g = {.modules = both, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.05};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0.7, &adam, e));
+  return true;
+}
+
+static bool train(unsigned from, unsigned to) {
+  for (unsigned step = from; step < to; step++) {
+    cleave_context c;
+    cleave_reference loss;
+    DO(open_context(&c));
+    DO(run_net(&n, c, 10 * step, NULL, NULL, &loss));
+    DO(backward(c, loss, false));
+    MUST(cleave_step(rt, adam, c, 0, NULL, e));
+    DO(close_context(c));
+  }
+  return true;
+}
+
+static void print_file(cleave_module *m, const char *name, const cleave_state_file *f) {
+  printf("file %s %s %llu %s\n", cleave_module_node(m), name, (unsigned long long)f->bytes,
+         f->sha256);
+}
+
+static bool save_one(cleave_module *m, cleave_state_kind kind, const char *name) {
+  cleave_state_file f = {.size = sizeof f};
+  char path[512];
+  MUST(cleave_state_save_there(rt, m, kind, name, 0, &f, e));
+  print_file(m, name, &f);
+  snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
+  MUST(cleave_state_save(rt, m, kind, path, 0, e));
+  return true;
+}
+
+static bool save_all(void) {
+  DO(save_one(n.a, CLEAVE_STATE_WEIGHTS, "a") && save_one(n.a, CLEAVE_STATE_OPTIMIZER, "a.adam"));
+  return save_one(n.b, CLEAVE_STATE_WEIGHTS, "b") &&
+         save_one(n.b, CLEAVE_STATE_OPTIMIZER, "b.adam");
+}
+
+static bool load_module(cleave_module *m, const char *weights, const char *moments) {
+  cleave_state_file f = {.size = sizeof f};
+  MUST(cleave_state_load_there(rt, m, CLEAVE_STATE_WEIGHTS, weights, 0, &f, e));
+  print_file(m, weights, &f);
+  MUST(cleave_state_load_there(rt, m, CLEAVE_STATE_OPTIMIZER, moments, 0, &f, e));
+  print_file(m, moments, &f);
+  return true;
+}
+
+static bool note_state(cleave_module *m, cleave_state_kind kind) {
+  cleave_state s = {0};
+  MUST(cleave_state_read(rt, m, kind, 0, &s, e));
+  for (size_t i = 0; i < s.n; i++) note(&s.items[i].tensor);
+  cleave_state_free(&s);
+  return true;
+}
+
+static bool digest_of_all(uint64_t *ret) {
+  digest = UINT64_C(14695981039346656037);
+  DO(note_state(n.a, CLEAVE_STATE_WEIGHTS) && note_state(n.a, CLEAVE_STATE_OPTIMIZER));
+  DO(note_state(n.b, CLEAVE_STATE_WEIGHTS) && note_state(n.b, CLEAVE_STATE_OPTIMIZER));
+  *ret = digest;
+  return true;
+}
+
+/* ---- first ----------------------------------------------------------------------------------- */
+
+static uint64_t after_three, after_five;
+
+static bool what_is_saved_is_loaded_again(void) {
+  uint64_t again;
+  DO(make_all());
+  DO(train(0, 3) && save_all());
+  DO(digest_of_all(&after_three));
+  DO(train(3, 5) && digest_of_all(&after_five));
+  DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
+  MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
+  DO(digest_of_all(&again));
+  CHECK(again == after_three && again != after_five);
+  DO(train(3, 5) && digest_of_all(&again));
+  CHECK(again == after_five);
+  return true;
+}
+
+/* It waits for the step that is on its way. */
+static bool a_step_is_in_the_file(void) {
+  uint64_t before, then;
+  cleave_context c;
+  cleave_reference loss;
+  DO(digest_of_all(&before));
+  DO(open_context(&c));
+  DO(run_net(&n, c, 50, NULL, NULL, &loss));
+  DO(backward(c, loss, false));
+  cleave_future f, g;
+  MUST(cleave_step_async(rt, adam, c, 0, &f, e));
+  MUST(cleave_state_save_there_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &g, e));
+  cleave_state_file file = {.size = sizeof file}, other = file;
+  MUST(cleave_future_wait(rt, g, 0, e));
+  MUST(cleave_future_state_file(rt, g, &file, e));
+  MUST(cleave_future_wait(rt, f, 0, e));
+  MUST(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other, e));
+  CHECK(strcmp(file.sha256, other.sha256) == 0 && file.bytes == other.bytes && file.bytes > 0);
+  DO(digest_of_all(&then));
+  CHECK(then != before);
+  cleave_state s;
+  REFUSED(cleave_future_state(rt, g, &s, e), CLEAVE_INVALID, "a file of state");
+  REFUSED(cleave_future_state_file(rt, f, &file, e), CLEAVE_INVALID, "a step");
+  file.size = 3;
+  REFUSED(cleave_future_state_file(rt, g, &file, e), CLEAVE_INVALID, "3 bytes");
+  MUST(cleave_future_release(rt, f, e));
+  MUST(cleave_future_release(rt, g, e));
+  MUST(cleave_state_load_there_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &f, e));
+  MUST(cleave_future_wait(rt, f, 0, e));
+  MUST(cleave_future_release(rt, f, e));
+  MUST(cleave_state_remove_there_async(rt, n.b, "stepped2", 0, &f, e));
+  MUST(cleave_future_wait(rt, f, 0, e));
+  MUST(cleave_future_release(rt, f, e));
+  MUST(cleave_state_remove_there(rt, n.b, "stepped", 0, e));
+  REFUSED(cleave_state_remove_there(rt, n.b, "stepped", 0, e), CLEAVE_NOT_FOUND, "'stepped'");
+  return close_context(c);
+}
+
+static bool names_are_no_paths(void) {
+  char lengthy[130];
+  memset(lengthy, 'n', sizeof lengthy - 1);
+  lengthy[129] = '\0';
+  const char *const bad[] = {"",     "../x", "..",        "/etc/passwd", ".x",  "a/b",
+                             "a\nb", "a b",  "n\xc3\xa4", lengthy,       "a\\b"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    REFUSED(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
+            CLEAVE_INVALID, "no path");
+    REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
+            CLEAVE_INVALID, "no path");
+    REFUSED(cleave_state_remove_there(rt, n.a, bad[i], 0, e), CLEAVE_INVALID, "no path");
+  }
+  lengthy[128] = '\0';
+  MUST(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, lengthy, 0, NULL, e));
+  MUST(cleave_state_remove_there(rt, n.a, lengthy, 0, e));
+  return true;
+}
+
+static bool what_does_not_fit_changes_nothing(void) {
+  uint64_t before, then;
+  cleave_state_file small = {.size = 1};
+  DO(digest_of_all(&before));
+  REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "none", 0, NULL, e),
+          CLEAVE_NOT_FOUND, "'none'");
+  REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_OPTIMIZER, "a", 0, NULL, e), CLEAVE_INVALID,
+          "exp_avg");
+  REFUSED(cleave_state_save_there(rt, n.loss, CLEAVE_STATE_WEIGHTS, "x", 0, NULL, e),
+          CLEAVE_INVALID, "cleave_state_save");
+  REFUSED(cleave_state_save_there(rt, n.a, (cleave_state_kind)4, "x", 0, NULL, e), CLEAVE_INVALID,
+          "4");
+  REFUSED(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "x", 0, &small, e), CLEAVE_INVALID,
+          "1 bytes");
+  DO(ask("damage")); /* of the file "b.adam" */
+  REFUSED(cleave_state_load_there(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
+          CLEAVE_DATA_LOSS, "'b.adam'");
+  DO(ask("repair"));
+  DO(ask("block")); /* a folder stands where the file "blocked" should */
+  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
+          CLEAVE_UNAVAILABLE,
+          "file of state 'blocked': the worker's disk failed; its log says how");
+  DO(digest_of_all(&then));
+  CHECK(before == then);
+  return true;
+}
+
+/* A file takes 4 KiB or more of 64 KiB; b and b.adam are there. */
+static bool the_quota_holds(void) {
+  cleave_error full = {.status = CLEAVE_OK};
+  char name[16];
+  int i = 0;
+  for (; i < 20 && full.status == CLEAVE_OK; i++) {
+    snprintf(name, sizeof name, "more-%d", i);
+    (void)!cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, &full);
+  }
+  CHECK(i == 15 && full.status == CLEAVE_EXHAUSTED && strstr(full.text, "allow[].state_bytes"));
+  MUST(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-3", 0, NULL, e));
+  MUST(cleave_state_remove_there(rt, n.b, "more-0", 0, e));
+  MUST(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, e));
+  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-0", 0, NULL, e),
+          CLEAVE_EXHAUSTED,
+          "4096 bytes more exceed the quota of files of state of this identity: 65536 in use");
+  return true;
+}
+
+static bool b_is_lost(void) {
+  cleave_link_measure m;
+  cleave_error error = {.status = CLEAVE_OK};
+  uint32_t b = 0;
+  while (strcmp(cleave_node_name(rt, b), at_b) != 0) b++;
+  for (int i = 0; i < 1000 && error.status != CLEAVE_UNAVAILABLE; i++) {
+    if (cleave_measure(rt, b, 100, &m, &error) == CLEAVE_OK) error.status = CLEAVE_OK;
+    usleep(10000);
+  }
+  CHECK(error.status == CLEAVE_UNAVAILABLE);
+  return true;
+}
+
+/* Its own files are what a module goes on from when its worker has come back. */
+static bool a_worker_that_came_back_has_them(void) {
+  uint64_t again;
+  DO(ask("kill"));
+  DO(b_is_lost());
+  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
+          CLEAVE_UNAVAILABLE, at_b);
+  DO(ask("start"));
+  MUST(cleave_worker_rejoin(rt, at_b, 0, e));
+  REFUSED(cleave_state_load_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
+          CLEAVE_UNAVAILABLE, "net b");
+  MUST(cleave_module_reload(rt, n.b, NULL, NULL, 0, e));
+  DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
+  MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
+  DO(digest_of_all(&again));
+  CHECK(again == after_three);
+  DO(train(3, 5) && digest_of_all(&again));
+  CHECK(again == after_five);
+  return true;
+}
+
+/* ---- others ---------------------------------------------------------------------------------- */
+
+/* Another session, after both daemons were started again. */
+static bool another_session_loads_them(void) {
+  DO(make_all());
+  DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
+  MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
+  DO(train(3, 5));
+  DO(save_one(n.a, CLEAVE_STATE_WEIGHTS, "a.later") &&
+     save_one(n.b, CLEAVE_STATE_WEIGHTS, "more-1"));
+  return true;
+}
+
+static bool another_identity_has_none_of_them(void) {
+  cleave_state_file f = {.size = sizeof f};
+  DO(make_all());
+  REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e), CLEAVE_NOT_FOUND,
+          "'a'");
+  REFUSED(cleave_state_remove_there(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
+  MUST(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e)); /* its own */
+  print_file(n.a, "stranger", &f);
+  MUST(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
+  MUST(cleave_state_remove_there(rt, n.a, "a", 0, e));
+  return true;
+}
+
+static bool who_may_keep_nothing_is_told(void) {
+  DO(make_all());
+  REFUSED(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e), CLEAVE_EXHAUSTED,
+          "the limit is 0; raise allow[].state_bytes");
+  return true;
+}
+
+static bool without_a_folder_there_are_none(void) {
+  DO(make_all());
+  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
+          CLEAVE_UNIMPLEMENTED, "state_dir");
+  return true;
+}
+
+static const struct {
+  const char *when;
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+#define AT(when, f) \
+  { when, f, #f }
+    AT("first", what_is_saved_is_loaded_again),
+    AT("first", a_step_is_in_the_file),
+    AT("first", names_are_no_paths),
+    AT("first", what_does_not_fit_changes_nothing),
+    AT("first", the_quota_holds),
+    AT("first", a_worker_that_came_back_has_them),
+    AT("later", another_session_loads_them),
+    AT("stranger", another_identity_has_none_of_them),
+    AT("poor", who_may_keep_nothing_is_told),
+    AT("homeless", without_a_folder_there_are_none),
+};
+
+int main(int argc, char **argv) {
+  bool going = argc == 6 && open_session(argv);
+  if (!going) said(false, "open");
+  if (going) folder = argv[4];
+  for (size_t i = 0; going && i < sizeof tests / sizeof *tests; i++) {
+    if (strcmp(tests[i].when, argv[5]) != 0) continue;
+    bool ok = tests[i].run();
+    said(ok, tests[i].name);
+    going = ok;
+  }
+  if (rt) (void)cleave_close(rt, 0, NULL, NULL);
+  return n_failed != 0;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Extents of 0 behind the batch, as PyTorch 1.13 has them: what has no values stays without, a mean
+ * over none is not a number, gradients of parameters are zeros. On both backends alike.
+ */
+#include <math.h>
+
+#include "tests/unit/graph/plan_test.h"
+
+static const clv_backend *backend(int i) { return i ? clv_backend_cpu() : clv_backend_ref(); }
+
+static bool all(const void *numbers, size_t bytes, bool (*is)(float x)) {
+  for (size_t i = 0; i < bytes / sizeof(float); i++)
+    if (!is(((const float *)numbers)[i])) return false;
+  return true;
+}
+
+static bool is_nan(float x) { return isnan(x); }
+static bool is_zero(float x) { return x == 0; }
+
+static bool gradient_is(const rig *r, const char *name, bool (*is)(float x)) {
+  const clv_param *p = clv_params_find(r->params, name);
+  assert_non_null(p);
+  return all(r->grads + p->offset, p->bytes, is);
+}
+
+/* A linear over no rows learns nothing; the one behind a mean over none learns that it is not a
+ * number. */
+static void a_mean_over_none_is_not_a_number(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    int x;
+    clv_attr_value dim = int_attr(CLV_ATTR_DIM, 1);
+    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
+    x = add_linear(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 5);
+    x = add_plain(g, CLV_OP_SOFTMAX, 2, x);
+    assert_true(clv_shape_equal(&g->nodes[x].shape, &CLV_SHAPE(4, 0, 5)));
+    x = add_linear(g, 4, add_node(g, CLV_OP_MEAN, 3, x, -1, &dim, 1), 2);
+    rig r = rig_new(g, &(rig_options){.backend = backend(i)});
+    for (int k = 0; k < 2; k++) {
+      step(&r);
+      assert_int_equal(r.out_bytes, 4 * 2 * sizeof(float));
+      assert_true(all(r.out, r.out_bytes, is_nan));
+      assert_true(gradient_is(&r, "1.weight", is_zero) && gradient_is(&r, "1.bias", is_zero));
+      assert_true(gradient_is(&r, "4.weight", is_nan));
+      assert_false(gradient_is(&r, "4.bias", is_nan));
+    }
+    rig_done(&r);
+  }
+}
+
+static void losses_and_poolings_of_none(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    int x, y;
+    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 0), &x);
+    assert_ok(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(2, 0), &y, err));
+    add_node(g, CLV_OP_MSE, 0, x, y, NULL, 0);
+    rig r = rig_new(g, &(rig_options){.backend = backend(i)});
+    step(&r);
+    assert_true(r.out_bytes == sizeof(float) && all(r.out, r.out_bytes, is_nan));
+    rig_done(&r);
+    g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 0, 4), &x);
+    add_plain(g, CLV_OP_GLOBALAVGPOOL, 1, add_plain(g, CLV_OP_TANH, 0, x));
+    r = rig_new(g, &(rig_options){.backend = backend(i)});
+    step(&r);
+    assert_true(r.out_bytes == 6 * sizeof(float) && all(r.out, r.out_bytes, is_nan));
+    rig_done(&r);
+  }
+}
+
+/* Nothing beside something is something. */
+static void nothing_is_joined_with_something(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    int x, y;
+    clv_attr_value dim = int_attr(CLV_ATTR_DIM, 1);
+    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 0), &x);
+    assert_ok(clv_graph_add_input(g, "other", CLV_F32, &CLV_SHAPE(3, 4), &y, err));
+    add_node(g, CLV_OP_CONCAT, 0, x, y, &dim, 1);
+    rig r = rig_new(g, &(rig_options){.backend = backend(i)});
+    step(&r);
+    assert_int_equal(r.out_bytes, 12 * sizeof(float));
+    assert_memory_equal(r.out, r.in[1], r.out_bytes);
+    assert_memory_equal(r.din[1], r.dout, r.out_bytes);
+    rig_done(&r);
+  }
+}
+
+static void shapes_without_values_change(void **state) {
+  (void)state;
+  static const struct {
+    int rank;
+    int64_t want[3];
+    clv_shape is; /* rank 0: refused */
+  } cases[] = {{1, {-1}, {2, {2, 0}}}, {2, {3, -1}, {3, {2, 3, 0}}},   {2, {3, 0}, {3, {2, 3, 0}}},
+               {1, {0}, {2, {2, 0}}},  {2, {0, -1}, {0}} /* of any */, {1, {5}, {0}}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    int x, node = -1;
+    clv_attrs attrs;
+    clv_attr_value v = {.key = CLV_ATTR_SHAPE, .n_ints = cases[i].rank};
+    memcpy(v.ints, cases[i].want, sizeof cases[i].want);
+    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 0, 3), &x);
+    assert_ok(clv_attrs_from(CLV_OP_RESHAPE, &v, 1, &attrs, err));
+    if (cases[i].is.rank) {
+      assert_ok(clv_graph_add(g, CLV_OP_RESHAPE, &attrs, NULL, 0, &x, 1, &node, err));
+      assert_true(clv_shape_equal(&g->nodes[node].shape, &cases[i].is));
+    } else {
+      assert_fails(clv_graph_add(g, CLV_OP_RESHAPE, &attrs, NULL, 0, &x, 1, &node, err),
+                   CLV_INVALID, "reshape to");
+    }
+    clv_graph_free(g);
+  }
+}
+
+/* What PyTorch has none of, and parameters without values. */
+static void what_needs_values_says_so(void **state) {
+  (void)state;
+  clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 2), out = int_attr(CLV_ATTR_OUT, 5);
+  clv_attr_value conv[] = {out, int_attr(CLV_ATTR_KERNEL, 3), int_attr(CLV_ATTR_PAD, 2)};
+  const struct {
+    clv_op op;
+    clv_shape in;
+    const clv_attr_value *attrs;
+    int n;
+    const char *says;
+  } cases[] = {
+      {CLV_OP_MAXPOOL, CLV_SHAPE(2, 0, 4, 4), &pool, 1, "maxpool: no extent of [2, 0, 4, 4]"},
+      {CLV_OP_AVGPOOL, CLV_SHAPE(2, 3, 4, 0), &pool, 1, "avgpool: no extent of [2, 3, 4, 0]"},
+      {CLV_OP_CONV2D, CLV_SHAPE(2, 3, 0, 5), conv, 3, "conv2d: no extent of [2, 3, 0, 5]"},
+      {CLV_OP_LSTM, CLV_SHAPE(2, 0, 3), &out, 1, "lstm: no extent of [2, 0, 3]"},
+      {CLV_OP_LINEAR, CLV_SHAPE(4, 0), &out, 1, "linear on [4, 0] has a parameter 'weight' [5, 0]"},
+      {CLV_OP_BATCHNORM, CLV_SHAPE(4, 0), NULL, 0, "batchnorm on [4, 0] has a parameter"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    int x, node;
+    clv_attrs attrs;
+    clv_graph *g = new_graph(CLV_F32, cases[i].in, &x);
+    assert_ok(clv_attrs_from(cases[i].op, cases[i].attrs, cases[i].n, &attrs, err));
+    assert_fails(clv_graph_add(g, cases[i].op, &attrs, NULL, 0, &x, 1, &node, err), CLV_INVALID,
+                 cases[i].says);
+    clv_graph_free(g);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_mean_over_none_is_not_a_number),
+      cmocka_unit_test(losses_and_poolings_of_none),
+      cmocka_unit_test(nothing_is_joined_with_something),
+      cmocka_unit_test(shapes_without_values_change),
+      cmocka_unit_test(what_needs_values_says_so),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
