@@ -278,7 +278,7 @@ of("master/api/await.c", FUTURES,
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
 of("master/api/lives.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
    who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
-of("master/api/module.c", SIMULATED,
+of("master/api/place.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "|| !m->tried", "|| true"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
 of("master/api/await.c", DAEMONS + " programs_give_the_bits_of_home",
@@ -305,8 +305,9 @@ of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
-of("master/api/learning.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"),
+of("master/api/place.c", "tests/net/api/test_api_optimizers.py",
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
+of("master/api/module.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_outdated(", "m->anew |= anew;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
@@ -394,6 +395,6 @@ of("master/api/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
    a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->changes == m->changes || c->planned[m->index]) return false;", "return false;"))
 of("master/api/gradients.c", GRADIENTS,
-   nobody_votes_on_what_was_written=("static cleave_status put(", "c->written |= NODE_BIT(m->node);", ";"))
+   nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->written |= NODE_BIT(f->module->node);", ";"))
 of("master/api/events.c", GRADIENTS,
    what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))

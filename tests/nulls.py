@@ -24,6 +24,8 @@ MAY = {
     ("cleave_module_release", "module"): "nothing is released",
     ("cleave_module_reload", "weights"): "those it began with",
     ("cleave_module_reload", "optimizer"): "moments and steps of 0",
+    ("cleave_module_reload_async", "weights"): "those it began with",
+    ("cleave_module_reload_async", "optimizer"): "moments and steps of 0",
     ("cleave_optimizer_release", "optimizer"): "nothing is released",
     ("cleave_state_save_there", "ret_file"): "nobody asks",
     ("cleave_state_load_there", "ret_file"): "nobody asks",

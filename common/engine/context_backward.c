@@ -18,8 +18,14 @@ static clv_code check_gradient(const clv_context_call *c, const clv_tensor *t, c
                   clv_shape_format(&t->shape, g, sizeof g));
 }
 
+/* Until its first part is over. */
+static clv_code take_tensor(clv_contexts *e, clv_context_call *c, clv_dtype dtype,
+                            const clv_shape *shape, clv_tensor **ret, clv_err *err) {
+  return clv_module_tensor(c->mod, e->env.pool, dtype, shape, &c->passing, ret, err);
+}
+
 static clv_code start_of_root(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F32, &c->out_shape, &c->dout, err));
+  CLV_TRY(take_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err));
   if (c->dout->n != 1)
     return clv_fail(err, CLV_INVALID, "the value of module %u has %zu elements; a root is a scalar",
                     c->module, c->dout->n);
@@ -55,7 +61,7 @@ static clv_code ready_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
     n++;
   }
   if (c->dout || !n) return CLV_OK;
-  if (n > 1) return clv_pool_tensor(e->env.pool, CLV_F32, &c->out_shape, &c->dout, err);
+  if (n > 1) return take_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err);
   c->dout = clv_tensor_ref(only);
   return CLV_OK;
 }
@@ -111,7 +117,8 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
   }
   CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
   *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
-  clv_code code = clv_module_block(c->mod, c->mod->params->trainable_bytes, &g->block, err);
+  clv_code code =
+      clv_module_block(c->mod, c->mod->params->trainable_bytes, &g->on_device, &g->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->gradients, g);
     return code;
@@ -144,7 +151,7 @@ static void *buffers_of(const clv_module *m) {
  * and running statistics as they are. */
 static clv_code ready_again(clv_contexts *e, clv_context_call *c, clv_err *err) {
   size_t bytes = clv_module_buffer_bytes(c->mod);
-  if (bytes) CLV_TRY(clv_module_block(c->mod, bytes, &c->buffers_kept, err));
+  if (bytes) CLV_TRY(clv_module_block(c->mod, bytes, &c->passing, &c->buffers_kept, err));
   return clv_call_ready_forward(e, c, err);
 }
 
@@ -179,7 +186,7 @@ static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient 
 static clv_code take_dins(clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->input_grads >> i & 1)
-      CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
+      CLV_TRY(take_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   return CLV_OK;
 }
 
@@ -220,6 +227,7 @@ static void release_input(clv_contexts *e, clv_context_call *c) {
   c->result = clv_tensor_unref(c->result);
   c->buffers_kept = clv_tensor_unref(c->buffers_kept);
   for (uint32_t i = 0; i < c->n_in; i++) c->dins[i] = clv_tensor_unref(c->dins[i]);
+  clv_module_tensors_gone(c->mod, &c->passing);
 }
 
 static void after_backward(clv_contexts *e, clv_context_call *c) {

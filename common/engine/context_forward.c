@@ -33,7 +33,9 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
 static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
   const clv_node *node = &c->mod->graph->nodes[c->mod->graph->output];
   c->out_shape = *clv_plan_output(c->plan->plan);
-  return clv_pool_tensor(e->env.pool, node->dtype, &c->out_shape, &c->result, err);
+  uint64_t *charged = c->again ? &c->passing : &c->holds;
+  return clv_module_tensor(c->mod, e->env.pool, node->dtype, &c->out_shape, charged, &c->result,
+                           err);
 }
 
 clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {

@@ -50,6 +50,8 @@ static void call_free(clv_contexts *e, clv_context_call *c) {
   clv_queue_leave(e, c);
   clv_order_leave_call(c);
   clv_call_release(e, c);
+  clv_module_tensors_gone(c->mod, &c->holds);
+  clv_module_tensors_gone(c->mod, &c->passing);
   clv_shared_err_unref(e, c->failed);
   c->out->ctx->n_calls--;
   clv_slab_give(&e->calls, c);
@@ -120,6 +122,7 @@ void clv_context_forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t mo
     }
     *at = g->next;
     clv_tensor_unref(g->block);
+    clv_module_tensors_gone(g->mod, &g->on_device);
     clv_old_weights_unref(e, g->previous);
     clv_slab_give(&e->gradients, g);
   }

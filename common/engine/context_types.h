@@ -84,6 +84,7 @@ typedef struct clv_old_weights {
   clv_module *mod;
   uint64_t version;
   clv_tensor *block;
+  uint64_t on_device; /* charged for it */
 } clv_old_weights;
 
 /* An APPLY with a position. */
@@ -191,6 +192,7 @@ struct clv_context_call {
   uint8_t progress;         /* clv_call_state */
   uint32_t n_in, n_missing; /* inputs, its arguments, its place in the queue, its leader */
   bool charged;             /* to the quota of calls, until it has run */
+  uint64_t holds, passing;  /* bytes charged to its device: for its value, for its backward */
   uint64_t number;          /* of its CALL among those of the context, from 1 */
   clv_context_call *next_coming;
   clv_queue_entry queue_entry;
@@ -234,6 +236,7 @@ typedef struct clv_module_gradient {
   uint32_t module;
   clv_module *mod;
   clv_tensor *block;           /* trainable_bytes */
+  uint64_t on_device;          /* charged for it */
   bool filled, weights_filled; /* by the first part of a backward, by the second: others add */
   uint32_t weight_position;    /* of the last call whose backward has run; 0: of none */
   clv_old_weights *previous;   /* before the last step, for calls with `old_weights` */

@@ -24,6 +24,7 @@ void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
   if (!w || --w->refs) return;
   w->mod->n_old_weights--;
   clv_tensor_unref(w->block);
+  clv_module_tensors_gone(w->mod, &w->on_device);
   clv_slab_give(&e->weights, w);
 }
 
@@ -40,7 +41,7 @@ void *clv_call_block(const clv_context_call *c) {
 static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
-  clv_code code = clv_module_block(m, m->params->total_bytes, &w->block, err);
+  clv_code code = clv_module_block(m, m->params->total_bytes, &w->on_device, &w->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->weights, w);
     return code;

@@ -23,6 +23,30 @@ void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
   if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
 }
 
+/* What a backend with memory of its own computes with is charged as blocks are. */
+static clv_account *account_of(const clv_module *m) {
+  return m->o.backend->memory ? NULL : m->o.account;
+}
+
+clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
+                           const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
+                           clv_err *err) {
+  clv_account *device = account_of(m);
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
+  if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "device %s", m->device);
+  clv_code code = clv_pool_tensor(pool, dtype, shape, ret, err);
+  if (code == CLV_OK && device) *charged += bytes;
+  if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
+  return code;
+}
+
+void clv_module_tensors_gone(const clv_module *m, uint64_t *charged) {
+  if (*charged) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, *charged);
+  *charged = 0;
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 typedef struct device_block {
@@ -79,9 +103,11 @@ static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
   return CLV_OK;
 }
 
-clv_code clv_module_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err *err) {
+clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
+                          clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
-  if (!m->o.backend->memory) return clv_pool_tensor(m->pool, CLV_U8, &shape, ret, err);
+  if (!m->o.backend->memory)
+    return clv_module_tensor(m, m->pool, CLV_U8, &shape, charged, ret, err);
   *ret = idle_block(m, bytes);
   if (*ret) return CLV_OK;
   CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
@@ -94,6 +120,7 @@ clv_code clv_module_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
 }
 
 void clv_module_blocks_done(clv_module *m) {
+  if (!m) return;
   for (size_t i = 0; i < m->n_blocks; i++) clv_tensor_unref(m->blocks[i]);
   free(m->blocks);
 }

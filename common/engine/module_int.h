@@ -32,6 +32,7 @@ struct clv_module {
   clv_optim *optim;      /* NULL when nothing learns here */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
   size_t bytes, charged; /* charged: to the pool, given back with it */
+  uint64_t on_device;    /* charged to the device alone: of the snapshot */
   uint32_t n_learning;   /* trainable and not frozen: */
   clv_extent *learning;  /* where they stand in the block */
   double *sums;          /* of squares of their gradients, while a planned step looks at them */
@@ -61,6 +62,13 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
 clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                              uint32_t input_grads, clv_module_plan **ret,
                              clv_err *err) CLV_USE_RESULT;
+/* A tensor of the session's pool that counts on the module's device as well, where that is the
+ * host's memory, until it is said to be given back: *charged grows by its bytes, and is 0 then. */
+clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
+                           const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_module_tensors_gone(const clv_module *m, uint64_t *charged);
+
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
@@ -68,8 +76,8 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call);
 
 /* `bytes` of the memory that its kernels compute in, as the data of a CLV_U8 tensor, for the caller
  * until he unrefs it: of the session's pool, or of the device, kept for the next who asks. Not
- * initialised. Charged either way. */
-clv_code clv_module_block(clv_module *m, size_t bytes, clv_tensor **ret,
+ * initialised. Charged either way; *charged as for clv_module_tensor. */
+clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_module_blocks_done(clv_module *m);
 

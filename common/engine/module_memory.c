@@ -187,6 +187,7 @@ void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
   clv_tensor_unref(m->snapshot);
+  clv_module_tensors_gone(m, &m->on_device);
   clv_module_blocks_done(m);
   clv_optim_free(m->optim);
   if (m->block) clv_backend_give(m->o.backend, m->block);
@@ -343,7 +344,7 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call) {
 clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) {
   if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
-  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->snapshot, err);
+  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->on_device, &m->snapshot, err);
 }
 
 /* Parameters, then each moment, and the step counter: one copy in one direction. */

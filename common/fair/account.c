@@ -81,13 +81,19 @@ clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *er
   const char *key = a->o.key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
+  uint64_t used = clv_account_used(a, q), most = most_of(a, q);
+  if (a->o.shared && a->o.tells_left)
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
+                    (unsigned long long)n, unit, exceed, a->o.of,
+                    (unsigned long long)(most - CLV_MIN(used, most)), raise, key ? key : "", where);
   if (a->o.shared)
     return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
                     (unsigned long long)n, unit, exceed, a->o.of, raise, key ? key : "", where);
-  return clv_fail(
-      err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
-      (unsigned long long)n, unit, exceed, a->o.of, (unsigned long long)clv_account_used(a, q),
-      (unsigned long long)most_of(a, q), raise, key ? key : "", where);
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
+                  (unsigned long long)n, unit, exceed, a->o.of, (unsigned long long)used,
+                  (unsigned long long)most, raise, key ? key : "", where);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
@@ -104,6 +110,8 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
 }
+
+uint64_t clv_account_most(const clv_account *a, clv_quota q) { return most_of(a, q); }
 
 bool clv_account_is_below(const clv_account *a, const clv_account *above) {
   while (a && a != above) a = a->o.above;

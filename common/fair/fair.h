@@ -32,7 +32,8 @@ typedef struct clv_account_options {
   const char *of;              /* whose it is, for messages; static, as the keys */
   uint64_t most[CLV_QUOTAS];   /* 0: no limit here */
   const char *key[CLV_QUOTAS]; /* of worker.yaml, that raises it; NULL: none does */
-  bool shared;                 /* with strangers: messages do not say how much is in use */
+  bool shared;                 /* with strangers: messages do not say how much is in use, */
+  bool tells_left;             /* but how much is left */
 } clv_account_options;
 
 clv_code clv_account_new(const clv_account_options *options, clv_account **ret,
@@ -46,6 +47,7 @@ void clv_account_unrefp(clv_account **a); /* and sets it to NULL */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_used(const clv_account *a, clv_quota q);
+uint64_t clv_account_most(const clv_account *a, clv_quota q); /* its own limit, 0: none */
 /* Another quota from now on; 0 is none. What is in use over it stays. Any thread. */
 void clv_account_limit(clv_account *a, clv_quota q, uint64_t most);
 

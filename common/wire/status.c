@@ -9,6 +9,7 @@
 /* The scan charges for our structs what protobuf-c's take, and 32 bytes. */
 _Static_assert(sizeof(clv_wire_session_status) <= sizeof(Cleave__V1__SessionStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_link_status) <= sizeof(Cleave__V1__LinkStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_device_status) <= sizeof(Cleave__V1__DeviceStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_module_status) <= sizeof(Cleave__V1__ModuleStatus) + 32, "room");
 
 clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces,
@@ -50,6 +51,16 @@ static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_modu
                                      .evals = s->evals,
                                      .compute_ns = s->compute_ns,
                                      .name = s->name};
+  }
+  return CLV_OK;
+}
+
+static clv_code get_devices(const Cleave__V1__StatusReply *from, clv_wire_device_status *to,
+                            clv_err *err) {
+  for (size_t i = 0; i < from->n_devices; i++) {
+    const Cleave__V1__DeviceStatus *s = from->devices[i];
+    CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of device name", err));
+    to[i] = (clv_wire_device_status){s->name, s->memory_bytes, s->memory_limit};
   }
   return CLV_OK;
 }
@@ -119,6 +130,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__status_reply__descriptor, pieces, n_pieces, &mem, &from, err));
   CLV_TRY(clv_check_count(from->n_sessions, CLV_WIRE_SESSIONS, "sessions", err));
+  CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
   clv_wire_status_reply m = {.uptime_ms = from->uptime_ms,
                              .rss_bytes = from->rss_bytes,
                              .draining = from->draining,
@@ -137,10 +149,13 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
                              .handshake_failures = from->handshake_failures,
                              .certificate_ends = from->certificate_ends,
                              .last_error = get_trouble(from->last_error),
-                             .n_sessions = (uint32_t)from->n_sessions};
+                             .n_sessions = (uint32_t)from->n_sessions,
+                             .n_devices = (uint32_t)from->n_devices};
   if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
   CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
   CLV_TRY(clv_wire_take(mem, from->n_sessions, sizeof *m.sessions, &m.sessions, err));
+  CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m.devices, &m.devices, err));
+  CLV_TRY(get_devices(from, m.devices, err));
   for (size_t i = 0; i < from->n_sessions; i++)
     CLV_TRY(get_session(from->sessions[i], mem, &m.sessions[i], err));
   m.mem = clv_steal(&mem);
@@ -153,6 +168,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
 static size_t room_for(const clv_wire_status_reply *m) {
   size_t room = CLV_ROOM(m->n_sessions, Cleave__V1__SessionStatus) +
                 CLV_ROOM(m->n_sessions, Cleave__V1__Trouble) +
+                CLV_ROOM(m->n_devices, Cleave__V1__DeviceStatus) +
                 CLV_ROOM(m->about.n_libraries, Cleave__V1__Library);
   for (uint32_t i = 0; i < m->n_sessions; i++)
     room += CLV_ROOM(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
@@ -178,6 +194,20 @@ static void put_module(const clv_wire_module_status *from, Cleave__V1__ModuleSta
   to->evals = from->evals;
   to->compute_ns = from->compute_ns;
   to->name = clv_put_text(from->name);
+}
+
+static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem,
+                            Cleave__V1__StatusReply *to, clv_err *err) {
+  Cleave__V1__DeviceStatus *devices;
+  CLV_TRY(clv_put_array(mem, from->n_devices, sizeof *devices, &to->devices, &devices, err));
+  for (uint32_t i = 0; i < from->n_devices; i++) {
+    cleave__v1__device_status__init(&devices[i]);
+    devices[i].name = clv_put_text(from->devices[i].name);
+    devices[i].memory_bytes = from->devices[i].memory_bytes;
+    devices[i].memory_limit = from->devices[i].memory_limit;
+  }
+  to->n_devices = from->n_devices;
+  return CLV_OK;
 }
 
 static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {
@@ -273,6 +303,7 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
   for (uint32_t i = 0; i < message->n_sessions; i++)
     CLV_TRY(put_session(&message->sessions[i], mem, &troubles[i], &sessions[i], err));
   to.n_sessions = message->n_sessions;
+  CLV_TRY(put_devices(message, mem, &to, err));
   if (message->has_about) {
     CLV_TRY(clv_about_put(&message->about, mem, &about, err));
     to.about = &about.about;

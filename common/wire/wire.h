@@ -493,60 +493,7 @@ typedef struct clv_wire_load_reply {
   const char *device; /* "cpu" */
 } clv_wire_load_reply;
 
-typedef struct clv_wire_status_request {
-  clv_wire_mem *mem;
-  bool all;
-  clv_wire_id session; /* unless all */
-} clv_wire_status_request;
-
-typedef struct clv_wire_module_status {
-  uint32_t module;
-  uint64_t steps, forwards, backwards, evals, compute_ns;
-  const char *name; /* the program's for the module; may be empty */
-} clv_wire_module_status;
-
-/* Text NULL or "": nothing went wrong. */
-typedef struct clv_wire_trouble {
-  const char *text;
-  uint64_t age_ms;
-} clv_wire_trouble;
-
-/* Fields as in cleave.proto. */
-typedef struct clv_wire_link_status {
-  const char *peer; /* "" = the master */
-  uint64_t bytes_in, bytes_out, round_trip_us;
-  uint64_t frames_in, frames_out, tensors_in, tensors_out, missing_bytes_in, missing_bytes_out;
-  uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, awaits, awaited_ns;
-} clv_wire_link_status;
-
-typedef struct clv_wire_session_status {
-  clv_wire_id session;
-  uint64_t epoch, bytes_in, bytes_out, memory_bytes;
-  const char *name, *identity;
-  uint32_t contexts, n_modules, n_links;
-  bool attached;
-  uint64_t values, calls_waiting, late_frames;
-  uint64_t references_owned, references_used, references_pending;
-  uint64_t age_ms, memory_limit, busy_ns, idle_ns, turn_ns;
-  clv_wire_module_status *modules;
-  clv_wire_link_status *links;
-  clv_wire_trouble last_error;
-} clv_wire_session_status;
-
-typedef struct clv_wire_status_reply {
-  clv_wire_mem *mem;
-  clv_wire_id incarnation;
-  uint64_t uptime_ms, rss_bytes;
-  bool draining, sees_all;
-  bool has_about; /* a worker of before this was said leaves it out, and all that follows */
-  clv_wire_about about;
-  const char *worker, *device;
-  uint32_t cores, open_sessions, connections, max_connections, left_out;
-  uint64_t memory_bytes, memory_limit, handshake_failures, certificate_ends;
-  clv_wire_trouble last_error;
-  uint32_t n_sessions;
-  clv_wire_session_status *sessions;
-} clv_wire_status_reply;
+#include "common/wire/status_int.h"
 
 /* For each message m: clv_wire_m_encode replaces *ret with the encoding; clv_wire_m_decode fills
  * *ret_m from pieces, to be released with clv_wire_done(ret_m), also the function for CLV_AUTO:

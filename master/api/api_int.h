@@ -4,13 +4,15 @@
  * that makes every call; nodes are told what to run, what to hand on and what takes part in a
  * backward pass.
  *
- *   runtime.c   opening, the node's thread, sleeping
+ *   runtime.c   the lock, sleeping, sending; open.c: opening, the node's thread, freeing
  *   closing.c   what was left open, closing
  *   error.c     failures, what callers hand in, tensors
+ *   failures.c  failures of nodes
  *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
- *   module.c    modules, their placement and end
+ *   module.c    modules, their beginning and end; place.c: their way to their nodes
+ *   requests.c  state on its way
  *   state.c     weights and optimiser state by name
  *   files.c     parameters for those who ask; state in files
  *   sending.c   what may leave this process
@@ -20,11 +22,12 @@
  *   future.c    the records of what is waited for, future_int.h
  *   await.c     waiting, cancelling, callbacks
  *   async.c     what blocks, and its form that does not
+ *   errand.c    what a thread of its own does for a future
  *   kept.c      references that outlive their context
  *   backward.c  the walk over the tape
  *   gradients.c gradients by name (gradients_int.h)
- *   groups.c    groups of parameters and their settings
- *   learning.c  parameters frozen and thawed, modules loaded again with what has changed
+ *   groups.c    groups of parameters and their settings; members.c: who is in which
+ *   learning.c  parameters frozen and thawed
  *   optimizer.c votes, steps; step.c asks for them
  *   pipeline.c  steps in position, measures, events
  *   inspect.c   for those who watch from another thread
@@ -296,6 +299,8 @@ typedef struct api_state_item {
   clv_tensor *tensor;
 } api_state_item;
 
+void api_state_items_done(api_state_item *items, uint32_t n); /* NULL is allowed */
+
 /* STATE_GET, STATE_PUT, or a frame about a file of state, on its way. */
 typedef struct api_state_request {
   uint64_t id;
@@ -532,11 +537,7 @@ void api_failure_out(const api_value *v, clv_frame *ret);
 cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                         cleave_error *error);
 
-/* With the lock, waits: STATE_GET of one named item, STATE_PUT of one. */
-cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
-                            cleave_error *error);
-/* items: [n], n above 0; context_id: of gradients, else 0. */
+/* With the lock, waits: STATE_PUT of items: [n], n above 0; context_id: of gradients, else 0. */
 cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);

@@ -22,6 +22,12 @@ static const struct {
     [API_FUTURE_STATE] = {api_state_advance, api_state_late, api_state_forget, "the state"},
     [API_FUTURE_FILE] = {api_file_advance, api_file_late, api_state_forget, "a file of state"},
     [API_FUTURE_CLOSE] = {api_close_advance, NULL, NULL, "the closing"},
+    [API_FUTURE_GRADIENT] = {api_gradient_advance, api_gradients_late, NULL, "the gradient"},
+    [API_FUTURE_GRADIENTS] = {api_gradients_advance, api_gradients_late, NULL, "the gradients"},
+    [API_FUTURE_WRITE] = {api_gradient_write_advance, api_gradients_late, NULL, "a gradient"},
+    [API_FUTURE_PUT] = {api_state_write_advance, api_state_write_late, api_state_forget,
+                        "the state"},
+    [API_FUTURE_ERRAND] = {api_errand_advance, NULL, NULL, "the way"},
 };
 
 static void end_early(cleave_runtime *rt, api_future *f, const cleave_error *why) {
@@ -107,6 +113,7 @@ cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error) {
 void api_futures_stop(cleave_runtime *rt) {
   if (!rt) return;
   api_lock(rt);
+  api_errands_wait(rt);
   bool running = rt->open->running;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
@@ -329,6 +336,7 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
 static bool brings_tensor(const api_future *f) {
   return f->kind == API_FUTURE_VALUE || f->kind == API_FUTURE_KEPT || f->request.wanted;
 }
+static bool brings_gradients(const api_future *f) { return f->kind == API_FUTURE_GRADIENTS; }
 static bool brings_step(const api_future *f) { return f->kind == API_FUTURE_STEP; }
 static bool brings_file(const api_future *f) { return f->kind == API_FUTURE_FILE; }
 static bool brings_state(const api_future *f) {
@@ -382,6 +390,20 @@ cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
     PASS(find_done(runtime, future, "state", brings_state, &f, error));
   }
   cleave_status status = api_state_out(f, ret_state, error);
+  LOCKED(runtime);
+  api_future_leave(runtime, f);
+  return status;
+}
+
+cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave_future future,
+                                      cleave_gradients *ret_gradients, cleave_error *error) {
+  api_future *f;
+  GIVEN(runtime, ret_gradients);
+  {
+    LOCKED(runtime);
+    PASS(find_done(runtime, future, "gradients", brings_gradients, &f, error));
+  }
+  cleave_status status = api_gradients_out(f, ret_gradients, error);
   LOCKED(runtime);
   api_future_leave(runtime, f);
   return status;

@@ -385,30 +385,6 @@ void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *re
              f->context->name);
 }
 
-static api_future *running_in(const cleave_runtime *rt, const api_context *c) {
-  api_future *f = rt->open->first;
-  while (f && (f->context != c || f->kind != API_FUTURE_BACKWARD || f->stage != RUNS)) f = f->next;
-  return f;
-}
-
-cleave_status api_backward_await(cleave_runtime *rt, api_context *c, uint64_t until_ns,
-                                 cleave_error *error) {
-  bool in_time = true;
-  c->users++;
-  for (api_future *f; in_time && (f = running_in(rt, c)) != NULL;) {
-    api_backward_advance(rt, f);
-    if (c->running)
-      in_time = api_sleep(rt, until_ns);
-    else
-      api_wake(rt);
-  }
-  c->users--;
-  if (c->closing) api_wake(rt);
-  PASS(api_context_failure(c, error));
-  if (in_time) return CLEAVE_OK;
-  return api_fail(error, CLV_DEADLINE, "a backward of context %s was not done in time", c->name);
-}
-
 /* ---- a vote on what the program has written -------------------------------------------------- */
 
 /* A pass without calls. */

@@ -305,14 +305,19 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
  * are loaded again by cleave_module_reload; contexts that used it have failed and can only be
  * closed, and what it kept stays CLEAVE_UNAVAILABLE. Contexts that never used it notice nothing,
  * and may use it from now on. Between it and other workers values go by way of the master for the
- * rest of the runtime. Every function that meets a lost worker gives the same error, with its name,
- * until it is back. CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is
- * coming back already; CLEAVE_UNAVAILABLE: it does not answer, and can be tried again;
- * CLEAVE_EXHAUSTED: it would have the 64th name, as workers and returns of workers have one each:
- * close this runtime and open another. */
+ * rest of the runtime: workers know each other by the names of their worker.yaml, which do not say
+ * which return is meant, and what is late must not reach the next one. Every function that meets a
+ * lost worker gives the same error, with its name, until it is back. CLEAVE_NOT_FOUND: no such
+ * worker; CLEAVE_PRECONDITION: it is not lost, or is coming back already; CLEAVE_UNAVAILABLE: it
+ * does not answer, and can be tried again; CLEAVE_EXHAUSTED: it would have the 64th name, as
+ * workers and returns of workers have one each: close this runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
+/* As a future; like cleave_module_place_async. CLEAVE_PRECONDITION and CLEAVE_NOT_FOUND at once. */
+CLEAVE_API cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
+                                                    uint64_t deadline_ms, cleave_future *ret_future,
+                                                    cleave_error *error) CLEAVE_RESULT;
 
 /* Node 0 is "master"; nodes 1.. are the workers in the file's order. NULL beyond the last. */
 CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
@@ -442,6 +447,13 @@ CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
 CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module,
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
+/* As a future. A call that is made meanwhile waits for the module; one made when this is done
+ * returns at once. A thread of its own does it, which nothing withdraws: cleave_future_cancel drops
+ * the result, and cleave_close waits for its end. */
+CLEAVE_API cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
+                                                   bool input_grads, uint64_t deadline_ms,
+                                                   cleave_future *ret_future,
+                                                   cleave_error *error) CLEAVE_RESULT;
 
 /* Releases the handle: it must not be used any more, and its name may be used again. The module
  * stays for contexts that are open and have used it, and until its optimiser is released. Then its
@@ -518,6 +530,11 @@ CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_mod
                                              const char *name, const cleave_tensor *tensor,
                                              uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
+/* As a future. The tensor is copied at once. */
+CLEAVE_API cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *module,
+                                                   const char *name, const cleave_tensor *tensor,
+                                                   uint64_t deadline_ms, cleave_future *ret_future,
+                                                   cleave_error *error) CLEAVE_RESULT;
 
 /* A module's state_dict, or that of its optimiser: for each parameter, in a group or not, as many
  * moments as the group with the most of them has, under names as "0.weight.exp_avg" (zeros where
@@ -553,6 +570,12 @@ CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_modu
                                             cleave_state_kind kind, const cleave_named *items,
                                             size_t n, uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
+/* As a future. The items are copied at once; n is at least 1. */
+CLEAVE_API cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
+                                                  cleave_state_kind kind, const cleave_named *items,
+                                                  size_t n, uint64_t deadline_ms,
+                                                  cleave_future *ret_future,
+                                                  cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
 
 /* BLOCKS. Everything of that kind in a safetensors file of this machine, under the names of
@@ -631,6 +654,12 @@ CLEAVE_API cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_mo
                                               const cleave_state *weights,
                                               const cleave_state *optimizer, uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
+/* As a future; like cleave_module_place_async. The state is copied at once. */
+CLEAVE_API cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
+                                                    const cleave_state *weights,
+                                                    const cleave_state *optimizer,
+                                                    uint64_t deadline_ms, cleave_future *ret_future,
+                                                    cleave_error *error) CLEAVE_RESULT;
 
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 
@@ -837,13 +866,15 @@ CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future futu
  * result, until it is released, whatever becomes of its context. The functions that return one take
  * the arguments of the blocking form, in whose words deadline_ms is: the future ends with
  * CLEAVE_DEADLINE then. What is wrong at once is an error of the function itself, and there is no
- * future. The first use of a module takes it to its node and waits for that, as in cleave_call.
+ * future. The first use of a module takes it to its node and waits for that, as in cleave_call:
+ * begin with cleave_module_place_async where that shall not block.
  *
  * What is begun goes on by itself, by a thread of the runtime that starts with the first future
  * that is no call's. With cleave_options.single_thread it goes on while a function waits for a
  * future, or blocks and has such a form, and in cleave_future_poll.
  *
- * A backward or a step waits for the backwards and steps of its context that were begun before;
+ * A backward, a step, and what reads or writes gradients wait for the backwards, steps and writes
+ * of gradients of their context that were begun before;
  * other calls made meanwhile do not wait, and use the weights from before the step. */
 
 /* Returns at once. With single_thread the master's own modules compute here what can be. */
@@ -897,6 +928,10 @@ CLEAVE_API cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_f
 CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                              cleave_state *ret_state,
                                              cleave_error *error) CLEAVE_RESULT;
+struct cleave_gradients;
+CLEAVE_API cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave_future future,
+                                                 struct cleave_gradients *ret_gradients,
+                                                 cleave_error *error) CLEAVE_RESULT;
 
 /* *ret_file: set its size. Of a removal it is all zeros. */
 CLEAVE_API cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
@@ -1046,6 +1081,11 @@ CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context
                                          cleave_module *module, const char *name,
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
+/* As a future (cleave_future_tensor). It waits for what was begun in the context before. */
+CLEAVE_API cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
+                                               cleave_module *module, const char *name,
+                                               uint64_t deadline_ms, cleave_future *ret_future,
+                                               cleave_error *error) CLEAVE_RESULT;
 
 /* Where that gradient lives, as its owner answers; the same refusals. */
 CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
@@ -1079,6 +1119,11 @@ CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_c
                                                uint64_t deadline_ms,
                                                cleave_gradients *ret_gradients,
                                                cleave_error *error) CLEAVE_RESULT;
+/* As a future (cleave_future_gradients), like cleave_gradient_async. */
+CLEAVE_API cleave_status cleave_gradients_read_async(cleave_runtime *runtime,
+                                                     cleave_context context, uint64_t deadline_ms,
+                                                     cleave_future *ret_future,
+                                                     cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
 
 /* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the
@@ -1090,6 +1135,14 @@ CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_c
                                                cleave_module *module, const char *name,
                                                const cleave_tensor *tensor, uint64_t deadline_ms,
                                                cleave_error *error) CLEAVE_RESULT;
+/* As a future. The tensor is copied at once; steps and backwards that are begun after it wait for
+ * it. */
+CLEAVE_API cleave_status cleave_gradient_write_async(cleave_runtime *runtime,
+                                                     cleave_context context, cleave_module *module,
+                                                     const char *name, const cleave_tensor *tensor,
+                                                     uint64_t deadline_ms,
+                                                     cleave_future *ret_future,
+                                                     cleave_error *error) CLEAVE_RESULT;
 
 /* ---- optimiser ------------------------------------------------------------------------------- */
 

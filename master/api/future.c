@@ -17,11 +17,21 @@ cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
+static void empty_part(api_gradient_part *p) {
+  for (uint32_t i = 0; p->items && i < p->cap; i++) clv_tensor_unref(p->items[i].tensor);
+  clv_tensor_unref(p->request.found);
+  free(p->items);
+}
+
 static void empty(api_future *f) {
   f->tensor = clv_tensor_unref(f->tensor);
   clv_tensor_unref(f->request.found);
-  for (uint32_t i = 0; f->items && i < f->request.count; i++) clv_tensor_unref(f->items[i].tensor);
+  for (uint32_t i = 0; f->items && i < f->n_items; i++) clv_tensor_unref(f->items[i].tensor);
   free(f->items);
+  for (uint32_t i = 0; i < f->n_parts; i++) empty_part(&f->parts[i]);
+  free(f->parts);
+  for (uint32_t i = 0; i < f->n_leaves; i++) clv_tensor_unref(f->leaves[i].tensor);
+  free(f->leaves);
   for (size_t i = 0; f->backward.gradients && i < f->backward.n; i++)
     clv_tensor_unref(f->backward.gradients[i]);
   free(f->backward.gradients);
@@ -151,6 +161,7 @@ static void unlist(cleave_runtime *rt, api_future *f) {
 }
 
 static void forget_request(cleave_runtime *rt, const api_state_request *r) {
+  if (!r->id) return;
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
@@ -159,7 +170,8 @@ static void forget_request(cleave_runtime *rt, const api_state_request *r) {
 static void let_go(cleave_runtime *rt, api_future *f) {
   if (f->runs) f->context->running = false;
   if (f->runs && f->kind == API_FUTURE_STEP) f->context->written |= f->context->expected;
-  if (f->kind == API_FUTURE_STATE || f->kind == API_FUTURE_FILE) forget_request(rt, &f->request);
+  forget_request(rt, &f->request);
+  for (uint32_t i = 0; i < f->n_parts; i++) forget_request(rt, &f->parts[i].request);
   if (f->value) f->value->fetching -= f->watched;
   f->value = NULL;
   f->context = NULL;
@@ -174,7 +186,8 @@ void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *wh
 }
 
 static bool is_ordered(const api_future *f) {
-  return f->kind == API_FUTURE_BACKWARD || f->kind == API_FUTURE_STEP;
+  return f->kind == API_FUTURE_BACKWARD || f->kind == API_FUTURE_STEP ||
+         f->kind == API_FUTURE_WRITE;
 }
 
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
@@ -206,8 +219,9 @@ void api_futures_end(cleave_runtime *rt, api_context *c) {
 }
 
 void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
-  static const char *const kinds[API_FUTURE_KINDS] = {"value", "kept value", "backward",
-                                                      "step",  "state",      "closing"};
+  static const char *const kinds[API_FUTURE_KINDS] = {
+      "value",    "kept value", "backward", "step",  "state", "closing",
+      "gradient", "gradients",  "write",    "write", "errand"};
   size_t at = 0;
   for (const api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
     if (f->released) continue;

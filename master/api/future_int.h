@@ -19,6 +19,11 @@ typedef enum api_future_kind {
   API_FUTURE_STATE,
   API_FUTURE_FILE,
   API_FUTURE_CLOSE,
+  API_FUTURE_GRADIENT,
+  API_FUTURE_GRADIENTS,
+  API_FUTURE_WRITE, /* of a gradient, */
+  API_FUTURE_PUT,   /* of state */
+  API_FUTURE_ERRAND,
   API_FUTURE_KINDS
 } api_future_kind;
 
@@ -36,6 +41,38 @@ typedef struct api_starts {
   size_t n;
   bool retain;
 } api_starts;
+
+/* The gradients of one module, on their way or here. */
+typedef struct api_gradient_part {
+  cleave_module *module;
+  api_state_item *items; /* [cap] */
+  uint32_t cap;
+  api_state_request request;
+} api_gradient_part;
+
+typedef struct api_leaf_gradient {
+  uint64_t id;
+  clv_tensor *tensor;
+} api_leaf_gradient;
+
+typedef enum api_errand_kind {
+  API_ERRAND_PLACE,
+  API_ERRAND_RELOAD,
+  API_ERRAND_REJOIN, /* of the worker that the future is of */
+  API_ERRAND_KINDS
+} api_errand_kind;
+
+/* Work for a thread of its own: a function of the program that blocks. */
+typedef struct api_errand {
+  api_errand_kind kind;
+  cleave_runtime *runtime;
+  cleave_module *module; /* NULL: of none */
+  bool input_grads;
+  struct api_reloading *reloading;
+  pthread_t thread;
+  bool ended;
+  cleave_error result; /* of what has ended */
+} api_errand;
 
 typedef struct api_future {
   uint64_t id; /* 0: of a function that blocks */
@@ -67,10 +104,16 @@ typedef struct api_future {
   char file[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_starts backward;
-  /* What came of it. */
+  api_errand errand;
+  /* What came of it, or is to be written. */
   clv_tensor *tensor;
+  api_gradient_part *parts; /* [n_parts] */
+  uint32_t n_parts;
+  api_leaf_gradient *leaves; /* [n_leaves] */
+  uint32_t n_leaves;
   cleave_stepped stepped;
-  api_state_item *items; /* [request.count] */
+  api_state_item *items; /* [n_items] */
+  uint32_t n_items;
 } api_future;
 
 typedef struct api_futures {
@@ -103,7 +146,7 @@ void api_future_watch(api_future *f, bool watch);
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* The same, and nothing more is to come. */
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
-/* An older backward or step of its context is not over. */
+/* An older backward, step or write of its context is not over. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 /* A function waits for something in the context. */
 bool api_futures_wait_in(const cleave_runtime *rt, const api_context *c);
@@ -144,9 +187,6 @@ cleave_status api_backward_begin(cleave_runtime *rt, cleave_context handle, cons
                                  api_future *f, cleave_error *error);
 void api_backward_advance(cleave_runtime *rt, api_future *f);
 void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-/* With the lock, waits: a backward that runs in the context has ended, whoever has begun it. */
-cleave_status api_backward_await(cleave_runtime *rt, api_context *c, uint64_t until_ns,
-                                 cleave_error *error);
 /* A pass without calls: nodes whose gradients the program has written vote again. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_pass_is_done(const api_context *c) {
@@ -169,6 +209,33 @@ void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 void api_state_forget(cleave_runtime *rt, api_future *f); /* before it is over */
 cleave_status api_state_out(const api_future *f, cleave_state *ret, cleave_error *error);
+/* Takes the items, [n], whatever comes of it. */
+cleave_status api_state_write_begin(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
+                                    api_state_item *items, uint32_t n, api_future *f,
+                                    cleave_error *error);
+void api_state_write_advance(cleave_runtime *rt, api_future *f);
+void api_state_write_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+
+/* gradients.c */
+cleave_status api_gradient_begin(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                                 const char *name, api_future *f, cleave_error *error);
+void api_gradient_advance(cleave_runtime *rt, api_future *f);
+cleave_status api_gradients_begin(cleave_runtime *rt, cleave_context handle, api_future *f,
+                                  cleave_error *error);
+void api_gradients_advance(cleave_runtime *rt, api_future *f);
+/* Without the lock, of one that is done. */
+cleave_status api_gradients_out(const api_future *f, cleave_gradients *ret, cleave_error *error);
+cleave_status api_gradient_write_begin(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                                       const char *name, clv_tensor *tensor, api_future *f,
+                                       cleave_error *error);
+void api_gradient_write_advance(cleave_runtime *rt, api_future *f);
+void api_gradients_late(cleave_runtime *rt, const api_future *f, cleave_error *ret); /* all three */
+
+/* errand.c: nothing withdraws it, and it sees to its deadline itself. */
+void api_errand_advance(cleave_runtime *rt, api_future *f);
+/* With the lock, BLOCKS: none runs any more. */
+void api_errands_wait(cleave_runtime *rt);
+void api_errand_done(const api_errand *e); /* nobody needs any more what it has */
 
 /* verb: STATE_SAVE, STATE_LOAD or STATE_REMOVE. Before it is over: api_state_forget. */
 cleave_status api_file_begin(cleave_runtime *rt, cleave_module *m, clv_frame_kind verb,
@@ -184,6 +251,19 @@ void api_file_out(const api_future *f, cleave_state_file *ret);
 cleave_status api_close_begin(cleave_runtime *rt, cleave_context handle, api_future *f,
                               cleave_error *error);
 void api_close_advance(cleave_runtime *rt, api_future *f);
+
+/* ---- async.c -------------------------------------------------------------------------------- */
+
+/* Without the lock: somebody goes on with futures. */
+cleave_status api_async_ready(cleave_runtime *rt, cleave_error *error);
+cleave_status api_async_new(cleave_runtime *rt, api_future_kind kind, uint64_t deadline_ms,
+                            api_future **ret, cleave_error *error);
+/* What could not begin leaves nothing. */
+cleave_status api_async_begun(cleave_runtime *rt, api_future *f, cleave_status status,
+                              api_future **ret);
+/* ret_tensor: what it brings, may be NULL. */
+cleave_status api_async_wait(cleave_runtime *rt, api_future *f, clv_tensor **ret_tensor,
+                             cleave_error *error);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The gradients that a context holds, of parameters by name and of leaves: read, all at once as a
- * list, and written.
+ * list, and written. Each waits for the backwards, steps and writes that were begun in the context
+ * before it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,36 @@
 
 #include "master/api/future_int.h"
 #include "master/api/gradients_int.h"
+
+enum { WAITS_FOR_EARLIER, IS_ASKED };
+
+/* What was begun before is over; when the context has failed, so is this. */
+static bool may_begin(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  if (!c->failed) return !api_future_has_earlier(rt, f);
+  api_future_finish(rt, f, &c->failure);
+  return false;
+}
+
+static void name_context(api_future *f, api_context *c) {
+  f->context = c;
+  f->context_id = c->id;
+}
+
+void api_gradients_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (f->stage == WAITS_FOR_EARLIER) {
+    api_fail(ret, CLV_DEADLINE, "what was begun in context %s before was not done in time",
+             f->context->name);
+    return;
+  }
+  for (uint32_t i = 0; i < f->n_parts && !m; i++)
+    if (!api_request_is_over(&f->parts[i].request)) m = f->parts[i].module;
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->of,
+           m ? m->name : "", m ? cleave_module_node(m) : "", api_silence(rt, heard, sizeof heard));
+  if (m) api_place_error(ret, cleave_module_node(m), m->name);
+}
 
 /* ---- one ------------------------------------------------------------------------------------- */
 
@@ -31,50 +62,44 @@ static cleave_status check_learns(const cleave_module *m, const char *name, cons
   return CLEAVE_OK;
 }
 
-/* With the lock. */
-static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                              const char *name, uint64_t deadline_ms, clv_tensor **ret,
-                              char *ret_device, cleave_error *error) {
+cleave_status api_gradient_begin(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                                 const char *name, api_future *f, cleave_error *error) {
   api_context *c;
   PASS(api_find_context(rt, handle, &c, error));
   PASS(check_learns(m, name, NULL, error));
-  if (c->running) PASS(api_backward_await(rt, c, api_until(rt, deadline_ms), error));
-  if (c->has_gradient[m->index]) {
-    c->users++;
-    cleave_status status = api_state_get(m, CLV_STATE_GRADIENTS, c->id, name,
-                                         api_until(rt, deadline_ms), ret, ret_device, error);
-    c->users--;
-    if (c->closing) api_wake(rt);
-    PASS(status);
-  }
-  if (*ret) return CLEAVE_OK;
-  return not_reached(c, m, name, error);
-}
-
-cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
-                              const char *name, uint64_t deadline_ms, cleave_tensor *ret_tensor,
-                              cleave_error *error) {
-  GIVEN(runtime, module, name, ret_tensor);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  {
-    LOCKED(runtime);
-    PASS(gradient(runtime, handle, module, name, deadline_ms, &t, NULL, error));
-  }
-  return api_tensor_out(t, ret_tensor, error);
-}
-
-cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context handle,
-                                    cleave_module *module, const char *name, uint64_t deadline_ms,
-                                    cleave_place *ret_place, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_place);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  char device[API_DEVICE] = "";
-  LOCKED(runtime);
-  PASS(gradient(runtime, handle, module, name, deadline_ms, &t, device, error));
-  api_module_is_on(module, device);
-  ret_place->node = runtime->peers[module->node].name;
-  ret_place->device = module->device;
+  name_context(f, c);
+  f->module = m;
+  snprintf(f->of, sizeof f->of, "%s", name);
+  f->request.wanted = f->of;
   return CLEAVE_OK;
+}
+
+static cleave_status ask_one(api_future *f, cleave_error *error) {
+  const api_context *c = f->context;
+  f->stage = IS_ASKED;
+  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->of, error);
+  return api_state_ask(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
+}
+
+static cleave_status judge_one(api_future *f, cleave_error *error) {
+  if (f->request.failed) {
+    *error = f->request.failure;
+    return error->status;
+  }
+  PASS(api_state_check_item(f->module, f->of, f->request.found, error));
+  f->tensor = clv_steal(&f->request.found);
+  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->of, error);
+}
+
+void api_gradient_advance(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_EARLIER) {
+    if (!may_begin(rt, f)) return;
+    (void)ask_one(f, &why);
+  }
+  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK) (void)judge_one(f, &why);
+  api_future_finish(rt, f, &why);
 }
 
 cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
@@ -101,59 +126,45 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* The gradients of one module on their way. */
-typedef struct part {
-  cleave_module *module;
-  api_state_item *items; /* [request.count] */
-  api_state_request request;
-} part;
-
-typedef struct parts {
-  part *list; /* [n] */
-  uint32_t n;
-} parts;
-
-static void parts_done(cleave_runtime *rt, parts *p) {
-  for (uint32_t i = 0; i < p->n; i++) {
-    part *q = &p->list[i];
-    api_state_leave(rt, &q->request);
-    for (uint32_t k = 0; q->items && k < q->module->n_learning; k++)
-      clv_tensor_unref(q->items[k].tensor);
-    free(q->items);
-  }
-  free(p->list);
+cleave_status api_gradients_begin(cleave_runtime *rt, cleave_context handle, api_future *f,
+                                  cleave_error *error) {
+  api_context *c;
+  PASS(api_find_context(rt, handle, &c, error));
+  name_context(f, c);
+  snprintf(f->of, sizeof f->of, "the gradients of context %.64s", c->name);
+  return CLEAVE_OK;
 }
 
 static int by_number(const void *a, const void *b) {
-  uint64_t x = ((const part *)a)->module->number, y = ((const part *)b)->module->number;
-  return (x > y) - (x < y);
+  const api_gradient_part *p = a, *q = b;
+  return (p->module->number > q->module->number) - (p->module->number < q->module->number);
 }
 
-static cleave_status find_parts(cleave_runtime *rt, const api_context *c, parts *p,
-                                cleave_error *error) {
-  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *p->list, &p->list, &err));
+static cleave_status find_parts(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *f->parts, &f->parts, &err));
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    if (c->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
-      p->list[p->n++].module = rt->modules[i];
-  qsort(p->list, p->n, sizeof *p->list, by_number);
+    if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
+      f->parts[f->n_parts++].module = rt->modules[i];
+  qsort(f->parts, f->n_parts, sizeof *f->parts, by_number);
   return CLEAVE_OK;
 }
 
 /* Every node is asked before any is waited for. */
-static cleave_status ask(cleave_runtime *rt, const api_context *c, parts *p, cleave_error *error) {
-  PASS(find_parts(rt, c, p, error));
-  for (uint32_t i = 0; i < p->n; i++) {
-    part *q = &p->list[i];
-    cleave_module *m = q->module;
-    TRY(clv_alloc(m->n_learning, sizeof *q->items, &q->items, &err));
-    q->request = (api_state_request){.items = q->items, .count = m->n_learning, .fewer = true};
-    PASS(api_state_ask(m, CLV_STATE_GRADIENTS, c->id, &q->request, error));
+static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  f->stage = IS_ASKED;
+  PASS(find_parts(rt, f, error));
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    api_gradient_part *q = &f->parts[i];
+    q->cap = q->module->n_learning;
+    TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
+    q->request = (api_state_request){.items = q->items, .count = q->cap, .fewer = true};
+    PASS(api_state_ask(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
   }
   return CLEAVE_OK;
 }
 
 /* Those of all its parameters that learn, in their order, or none: nothing flowed there. */
-static cleave_status check_part(const part *q, cleave_error *error) {
+static cleave_status check_part(const api_gradient_part *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
   bool good = !q->request.count || q->request.count == m->n_learning;
@@ -172,74 +183,86 @@ static cleave_status check_part(const part *q, cleave_error *error) {
   return CLEAVE_ANSWER;
 }
 
-static cleave_status await_all(const parts *p, uint64_t until_ns, cleave_error *error) {
-  for (uint32_t i = 0; i < p->n; i++) {
-    part *q = &p->list[i];
-    PASS(api_state_await(q->module, &q->request, "the gradients", until_ns, error));
-    PASS(check_part(q, error));
-  }
-  return CLEAVE_OK;
-}
-
 static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->released; }
 
-static cleave_status make_list(const parts *p, const api_context *c, cleave_gradients *ret,
-                               clv_tensor ***ret_tensors, cleave_error *error) {
-  size_t n = 0, at = 0;
-  for (uint32_t i = 0; i < p->n; i++) n += p->list[i].request.count;
-  for (const api_value *v = c->newest; v; v = v->older) n += is_listed(v);
-  TRY(clv_alloc(CLV_MAX(n, 1), sizeof **ret_tensors, ret_tensors, &err));
-  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *ret->items, &ret->items, &err));
-  ret->n = n;
-  for (uint32_t i = 0; i < p->n; i++)
-    for (uint32_t k = 0; k < p->list[i].request.count; k++, at++) {
-      char *name;
-      TRY(clv_strdup(p->list[i].items[k].name, &name, &err));
-      ret->items[at].name = name;
-      ret->items[at].module = p->list[i].module;
-      (*ret_tensors)[at] = clv_tensor_ref(p->list[i].items[k].tensor);
-    }
-  at = n;
-  for (const api_value *v = c->newest; v; v = v->older) {
-    if (!is_listed(v)) continue;
-    ret->items[--at].leaf.id = v->id;
-    (*ret_tensors)[at] = clv_tensor_ref(v->gradient);
+/* Those that the list names, from the oldest. */
+static cleave_status take_leaves(api_future *f, cleave_error *error) {
+  uint32_t n = 0;
+  for (const api_value *v = f->context->newest; v; v = v->older) n += is_listed(v);
+  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *f->leaves, &f->leaves, &err));
+  f->n_leaves = n;
+  for (const api_value *v = f->context->newest; v; v = v->older)
+    if (is_listed(v)) f->leaves[--n] = (api_leaf_gradient){v->id, clv_tensor_ref(v->gradient)};
+  return CLEAVE_OK;
+}
+
+static bool are_over(const api_future *f) {
+  bool over = true;
+  for (uint32_t i = 0; i < f->n_parts && over; i++) {
+    const api_state_request *r = &f->parts[i].request;
+    if (r->failed) return true;
+    over = api_request_is_over(r);
+  }
+  return over;
+}
+
+static cleave_status judge_all(api_future *f, cleave_error *error) {
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    const api_state_request *r = &f->parts[i].request;
+    if (r->failed) *error = r->failure;
+    if (r->failed) return error->status;
+  }
+  for (uint32_t i = 0; i < f->n_parts; i++) PASS(check_part(&f->parts[i], error));
+  return take_leaves(f, error);
+}
+
+void api_gradients_advance(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_EARLIER) {
+    if (!may_begin(rt, f)) return;
+    (void)ask_all(rt, f, &why);
+  }
+  if (why.status == CLEAVE_OK && !are_over(f)) return;
+  if (why.status == CLEAVE_OK) (void)judge_all(f, &why);
+  api_future_finish(rt, f, &why);
+}
+
+/* ---- all, as the program has them ------------------------------------------------------------ */
+
+static cleave_status put_part(const api_gradient_part *q, cleave_gradients *ret,
+                              cleave_error *error) {
+  for (uint32_t k = 0; k < q->request.count; k++) {
+    cleave_gradient_item *item = &ret->items[ret->n];
+    char *name;
+    TRY(clv_strdup(q->items[k].name, &name, &err));
+    ret->n++;
+    item->name = name;
+    item->module = q->module;
+    PASS(api_tensor_out(q->items[k].tensor, &item->tensor, error));
   }
   return CLEAVE_OK;
 }
 
-/* Its copies are made without the lock: *ret_tensors is [ret->n]. */
-static cleave_status collect(cleave_runtime *rt, cleave_context handle, uint64_t deadline_ms,
-                             cleave_gradients *ret, clv_tensor ***ret_tensors,
-                             cleave_error *error) {
-  api_context *c;
-  parts p = {0};
-  LOCKED(rt);
-  PASS(api_find_context(rt, handle, &c, error));
-  if (c->running) PASS(api_backward_await(rt, c, api_until(rt, deadline_ms), error));
-  c->users++;
-  cleave_status status = ask(rt, c, &p, error);
-  if (status == CLEAVE_OK) status = await_all(&p, api_until(rt, deadline_ms), error);
-  if (status == CLEAVE_OK) status = make_list(&p, c, ret, ret_tensors, error);
-  c->users--;
-  if (c->closing) api_wake(rt);
-  parts_done(rt, &p);
-  return status;
+static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, cleave_error *error) {
+  for (uint32_t i = 0; i < f->n_leaves; i++) {
+    cleave_gradient_item *item = &ret->items[ret->n++];
+    item->leaf.id = f->leaves[i].id;
+    PASS(api_tensor_out(f->leaves[i].tensor, &item->tensor, error));
+  }
+  return CLEAVE_OK;
 }
 
-cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
-                                    uint64_t deadline_ms, cleave_gradients *ret_gradients,
-                                    cleave_error *error) {
-  GIVEN(runtime, ret_gradients);
+cleave_status api_gradients_out(const api_future *f, cleave_gradients *ret, cleave_error *error) {
   cleave_gradients list = {0};
-  clv_tensor **tensors = NULL;
-  cleave_status status = collect(runtime, context, deadline_ms, &list, &tensors, error);
-  for (size_t i = 0; i < list.n && status == CLEAVE_OK; i++)
-    status = api_tensor_out(tensors[i], &list.items[i].tensor, error);
-  for (size_t i = 0; tensors && i < list.n; i++) clv_tensor_unref(tensors[i]);
-  free(tensors);
+  cleave_status status = CLEAVE_OK;
+  size_t n = f->n_leaves;
+  for (uint32_t i = 0; i < f->n_parts; i++) n += f->parts[i].request.count;
+  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *list.items, &list.items, &err));
+  for (uint32_t i = 0; i < f->n_parts && status == CLEAVE_OK; i++)
+    status = put_part(&f->parts[i], &list, error);
+  if (status == CLEAVE_OK) status = put_leaves(f, &list, error);
   if (status == CLEAVE_OK)
-    *ret_gradients = list;
+    *ret = list;
   else
     cleave_gradients_free(&list);
   return status;
@@ -257,16 +280,20 @@ void cleave_gradients_free(cleave_gradients *gradients) {
 
 /* ---- written --------------------------------------------------------------------------------- */
 
-static cleave_status check_write(const api_context *c, const cleave_module *m, const char *name,
-                                 const clv_tensor *t, cleave_error *error) {
+static cleave_status check_spec(const cleave_module *m, const char *name, const clv_tensor *t,
+                                cleave_error *error) {
   const clv_param *p;
   char want[160], got[160];
   PASS(check_learns(m, name, &p, error));
-  if (t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape))
-    return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s",
-                    name, m->name, clv_dtype_name(p->dtype),
-                    clv_shape_format(&p->shape, want, sizeof want), clv_dtype_name(t->dtype),
-                    clv_shape_format(&t->shape, got, sizeof got));
+  if (t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s",
+                  name, m->name, clv_dtype_name(p->dtype),
+                  clv_shape_format(&p->shape, want, sizeof want), clv_dtype_name(t->dtype),
+                  clv_shape_format(&t->shape, got, sizeof got));
+}
+
+static cleave_status check_write(const api_context *c, const cleave_module *m, const char *name,
+                                 cleave_error *error) {
   if (c->stepped[m->index])
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' has taken its step of context %s: nothing reads its gradients "
@@ -275,35 +302,38 @@ static cleave_status check_write(const api_context *c, const cleave_module *m, c
   return c->has_gradient[m->index] ? CLEAVE_OK : not_reached(c, m, name, error);
 }
 
-/* Its node votes again before the next step: what it said of its gradients is out of date. */
-static cleave_status put(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                         const char *name, clv_tensor *t, uint64_t deadline_ms,
-                         cleave_error *error) {
+/* The node of it votes again before the next step: what it said of its gradients is out of date. */
+cleave_status api_gradient_write_begin(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                                       const char *name, clv_tensor *tensor, api_future *f,
+                                       cleave_error *error) {
   api_context *c;
-  LOCKED(rt);
-  uint64_t until = api_until(rt, deadline_ms);
-  PASS(api_decided(rt, until, error));
   PASS(api_find_context(rt, handle, &c, error));
-  if (c->running) PASS(api_backward_await(rt, c, until, error));
-  PASS(check_write(c, m, name, t, error));
-  api_state_item item = {.tensor = t};
-  snprintf(item.name, sizeof item.name, "%s", name);
-  c->users++;
-  c->written |= NODE_BIT(m->node);
-  cleave_status status = api_state_put(m, CLV_STATE_GRADIENTS, c->id, &item, 1, until, error);
-  c->users--;
-  if (c->closing) api_wake(rt);
-  return status == CLEAVE_NOT_FOUND ? not_reached(c, m, name, error) : status;
+  PASS(check_spec(m, name, tensor, error));
+  name_context(f, c);
+  f->module = m;
+  f->tensor = clv_tensor_ref(tensor);
+  snprintf(f->of, sizeof f->of, "%s", name);
+  return CLEAVE_OK;
 }
 
-cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
-                                    cleave_module *module, const char *name,
-                                    const cleave_tensor *tensor, uint64_t deadline_ms,
-                                    cleave_error *error) {
-  GIVEN(runtime, module, name, tensor);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  if (module->runtime != runtime)
-    return api_fail(error, CLV_INVALID, "a module of another runtime");
-  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
-  return put(runtime, context, module, name, t, deadline_ms, error);
+static cleave_status write_it(api_future *f, cleave_error *error) {
+  api_context *c = f->context;
+  api_state_item item = {.tensor = f->tensor};
+  f->stage = IS_ASKED;
+  PASS(check_write(c, f->module, f->of, error));
+  memcpy(item.name, f->of, sizeof item.name);
+  c->written |= NODE_BIT(f->module->node);
+  return api_state_put_begin(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
+}
+
+void api_gradient_write_advance(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_EARLIER) {
+    if (rt->deciding || !may_begin(rt, f)) return;
+    (void)write_it(f, &why);
+  }
+  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
+  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->of, &why);
+  api_future_finish(rt, f, &why);
 }

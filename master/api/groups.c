@@ -58,8 +58,6 @@ static cleave_status check_settings(const cleave_group *g, cleave_error *error) 
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static bool learns(const clv_param *p) { return p->trainable && !p->frozen; }
-
 static bool names(const cleave_group *g, const char *param) {
   if (!g->parameters) return true;
   for (size_t i = 0; i < g->n_parameters; i++)
@@ -71,7 +69,7 @@ static bool matches_any(const cleave_group *g, const char *pattern) {
   for (size_t k = 0; k < g->n_modules; k++)
     for (int i = 0; i < g->modules[k]->params->n; i++) {
       const clv_param *p = &g->modules[k]->params->list[i];
-      if (learns(p) && fnmatch(pattern, p->name, 0) == 0) return true;
+      if (api_learns(p) && fnmatch(pattern, p->name, 0) == 0) return true;
     }
   return false;
 }
@@ -84,7 +82,8 @@ static cleave_status check_names(const cleave_group *g, cleave_error *error) {
     return api_fail(error, CLV_INVALID, "a group with a list of 0 parameters");
   for (size_t k = 0; k < g->n_modules; k++)
     for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(known); i++)
-      if (learns(&g->modules[k]->params->list[i])) known[n++] = g->modules[k]->params->list[i].name;
+      if (api_learns(&g->modules[k]->params->list[i]))
+        known[n++] = g->modules[k]->params->list[i].name;
   for (size_t i = 0; g->parameters && i < g->n_parameters; i++) {
     if (matches_any(g, g->parameters[i])) continue;
     const char *near = clv_did_you_mean(g->parameters[i], known, n);
@@ -137,7 +136,7 @@ static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
   bool joined = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (!learns(p) || !names(from, p->name)) continue;
+    if (!api_learns(p) || !names(from, p->name)) continue;
     if (m->group_of && m->group_of[i])
       return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
                       m->name);
@@ -174,7 +173,7 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
 cleave_status api_groups_hold(cleave_module *m, cleave_error *error) {
   bool rest = false;
   if (!m->optimizer || m->hold_rest) return CLEAVE_OK;
-  for (int i = 0; i < m->params->n; i++) rest |= learns(&m->params->list[i]) && !m->group_of[i];
+  for (int i = 0; i < m->params->n; i++) rest |= api_learns(&m->params->list[i]) && !m->group_of[i];
   if (!rest) return CLEAVE_OK;
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
   m->hold_rest = true;
@@ -217,14 +216,4 @@ void api_groups_leave(cleave_optimizer *o) {
     m->n_groups = 0;
     m->hold_rest = false;
   }
-}
-
-/* ---- what a node is told --------------------------------------------------------------------- */
-
-uint32_t api_group_names(const cleave_module *m, uint32_t number, const char **ret_names) {
-  uint32_t n = 0;
-  for (int i = 0; i < m->params->n; i++)
-    if (m->group_of[i] == number + 1 && learns(&m->params->list[i]))
-      ret_names[n++] = m->params->list[i].name;
-  return n;
 }

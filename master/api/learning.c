@@ -1,109 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a module learns, after its first call: parameters that are frozen and thawed, optimisers
- * that are replaced. Its node has been told when the module was loaded, so it is loaded again
- * before its next use, with the state that it has, which is held here meanwhile.
+ * Parameters that are frozen and thawed after the module's first call. Its node has been told when
+ * the module was loaded, so it is loaded again before its next use (place.c).
  */
 #include <fnmatch.h>
 
 #include "master/api/life_int.h"
 #include "master/api/rejoin_int.h"
-
-/* ---- loading it again ------------------------------------------------------------------------ */
-
-void api_module_unhold(cleave_module *m, int kind) {
-  api_state_items_done(clv_steal(&m->held[kind]), m->n_held[kind]);
-  m->n_held[kind] = 0;
-}
-
-void api_module_outdated(cleave_module *m, bool anew) {
-  if (anew) api_module_unhold(m, 1);
-  if (m->state != MODULE_PLACED) return;
-  m->stale = true;
-  m->anew |= anew;
-}
-
-cleave_status api_module_let_go(cleave_module *m, uint32_t generation, uint64_t until,
-                                cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  clv_packet *p;
-  PASS(api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, error));
-  api_name_module(p, m);
-  p->frame.generation = generation;
-  PASS(api_send(rt, m->node, p, error));
-  while (m->unload) {
-    PASS(api_node_is_there(rt, m->node, error));
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "'%s' has not let go of module '%s' in time",
-                      rt->peers[m->node].name, m->name);
-  }
-  return CLEAVE_OK;
-}
-
-static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error) {
-  PASS(api_state_take(m, CLEAVE_STATE_WEIGHTS, until, &m->held[0], &m->n_held[0], error));
-  if (m->anew) return CLEAVE_OK;
-  return api_state_take(m, CLEAVE_STATE_OPTIMIZER, until, &m->held[1], &m->n_held[1], error);
-}
-
-/* When this fails with nothing held, the module is as before; else its next use goes on. */
-cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  m->state = MODULE_PLACING;
-  rt->peers[m->node].loading++;
-  cleave_status status = hold(m, until_ns, error);
-  bool held = status == CLEAVE_OK;
-  if (held) status = api_module_let_go(m, m->generation, until_ns, error);
-  rt->peers[m->node].loading--;
-  m->state = held ? MODULE_NEW : MODULE_PLACED;
-  if (held) {
-    m->unload = 0;
-    m->stale = m->anew = false;
-    api_module_tried(m, status);
-  } else {
-    for (int k = 0; k < 2; k++) api_module_unhold(m, k);
-  }
-  api_wake(rt);
-  return status;
-}
-
-cleave_status api_module_put_back(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  static const clv_state_what what[] = {CLV_STATE_WEIGHTS, CLV_STATE_OPTIMIZER};
-  for (int k = 0; k < 2; k++)
-    if (m->n_held[k]) PASS(api_state_put(m, what[k], 0, m->held[k], m->n_held[k], until_ns, error));
-  for (int k = 0; k < 2; k++) api_module_unhold(m, k);
-  return CLEAVE_OK;
-}
-
-/* ---- while nobody uses it -------------------------------------------------------------------- */
-
-static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
-
-static cleave_status check_closing(const cleave_module *m, const char *what, cleave_error *error) {
-  const cleave_runtime *rt = m->runtime;
-  size_t at = 0;
-  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->uses[m->index] && !c->closing)
-      return api_fail(error, CLV_PRECONDITION,
-                      "module '%s' %s while context %s, which has called it, is open: close that "
-                      "first",
-                      m->name, what, c->name);
-  return CLEAVE_OK;
-}
-
-cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const char *what,
-                               uint64_t until_ns, cleave_error *error) {
-  for (size_t i = 0; i < n; i++) {
-    const cleave_module *m = modules[i];
-    if (!is_busy(m)) continue;
-    PASS(check_closing(m, what, error));
-    if (!api_sleep(m->runtime, until_ns))
-      return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",
-                      m->name, what);
-    i = (size_t)-1; /* others may be used now */
-  }
-  return CLEAVE_OK;
-}
 
 /* ---- freezing and thawing -------------------------------------------------------------------- */
 

@@ -25,6 +25,9 @@ void api_module_unkeep(cleave_module *m);
 void api_module_look(cleave_module *m);
 void api_optimizer_look(cleave_optimizer *o);
 
+void api_module_drop_weights(cleave_module *m); /* those that were to go with it */
+static inline bool api_learns(const clv_param *p) { return p->trainable && !p->frozen; }
+
 /* What its node was told of it holds no more: it is loaded again before its next use, with the
  * state that it has, or, `anew`, with moments of 0. */
 void api_module_outdated(cleave_module *m, bool anew);

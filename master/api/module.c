@@ -191,7 +191,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   return keep_weights(m, o, error);
 }
 
-static void free_weights(cleave_module *m) {
+void api_module_drop_weights(cleave_module *m) {
   for (size_t i = 0; i < m->n_weights; i++) {
     free(m->weights[i].name);
     clv_tensor_unref(m->weights[i].tensor);
@@ -201,7 +201,7 @@ static void free_weights(cleave_module *m) {
 
 void api_module_free(cleave_module *m) {
   if (!m) return;
-  free_weights(m);
+  api_module_drop_weights(m);
   for (int k = 0; k < 2; k++) api_module_unhold(m, k);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
@@ -331,81 +331,48 @@ const char *cleave_module_weight(const cleave_module *module, size_t index) {
   return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
 
-/* ---- placing it ------------------------------------------------------------------------------ */
+/* ---- what its node has been told ------------------------------------------------------------- */
 
-static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  for (size_t i = m->n_weights; i-- > 0;) { /* all stay until the last is there */
-    api_state_item item = {.tensor = m->weights[i].tensor};
-    snprintf(item.name, sizeof item.name, "%s", m->weights[i].name);
-    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
-  }
-  free_weights(m);
+void api_module_unhold(cleave_module *m, int kind) {
+  api_state_items_done(clv_steal(&m->held[kind]), m->n_held[kind]);
+  m->n_held[kind] = 0;
+}
+
+void api_module_outdated(cleave_module *m, bool anew) {
+  if (anew) api_module_unhold(m, 1);
+  if (m->state != MODULE_PLACED) return;
+  m->stale = true;
+  m->anew |= anew;
+}
+
+/* ---- while nobody uses it -------------------------------------------------------------------- */
+
+static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
+
+static cleave_status check_closing(const cleave_module *m, const char *what, cleave_error *error) {
+  const cleave_runtime *rt = m->runtime;
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->uses[m->index] && !c->closing)
+      return api_fail(error, CLV_PRECONDITION,
+                      "module '%s' %s while context %s, which has called it, is open: close that "
+                      "first",
+                      m->name, what, c->name);
   return CLEAVE_OK;
 }
 
-static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  uint64_t now = api_now(rt), left_ms = until_ns > now ? (until_ns - now) / 1000000u : 0;
-  m->generation = rt->generations[m->index]++;
-  api_unlock(rt);
-  cleave_status status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
-  api_lock(rt);
-  return status;
-}
-
-/* Of attempts that came too late, or of which there was no word. */
-static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  for (uint32_t g = m->tried_from; g != m->generation; g++)
-    PASS(api_module_let_go(m, g, until_ns, error));
-  m->tried_from = m->generation;
-  return CLEAVE_OK;
-}
-
-cleave_status api_module_take_there(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  cleave_status status = attempt(m, until_ns, error);
-  if (status != CLEAVE_EXISTS || !m->tried) return status;
-  PASS(let_go_of_attempts(m, until_ns, error));
-  return attempt(m, until_ns, error);
-}
-
-void api_module_tried(cleave_module *m, cleave_status status) {
-  if (status != CLEAVE_OK && !m->tried) m->tried_from = m->generation;
-  m->tried = status != CLEAVE_OK;
-}
-
-cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
-                               cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  uint64_t until = api_until(rt, deadline_ms);
-  while (m->state == MODULE_PLACING)
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
-  PASS(api_module_is_there(m, error));
-  if (m->state == MODULE_PLACED && !m->stale) return CLEAVE_OK;
-  if (m->state == MODULE_PLACED) {
-    PASS(api_module_take_off(m, until, error));
-    input_grads = m->input_grads;
+cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const char *what,
+                               uint64_t until_ns, cleave_error *error) {
+  for (size_t i = 0; i < n; i++) {
+    const cleave_module *m = modules[i];
+    if (!is_busy(m)) continue;
+    PASS(check_closing(m, what, error));
+    if (!api_sleep(m->runtime, until_ns))
+      return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",
+                      m->name, what);
+    i = (size_t)-1; /* others may be used now */
   }
-  m->state = MODULE_PLACING;
-  m->input_grads = input_grads;
-  m->life = rt->peers[m->node].life;
-  rt->peers[m->node].loading++;
-  cleave_status status = api_module_take_there(m, until, error);
-  if (status == CLEAVE_OK) status = push_weights(m, until, error);
-  if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
-  m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
-  api_module_tried(m, status);
-  rt->peers[m->node].loading--;
-  rt->peers[m->node].has_module |= status == CLEAVE_OK;
-  api_wake(rt);
-  return status;
-}
-
-cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module, bool input_grads,
-                                  uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, module);
-  LOCKED(runtime);
-  return api_module_place(module, input_grads, deadline_ms, error);
+  return CLEAVE_OK;
 }
 
 /* ---- its end ------------------------------------------------------------------------------------
@@ -421,24 +388,6 @@ static void gone(cleave_module *m) {
   if (!m->keeps) api_module_free(m);
   clv_pool_shrink(rt->pool); /* sizes that it alone had */
   api_wake(rt);
-}
-
-/* One that nobody holds goes with its last module. */
-void api_module_leave_optimizer(cleave_module *m) {
-  cleave_optimizer *o = m->optimizer;
-  size_t at = 0;
-  if (!o) return;
-  m->optimizer = NULL;
-  m->n_groups = 0;
-  m->hold_rest = false;
-  free(clv_steal(&m->group_of));
-  while (o->modules[at] != m) at++;
-  memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));
-  if (o->n_modules) return;
-  cleave_optimizer **link = &m->runtime->optimizers;
-  while (*link != o) link = &(*link)->next;
-  *link = o->next;
-  api_optimizer_free(o);
 }
 
 static void unload(cleave_module *m) {

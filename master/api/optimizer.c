@@ -50,13 +50,6 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
   return CLEAVE_OK;
 }
 
-void api_optimizer_free(cleave_optimizer *o) {
-  if (!o) return;
-  free(o->modules);
-  free(o->groups);
-  free(o);
-}
-
 static cleave_status check_owner(const cleave_runtime *rt, const cleave_optimizer *o,
                                  cleave_error *error) {
   if (o->runtime == rt) return CLEAVE_OK;

@@ -7,6 +7,7 @@
 #include "master/api/rejoin_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/api/life_int.h"
@@ -136,6 +137,12 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   return status == CLEAVE_OK ? status : name_failure(p, status, error);
 }
 
+cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_error *error) {
+  api_peer *p;
+  LOCKED(rt);
+  return find_lost(rt, worker, &p, error);
+}
+
 /* ---- its modules ----------------------------------------------------------------------------- */
 
 /* What is to be there when a module is. */
@@ -217,18 +224,48 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   return status;
 }
 
+struct api_reloading {
+  cleave_module *module;
+  contents contents;
+};
+
+void api_reloading_free(api_reloading *r) {
+  if (r) contents_done(&r->contents);
+  free(r);
+}
+
+cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                                const cleave_state *optimizer, api_reloading **ret,
+                                cleave_error *error) {
+  const cleave_state *const from[2] = {weights, optimizer};
+  api_reloading *r;
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  TRY(clv_alloc(1, sizeof *r, &r, &err));
+  r->module = m;
+  cleave_status status = take_contents(m, from, &r->contents, error);
+  if (status == CLEAVE_OK)
+    *ret = r;
+  else
+    api_reloading_free(r);
+  return status;
+}
+
+cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
+                                cleave_error *error) {
+  LOCKED(rt);
+  PASS(api_no_window(rt, error));
+  PASS(api_decided(rt, api_until(rt, deadline_ms), error));
+  PASS(check_lost(r->module, error));
+  return reload(r->module, &r->contents, deadline_ms, error);
+}
+
 cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,
                                    const cleave_state *weights, const cleave_state *optimizer,
                                    uint64_t deadline_ms, cleave_error *error) {
   GIVEN(runtime, module);
-  CLV_AUTO(contents_done) contents c = {0};
-  const cleave_state *const from[2] = {weights, optimizer};
-  if (module->runtime != runtime)
-    return api_fail(error, CLV_INVALID, "a module of another runtime");
-  PASS(take_contents(module, from, &c, error));
-  LOCKED(runtime);
-  PASS(api_no_window(runtime, error));
-  PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-  PASS(check_lost(module, error));
-  return reload(module, &c, deadline_ms, error);
+  api_reloading *r;
+  PASS(api_reloading_new(runtime, module, weights, optimizer, &r, error));
+  cleave_status status = api_reloading_run(runtime, r, deadline_ms, error);
+  api_reloading_free(r);
+  return status;
 }

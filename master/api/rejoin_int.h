@@ -35,6 +35,20 @@ bool api_is_of_earlier_life(const cleave_runtime *rt, const api_peer *to, const 
 /* Hello and OpenSession, behind CloseSession of what an earlier life has left there. */
 cleave_status api_connect_to(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 
+/* ---- rejoin.c: without the lock -------------------------------------------------------------- */
+
+/* Is it a worker that was lost? */
+cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker,
+                               cleave_error *error) CLEAVE_RESULT;
+/* A module and what it is to have when it is loaded again; run BLOCKS. */
+typedef struct api_reloading api_reloading;
+cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                                const cleave_state *optimizer, api_reloading **ret,
+                                cleave_error *error) CLEAVE_RESULT;
+cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
+                                cleave_error *error) CLEAVE_RESULT;
+void api_reloading_free(api_reloading *r); /* NULL is allowed */
+
 /* ---- state.c --------------------------------------------------------------------------------- */
 
 /* Copies of a module's state, all of which belong to it; *ret_items, [n], is to be given to
@@ -46,6 +60,5 @@ cleave_status api_state_items(const cleave_module *m, cleave_state_kind kind,
 cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                              api_state_item **ret_items, uint32_t *ret_n,
                              cleave_error *error) CLEAVE_RESULT;
-void api_state_items_done(api_state_item *items, uint32_t n);
 
 #endif

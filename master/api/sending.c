@@ -110,11 +110,6 @@ static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *w
   return rt->n_told;
 }
 
-void api_recognise(const cleave_runtime *rt, cleave_error *why) {
-  for (uint32_t i = 0; i < API_TOLD; i++)
-    if (rt->told[i].as[0] && strcmp(rt->told[i].as, why->text) == 0) *why = rt->told[i].whole;
-}
-
 /* Its text may quote what is only known here, or at the worker that it came from. */
 static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;

@@ -12,188 +12,7 @@
 #include "master/api/gradients_int.h"
 #include "master/api/rejoin_int.h"
 
-/* ---- requests -------------------------------------------------------------------------------- */
-
-void api_state_leave(cleave_runtime *rt, api_state_request *r) {
-  api_state_request **at = &rt->requests;
-  while (*at && *at != r) at = &(*at)->next;
-  if (*at) *at = r->next;
-  clv_tensor_unref(r->found);
-}
-
-cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
-                              uint64_t until_ns, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  while (!r->failed && !(r->answered && r->got >= r->count)) {
-    if (api_sleep(rt, until_ns)) continue;
-    char heard[200];
-    api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
-             m->name, rt->peers[m->node].name, api_silence(rt, heard, sizeof heard));
-    api_place_error(error, rt->peers[m->node].name, m->name);
-    return CLEAVE_DEADLINE;
-  }
-  if (r->failed && error) *error = r->failure;
-  return r->failed ? r->failure.status : CLEAVE_OK;
-}
-
-cleave_status api_state_ask(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            api_state_request *r, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  clv_packet *p;
-  r->id = ++rt->next_id;
-  r->node = m->node;
-  TRY(clv_packet_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
-  api_name_module(p, m);
-  r->next = rt->requests;
-  rt->requests = r;
-  return api_send(rt, m->node, p, error);
-}
-
-/* What a node says of a parameter has the parameter's shape. */
-static cleave_status check_item(const cleave_module *m, const char *name, const clv_tensor *t,
-                                cleave_error *error) {
-  const clv_param *p = clv_params_find(m->params, name);
-  if (!t || (p && t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape))) return CLEAVE_OK;
-  api_fail(error, CLV_DATA_LOSS, "'%s' of module '%s' came with another shape", name, m->name);
-  api_place_error(error, cleave_module_node(m), m->name);
-  return CLEAVE_DATA_LOSS;
-}
-
-cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
-                            cleave_error *error) {
-  api_state_request r = {.wanted = name};
-  cleave_status status = api_state_ask(m, what, context_id, &r, error);
-  if (status == CLEAVE_OK) status = api_state_await(m, &r, name, until_ns, error);
-  if (status == CLEAVE_OK) status = check_item(m, name, r.found, error);
-  if (status == CLEAVE_OK) *ret = clv_steal(&r.found);
-  if (status == CLEAVE_OK && ret_device) memcpy(ret_device, r.device, sizeof r.device);
-  api_state_leave(m->runtime, &r);
-  return status;
-}
-
-static cleave_status put_item(cleave_module *m, clv_state_what what, uint64_t context_id,
-                              const api_state_item *item, uint32_t index, uint32_t n,
-                              uint64_t message, cleave_error *error) {
-  clv_packet *p;
-  PASS(api_packet(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
-  api_name_module(p, m);
-  p->frame.state.what = what;
-  p->frame.state.index = index;
-  p->frame.state.count = n;
-  memcpy(p->frame.state.name, item->name, sizeof p->frame.state.name);
-  clv_packet_add(p, item->tensor);
-  return api_send(m->runtime, m->node, p, error);
-}
-
-cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const api_state_item *items, uint32_t n, uint64_t until_ns,
-                            cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  api_state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
-  cleave_status status = CLEAVE_OK;
-  rt->requests = &r;
-  m->changes += what == CLV_STATE_WEIGHTS;
-  for (uint32_t i = 0; i < n && status == CLEAVE_OK; i++)
-    status = put_item(m, what, context_id, &items[i], i, n, r.id, error);
-  if (status == CLEAVE_OK) status = api_state_await(m, &r, items[0].name, until_ns, error);
-  api_state_leave(rt, &r);
-  return status;
-}
-
-cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
-                                  const cleave_tensor *tensor, uint64_t deadline_ms,
-                                  cleave_error *error) {
-  GIVEN(runtime, module, name, tensor);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(api_check_weight(module, name, tensor, error));
-  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
-  LOCKED(runtime);
-  PASS(api_module_place(module, false, deadline_ms, error));
-  PASS(api_no_window(runtime, error));
-  PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-  api_state_item item = {.tensor = t};
-  snprintf(item.name, sizeof item.name, "%s", name);
-  return api_state_put(module, CLV_STATE_WEIGHTS, 0, &item, 1, api_until(runtime, deadline_ms),
-                       error);
-}
-
 /* ---- whole state_dicts ----------------------------------------------------------------------- */
-
-/* How many items there are follows from the module, so that a worker cannot send more. */
-size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
-  uint32_t trainable = 0, moments = 0;
-  if (!m) return 0;
-  if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
-  if (!m->optimizer) return 0;
-  for (int i = 0; i < m->params->n; i++) trainable += m->params->list[i].trainable;
-  for (uint32_t i = 0; i < m->n_groups; i++)
-    if (m->groups[i]) moments |= clv_optim_moments_of(&m->groups[i]->optim);
-  return (size_t)clv_optim_count_moments(moments) * trainable + 1;
-}
-
-static bool same_spec(const clv_shape *a, clv_dtype a_dtype, const clv_shape *b,
-                      clv_dtype b_dtype) {
-  return a_dtype == b_dtype && clv_shape_equal(a, b);
-}
-
-/* Is it a piece of the module's state, with the shape that it has there? */
-static bool belongs(const cleave_module *m, cleave_state_kind kind, const char *name,
-                    clv_dtype dtype, const clv_shape *shape) {
-  static const clv_shape scalar = {0};
-  char param[CLV_WIRE_NAME + 1];
-  if (kind == CLEAVE_STATE_OPTIMIZER && strcmp(name, "step") == 0)
-    return same_spec(shape, dtype, &scalar, CLV_I64);
-  snprintf(param, sizeof param, "%s", name);
-  char *moment = kind == CLEAVE_STATE_OPTIMIZER ? strrchr(param, '.') : NULL;
-  if (moment) *moment = '\0';
-  const clv_param *p = clv_params_find(m->params, param);
-  return p && same_spec(shape, dtype, &p->shape, p->dtype);
-}
-
-static cleave_status check_items(const cleave_module *m, cleave_state_kind kind,
-                                 const api_state_item *items, uint32_t n, cleave_error *error) {
-  char shape[160];
-  for (uint32_t i = 0; i < n; i++) {
-    const clv_tensor *t = items[i].tensor;
-    if (t && belongs(m, kind, items[i].name, t->dtype, &t->shape)) continue;
-    if (!t)
-      api_fail(error, CLV_ANSWER, "item %u of %u of the state of module '%s' did not come", i, n,
-               m->name);
-    else
-      api_fail(error, CLV_ANSWER, "worker '%s' sent state '%s' %s, which is not module '%s''s",
-               cleave_module_node(m), items[i].name,
-               clv_shape_format(&t->shape, shape, sizeof shape), m->name);
-    api_place_error(error, cleave_module_node(m), m->name);
-    return CLEAVE_ANSWER;
-  }
-  return CLEAVE_OK;
-}
-
-void api_state_items_done(api_state_item *items, uint32_t n) {
-  for (uint32_t i = 0; items && i < n; i++) clv_tensor_unref(items[i].tensor);
-  free(items);
-}
-
-cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
-                             api_state_item **ret_items, uint32_t *ret_n, cleave_error *error) {
-  api_state_item *items = NULL;
-  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind)};
-  if (!r.count) return CLEAVE_OK;
-  TRY(clv_alloc(r.count, sizeof *items, &items, &err));
-  r.items = items;
-  cleave_status status = api_state_ask(m, (clv_state_what)kind, 0, &r, error);
-  if (status == CLEAVE_OK) status = api_state_await(m, &r, "the state", until_ns, error);
-  if (status == CLEAVE_OK) status = check_items(m, kind, items, r.count, error);
-  api_state_leave(m->runtime, &r);
-  if (status != CLEAVE_OK) {
-    api_state_items_done(items, r.count);
-    return status;
-  }
-  *ret_items = items;
-  *ret_n = r.count;
-  return CLEAVE_OK;
-}
 
 static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_state *ret,
                                 cleave_error *error) {
@@ -236,6 +55,7 @@ cleave_status api_state_begin(cleave_runtime *rt, cleave_module *m, cleave_state
   f->request.wanted = name ? f->of : NULL;
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
+  f->n_items = f->request.count;
   f->request.items = f->items;
   api_module_keep(m);
   return CLEAVE_OK;
@@ -253,9 +73,9 @@ static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *erro
   const char *name = f->request.wanted;
   if (!name) {
     PASS(api_take_late_error(rt, error)); /* the node has answered what came before */
-    return check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
+    return api_state_check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
   }
-  PASS(check_item(m, name, f->request.found, error));
+  PASS(api_state_check_item(m, name, f->request.found, error));
   f->tensor = clv_steal(&f->request.found);
   if (f->tensor) return CLEAVE_OK;
   return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(m), name);
@@ -300,7 +120,7 @@ static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
     clv_shape shape;
     char text[160];
     PASS(api_shape_in(t->rank, t->shape, &shape, error));
-    if (!belongs(m, kind, from[i].name, (clv_dtype)t->dtype, &shape))
+    if (!api_state_belongs(m, kind, from[i].name, (clv_dtype)t->dtype, &shape))
       return api_fail(error, CLV_INVALID, "module '%s' has no state '%s' %s %s", m->name,
                       from[i].name, clv_dtype_name((clv_dtype)t->dtype),
                       clv_shape_format(&shape, text, sizeof text));
@@ -317,32 +137,47 @@ cleave_status api_state_items(const cleave_module *m, cleave_state_kind kind,
   return take_items(m, kind, from, n, *ret_items, error);
 }
 
-static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
-                               const api_state_item *items, uint32_t n, uint64_t deadline_ms,
-                               cleave_error *error) {
-  LOCKED(rt);
-  uint64_t until = api_until(rt, deadline_ms);
-  PASS(api_module_place(m, false, deadline_ms, error));
+cleave_status api_state_write_begin(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
+                                    api_state_item *items, uint32_t n, api_future *f,
+                                    cleave_error *error) {
+  f->items = items;
+  f->n_items = n;
+  f->what = (clv_state_what)kind;
+  snprintf(f->of, sizeof f->of, "%s", m->name);
+  PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(api_no_window(rt, error));
-  PASS(api_decided(rt, until, error));
-  return api_state_put(m, (clv_state_what)kind, 0, items, n, until, error);
+  api_module_keep(m);
+  f->module = m;
+  return CLEAVE_OK;
 }
 
-cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
-                                 cleave_state_kind kind, const cleave_named *items, size_t n,
-                                 uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, module);
-  if (n) GIVEN(items);
-  api_state_item *list = NULL;
-  if (n > cleave_state_count(module, kind))
-    return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, module->name,
-                    cleave_state_count(module, kind));
-  if (!n) return CLEAVE_OK;
-  cleave_status status = api_state_items(module, kind, items, n, &list, error);
-  if (status == CLEAVE_OK)
-    status = put_items(runtime, module, kind, list, (uint32_t)n, deadline_ms, error);
-  api_state_items_done(list, (uint32_t)n);
-  return status;
+void api_state_write_advance(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP) {
+    if (rt->deciding || f->module->state == MODULE_PLACING) return;
+    f->stage = IS_ASKED;
+    why.status = api_module_is_there(f->module, &why);
+    if (why.status == CLEAVE_OK)
+      why.status =
+          api_state_put_begin(f->module, f->what, 0, f->items, f->n_items, &f->request, &why);
+  }
+  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
+  api_state_forget(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_state_write_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+    api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
+             rt->deciding->name);
+    return;
+  }
+  api_fail(ret, CLV_DEADLINE, "'%s' has not taken the state of module '%s' in time%s",
+           rt->peers[m->node].name, m->name, api_silence(rt, heard, sizeof heard));
+  api_place_error(ret, rt->peers[m->node].name, m->name);
 }
 
 void cleave_state_free(cleave_state *state) {

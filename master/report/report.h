@@ -186,6 +186,11 @@ typedef struct clv_status_session {
   clv_status_last_error last_error;
 } clv_status_session;
 
+typedef struct clv_status_device {
+  const char *name;
+  uint64_t memory, memory_limit; /* of all sessions; 0: no limit */
+} clv_status_device;
+
 typedef struct clv_status_worker {
   const char *name, *address; /* in the session file */
   bool asked;                 /* false: the first answer has not come yet, nor an error */
@@ -203,8 +208,9 @@ typedef struct clv_status_worker {
   bool has_certificate;
   double certificate_days; /* left */
   clv_status_last_error last_error;
-  uint32_t n_sessions;
+  uint32_t n_sessions, n_devices;
   clv_status_session *sessions;
+  clv_status_device *devices;
 } clv_status_worker;
 
 typedef struct clv_status_view {

@@ -129,6 +129,18 @@ static void session(clv_bytes *out, const clv_status_view *view, const clv_statu
   clv_bytes_puts(out, "]}");
 }
 
+static void devices(clv_bytes *out, const clv_status_worker *w) {
+  clv_bytes_puts(out, ",\"devices\":[");
+  for (uint32_t i = 0; i < w->n_devices; i++) {
+    clv_bytes_puts(out, i ? ",{\"device\":" : "{\"device\":");
+    clv_bytes_json(out, w->devices[i].name);
+    count(out, "memory_bytes", w->devices[i].memory);
+    count(out, "memory_limit_bytes", w->devices[i].memory_limit);
+    clv_bytes_puts(out, "}");
+  }
+  clv_bytes_puts(out, "]");
+}
+
 static void numbers(clv_bytes *out, const clv_status_worker *w) {
   text(out, "name", w->said);
   text(out, "software", w->software);
@@ -151,6 +163,7 @@ static void numbers(clv_bytes *out, const clv_status_worker *w) {
   number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
   truth(out, "sees_all_sessions", w->sees_all);
   number(out, "over_s", w->over_s);
+  devices(out, w);
   last_error(out, &w->last_error);
 }
 

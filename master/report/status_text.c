@@ -171,6 +171,20 @@ static void memory(clv_status_flow *f, const clv_status_worker *w) {
     status_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
 }
 
+/* One that has no limit of its own has nothing to tell that the line above does not. */
+static void devices(clv_status_flow *f, const clv_status_worker *w) {
+  char used[STATUS_SHORT], limit[STATUS_SHORT];
+  for (uint32_t i = 0; i < w->n_devices; i++) {
+    const clv_status_device *d = &w->devices[i];
+    if (w->n_devices == 1 && !d->memory_limit) return;
+    if (i == 0) status_begin(f, SESSION);
+    status_item(f, "device %s: %s%s%s", d->name, clv_format_size(d->memory, used, sizeof used),
+                d->memory_limit ? " of " : "",
+                d->memory_limit ? clv_format_size(d->memory_limit, limit, sizeof limit) : "");
+  }
+  if (w->n_devices) status_end(f);
+}
+
 static void certificate(clv_status_flow *f, const clv_status_worker *w) {
   double days = w->certificate_days;
   char left[STATUS_SHORT];
@@ -199,6 +213,7 @@ static void itself(clv_status_flow *f, const clv_status_worker *w) {
   if (w->sees_all && w->handshake_failures)
     status_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
   status_end(f);
+  devices(f, w);
 }
 
 static void answers(clv_status_flow *f, const clv_status_worker *w) {

@@ -11,6 +11,7 @@ typedef struct clv_status_memory {
   clv_status_session *sessions;
   clv_status_module *modules;
   clv_status_link *links;
+  clv_status_device *devices;
 } clv_status_memory;
 
 /* What a worker of the session file says now beside what it said before (NULL: compared with its

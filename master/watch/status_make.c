@@ -169,6 +169,7 @@ static clv_code take_memory(const clv_wire_status_reply *now, clv_status_memory 
   }
   CLV_TRY(clv_alloc(now->n_sessions, sizeof *m->sessions, &m->sessions, err));
   CLV_TRY(clv_alloc(modules, sizeof *m->modules, &m->modules, err));
+  CLV_TRY(clv_alloc(now->n_devices, sizeof *m->devices, &m->devices, err));
   return clv_alloc(links, sizeof *m->links, &m->links, err);
 }
 
@@ -217,6 +218,11 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
   fill_worker(&c->workers[worker], now, ret);
   ret->over_s = over;
   ret->sessions = m->sessions;
+  ret->devices = m->devices;
+  ret->n_devices = now->n_devices;
+  for (uint32_t i = 0; i < now->n_devices; i++)
+    m->devices[i] = (clv_status_device){now->devices[i].name, now->devices[i].memory_bytes,
+                                        now->devices[i].memory_limit};
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_wire_session_status *s = &now->sessions[i];
     m->sessions[i].modules = modules;
@@ -234,5 +240,6 @@ void clv_status_memory_done(clv_status_memory *m) {
   free(m->sessions);
   free(m->modules);
   free(m->links);
+  free(m->devices);
   *m = (clv_status_memory){0};
 }

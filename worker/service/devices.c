@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What modules can compute on: devices beside the processor, the processor, and those that it is
- * offered as besides. Each has an account for the memory of its modules, whosever they are.
+ * offered as besides. Each has an account for the memory of its modules and of their calls, whosever
+ * they are.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,8 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
   clv_account_options o = {.of = "this device",
                            .most = {[CLV_QUOTA_BYTES] = v->config->device_memory},
                            .key = {[CLV_QUOTA_BYTES] = "device_memory"},
-                           .shared = true};
+                           .shared = true,
+                           .tells_left = true};
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   d->backend = backend;

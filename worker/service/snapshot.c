@@ -23,6 +23,7 @@ typedef struct clv_snapshot_memory {
   clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as their names */
   char (*names)[CLV_WIRE_NAME + 1];
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
+  clv_wire_device_status devices[1 + MAX_CPU_DEVICES];
 } memory;
 
 /* ---- what went wrong ------------------------------------------------------------------------- */
@@ -225,6 +226,17 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
+/* Of all sessions: whoever may load a module there meets them in what is left. */
+static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply *out) {
+  out->devices = m->devices;
+  for (uint32_t i = 0; i < v->n_devices; i++) {
+    const clv_device *d = &v->devices[i];
+    m->devices[out->n_devices++] =
+        (clv_wire_device_status){d->name, clv_account_used(d->account, CLV_QUOTA_BYTES),
+                                 clv_account_most(d->account, CLV_QUOTA_BYTES)};
+  }
+}
+
 /* What is its own of the limits: of an identity that has quotas, those. */
 static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out) {
   out->memory_limit = viewer->bytes;
@@ -246,6 +258,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   out->sessions = now.memory->sessions;
   out->last_error = wire_error_of(&now.memory->last_error, at);
   fill_worker(v, newest, at, out);
+  fill_devices(v, now.memory, out);
   clv_rpc_server_count(v->server, &now.calls);
   clv_tls_handshakes_count(true, &now.callers);
   clv_tls_handshakes_count(false, &now.peers);

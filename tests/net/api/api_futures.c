@@ -6,61 +6,7 @@
  */
 #include <pthread.h>
 
-#include "api_int.h"
-
-enum { SLOW_MS = 300 }; /* in which nothing else is late */
-
-static cleave_module *slow, *picks;
-static net small;
-static cleave_optimizer *optimizer;
-static bool single;
-
-static bool load_modules(void) {
-  cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
-  cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
-  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
-  DO(load("slow", at_b, "[{op: wait, forward_ms: 300, input_ms: 1, weight_ms: 1}]", 2, &slow));
-  DO(make_net("net", at_b, &small));
-  cleave_module *all[] = {small.a, small.b};
-  cleave_group g = {.modules = all, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.1};
-  MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
-  MUST(cleave_module_place(rt, slow, true, 0, e));
-  return true;
-}
-
-static bool finished(cleave_future f) {
-  MUST(cleave_future_wait(rt, f, 0, e));
-  return true;
-}
-
-static bool release(cleave_future f) {
-  MUST(cleave_future_release(rt, f, e));
-  return true;
-}
-
-static bool backward_async(cleave_context c, cleave_reference root, bool retain,
-                           cleave_future *ret) {
-  const cleave_backward_options o = {.size = sizeof o, .retain = retain};
-  MUST(cleave_backward_async(rt, c, &root, 1, &o, ret, e));
-  return true;
-}
-
-/* x -> slow -> loss, and the value of slow. */
-static bool run_slow(cleave_context c, cleave_reference *ret_y, cleave_reference *ret_loss) {
-  static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, zeros[8];
-  cleave_reference in, target;
-  DO(leaf(c, x, 4, 2, true, &in));
-  DO(leaf(c, zeros, 4, 2, false, &target));
-  MUST(cleave_call(rt, c, slow, &in, 1, ret_y, e));
-  MUST(cleave_call(rt, c, small.loss, (cleave_reference[]){*ret_y, target}, 2, ret_loss, e));
-  return true;
-}
-
-static bool same(const cleave_tensor *a, const cleave_tensor *b) {
-  size_t n = cleave_tensor_count(a);
-  CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
-  return true;
-}
+#include "api_futures_int.h"
 
 /* ---- the two forms --------------------------------------------------------------------------- */
 
@@ -102,14 +48,6 @@ static bool step_blocking(unsigned seed, cleave_stepped *ret, cleave_tensor *ret
 static bool write_state(const cleave_state *s) {
   MUST(cleave_state_write(rt, small.a, CLEAVE_STATE_WEIGHTS, s->items, s->n, 0, e));
   return true;
-}
-
-static bool state_async(cleave_module *m, cleave_state *ret) {
-  cleave_future f;
-  MUST(cleave_state_read_async(rt, m, CLEAVE_STATE_WEIGHTS, 0, &f, e));
-  DO(finished(f));
-  MUST(cleave_future_state(rt, f, ret, e));
-  return release(f);
 }
 
 static bool futures_give_what_the_blocking_forms_give(void) {

@@ -570,6 +570,36 @@ static bool a_failed_load_is_tried_again(void) {
   return close_runtime();
 }
 
+/* A thread of the runtime does what waits for the worker. */
+static bool it_comes_back_by_futures(void) {
+  cleave_module *a, *b;
+  cleave_tensor first = {0}, again = {0};
+  cleave_future back, there;
+  DO(open_runtime());
+  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
+  DO(pass_kept(a, b, &first));
+  REFUSED(cleave_worker_rejoin_async(rt, at_b, 0, &back, e), CLEAVE_PRECONDITION, "is not lost");
+  DO(lose_b());
+  MUST(cleave_worker_rejoin_async(rt, at_b, 300, &back, e));
+  REFUSED(cleave_future_wait(rt, back, 0, e), CLEAVE_UNAVAILABLE, at_b);
+  MUST(cleave_future_release(rt, back, e));
+  DO(ask(mend_b));
+  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
+  MUST(cleave_future_wait(rt, back, 0, e));
+  MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &there, e));
+  MUST(cleave_future_wait(rt, there, 0, e));
+  DO(pass_kept(a, b, &again));
+  CHECK(memcmp(again.data, first.data, 48) == 0);
+  MUST(cleave_future_release(rt, back, e));
+  MUST(cleave_future_release(rt, there, e));
+  DO(lose_b() && ask(mend_b));
+  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e)); /* closing waits for it */
+  cleave_tensor_free(&first);
+  cleave_tensor_free(&again);
+  return close_runtime();
+}
+
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test tests[] = {
@@ -579,6 +609,7 @@ static const test tests[] = {
     TEST(references_work_both_ways_in_every_life),
     TEST(what_cannot_be_is_refused),
     TEST(a_failed_load_is_tried_again),
+    TEST(it_comes_back_by_futures),
     TEST(names_are_enough_for_63),
 };
 

@@ -193,7 +193,7 @@ static bool what_does_not_fit_changes_nothing(void) {
 /* A file takes 4 KiB or more of 64 KiB; b and b.adam are there. */
 static bool the_quota_holds(void) {
   cleave_error full = {.status = CLEAVE_OK};
-  char name[16];
+  char name[32];
   int i = 0;
   for (; i < 20 && full.status == CLEAVE_OK; i++) {
     snprintf(name, sizeof name, "more-%d", i);

@@ -28,6 +28,13 @@ def device_bytes(port):
     return {d: float(n) for d, n in re.findall(r'^cleave_worker_device_memory_bytes\{device="(.*)"\} (\S+)', text, re.M)}
 
 
+def devices_shown(c):
+    """(bytes, limit) of each device of the worker, as status has them."""
+    done = master("status", c.session("accounts", ""), "--json")
+    assert done.returncode == 0, done.stderr
+    return {d["device"]: (d["memory_bytes"], d["memory_limit_bytes"]) for d in json.loads(done.stdout)["devices"]}
+
+
 @suite.test
 def each_device_has_an_account_of_its_own():
     port = free_port()
@@ -39,8 +46,22 @@ def each_device_has_an_account_of_its_own():
         held = device_bytes(port)
         assert set(held) == {"cpu", "cpu:0", "cpu:1"} and held["cpu"] == 0, held
         assert 4e6 < held["cpu:0"] == held["cpu:1"] < 7 << 20, held
+        shown = devices_shown(c)
+        assert shown == {d: (n, 7 << 20) for d, n in held.items()}, (shown, held)
+        text = master("status", c.session("accounts", "")).stdout
+        assert re.search(r"device cpu:0: \d\.\d MiB of 7\.0 MiB", text), text
         out = program.communicate("\n")[0]
         assert program.returncode == 0, out
+        until(lambda: set(device_bytes(port).values()) == {0.0})
+
+
+@suite.test
+def activations_count_on_their_device():
+    """The calls of two programs, and what a context that was closed gives back."""
+    port = free_port()
+    with Cluster(1, limits=f"cpu_devices: 2\ndevice_memory: 16MiB\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n") as c:
+        done = run(PROGRAM, c.session("activations", ""), "w1", "activations")
+        assert done.returncode == 0, done.stdout + done.stderr
         until(lambda: set(device_bytes(port).values()) == {0.0})
 
 

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import ways
 from cluster import run
 
-PROGRAM, OVERLAP = ways.program("api_futures"), ways.program("api_overlap")
+PROGRAM, MORE, OVERLAP = map(ways.program, ("api_futures", "api_futures_more", "api_overlap"))
 ENV = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
 WAYS = {"direct": (ways.DIRECT, "w1", "w2"), "direct_single": (ways.DIRECT, "w1", "w2", "single"),
         "half": ("", "w1", "master"), "half_single": ("", "w1", "master", "single"),
@@ -27,4 +27,6 @@ def overlap_and_loss(c):
     return failed
 
 
-sys.exit(ways.everywhere(PROGRAM, WAYS, "numbers_do_not_depend_on_the_way", overlap_and_loss, ENV))
+futures = ways.everywhere(PROGRAM, WAYS, "numbers_do_not_depend_on_the_way", overlap_and_loss, ENV)
+more = ways.everywhere(MORE, WAYS, "numbers_of_more_do_not_depend_on_the_way", env=ENV)
+sys.exit(futures or more)

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Futures of gradients, of state that is written and of modules on their way: api_futures_more
+ * SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a digest of what came
+ * out.
+ */
+#include "api_futures_int.h"
+
+/* ---- gradients, state and modules ------------------------------------------------------------ */
+
+static bool tensor_of(cleave_future f, cleave_tensor *ret) {
+  DO(finished(f));
+  MUST(cleave_future_tensor(rt, f, ret, e));
+  return release(f);
+}
+
+/* Behind a backward that has not ended, and before a step that waits for them. */
+static bool gradients_come_by_futures(void) {
+  float numbers[5] = {1, 2, 3, 4, 5};
+  cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, here = {0};
+  cleave_gradients all = {0};
+  cleave_context c;
+  cleave_reference loss;
+  cleave_future passed, one, list, put, written, stepped;
+  cleave_stepped done;
+  DO(open_context(&c));
+  DO(run_net(&small, c, 9, NULL, NULL, &loss));
+  DO(backward_async(c, loss, false, &passed));
+  MUST(cleave_gradient_async(rt, c, small.a, "0.weight", 0, &one, e));
+  MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
+  MUST(cleave_gradient_write_async(rt, c, small.a, "0.bias", &mine, 0, &put, e));
+  MUST(cleave_gradient_async(rt, c, small.a, "0.bias", 0, &written, e));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
+  DO(tensor_of(written, &got) && same(&got, &mine));
+  DO(tensor_of(one, &got) && gradient(c, small.a, "0.weight", &here) && same(&got, &here));
+  note(&got);
+  DO(finished(list));
+  MUST(cleave_future_gradients(rt, list, &all, e));
+  CHECK(all.n == 5 && all.items[0].module == small.a && all.items[4].leaf.id);
+  DO(same(&all.items[0].tensor, &here));
+  for (size_t i = 0; i < 4; i++) note(&all.items[i].tensor);
+  DO(finished(stepped) && finished(put));
+  MUST(cleave_future_stepped(rt, stepped, &done, e));
+  CHECK(done.applied && done.norm * done.norm > 55); /* of what was written */
+  REFUSED(cleave_future_gradients(rt, passed, &all, e), CLEAVE_INVALID, "brings no gradients");
+  REFUSED(cleave_future_tensor(rt, put, &got, e), CLEAVE_INVALID, "brings no tensor");
+  REFUSED(cleave_gradient_async(rt, c, small.a, "none", 0, &one, e), CLEAVE_NOT_FOUND, "none");
+  cleave_gradients_free(&all);
+  cleave_tensor_free(&got);
+  cleave_tensor_free(&here);
+  DO(release(passed) && release(list) && release(put) && release(stepped));
+  return close_context(c);
+}
+
+/* What waits for a backward of 300 ms does not keep the program, and may be withdrawn. */
+static bool reading_gradients_does_not_block(void) {
+  cleave_gradients all = {0};
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future passed, list, other, late;
+  bool is_ready = true;
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  DO(backward_async(c, loss, false, &passed));
+  MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
+  MUST(cleave_gradients_read_async(rt, c, 0, &other, e));
+  MUST(cleave_gradients_read_async(rt, c, 20, &late, e));
+  MUST(cleave_future_poll(rt, list, &is_ready, e));
+  CHECK(!is_ready);
+  MUST(cleave_future_cancel(rt, other, e));
+  REFUSED(cleave_future_wait(rt, other, 0, e), CLEAVE_CANCELLED, "was cancelled");
+  REFUSED(cleave_future_wait(rt, late, 0, e), CLEAVE_DEADLINE, "in time");
+  DO(finished(list));
+  MUST(cleave_future_gradients(rt, list, &all, e));
+  CHECK(all.n == 2 && all.items[0].module == slow && all.items[1].leaf.id);
+  cleave_gradients_free(&all);
+  DO(release(passed) && release(list) && release(other) && release(late));
+  return close_context(c);
+}
+
+static bool state_is_written_by_futures(void) {
+  float numbers[5] = {5, 4, 3, 2, 1};
+  cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0};
+  cleave_state before = {0}, after = {0};
+  cleave_future f, all;
+  DO(state_async(small.a, &before));
+  MUST(cleave_weight_write_async(rt, small.a, "0.bias", &mine, 0, &f, e));
+  DO(finished(f) && read_weight(small.a, "0.bias", &got) && same(&got, &mine));
+  MUST(cleave_state_write_async(rt, small.a, CLEAVE_STATE_WEIGHTS, before.items, before.n, 0, &all,
+                                e));
+  DO(state_async(small.a, &after));
+  for (size_t i = 0; i < before.n; i++) DO(same(&before.items[i].tensor, &after.items[i].tensor));
+  REFUSED(cleave_weight_write_async(rt, small.a, "none", &mine, 0, &f, e), CLEAVE_NOT_FOUND,
+          "none");
+  cleave_state_free(&before);
+  cleave_state_free(&after);
+  cleave_tensor_free(&got);
+  return release(f) && finished(all) && release(all);
+}
+
+/* Ahead of its first call, which need not wait then; what the node refuses is the future's. */
+static bool modules_are_placed_by_futures(void) {
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {.size = sizeof o, .name = "greedy", .at = at_b, .threads = 100000};
+  cleave_module *m, *greedy;
+  cleave_future f, refused;
+  cleave_tensor got = {0};
+  DO(load("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
+  MUST(cleave_module_place_async(rt, m, true, 0, &f, e));
+  DO(read_weight(m, "0.bias", &got) && finished(f) && release(f));
+  MUST(cleave_module_place_async(rt, m, true, 0, &f, e)); /* it is there */
+  DO(finished(f) && release(f));
+  MUST(cleave_module_release(rt, m, e));
+  cleave_tensor_free(&got);
+  if (strcmp(at_b, "master") == 0) return true;
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &greedy, e));
+  MUST(cleave_module_place_async(rt, greedy, true, 0, &refused, e));
+  REFUSED(cleave_future_wait(rt, refused, 0, e), CLEAVE_EXHAUSTED, "threads for module");
+  MUST(cleave_module_release(rt, greedy, e));
+  return release(refused);
+}
+
+/* ---- running them ---------------------------------------------------------------------------- */
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(gradients_come_by_futures),
+    TEST(reading_gradients_does_not_block),
+    TEST(state_is_written_by_futures),
+    TEST(modules_are_placed_by_futures),
+};
+
+int main(int argc, char **argv) {
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
+  cleave_leaks leaks;
+  if (argc < 4) return 2;
+  at_a = argv[2];
+  at_b = argv[3];
+  o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
+  bool ready = cleave_open(argv[1], &o, &rt, NULL) == CLEAVE_OK && load_modules();
+  said(ready, "open");
+  for (size_t i = 0; ready && i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  bool closed = cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK;
+  snprintf(why, sizeof why, "%.900s", leaks.text);
+  said(closed && leaks.futures == 0 && leaks.contexts == 0, "nothing_is_left");
+  return n_failed != 0;
+}
