@@ -99,7 +99,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
-        check print-commands simulate programs gpu-tests gpu-sanitized
+        check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
 help:
@@ -132,6 +132,7 @@ help:
 	@echo 'make gpu-sanitized the same under address/undefined and thread sanitizers'
 	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
 	@echo 'make proof-status  that table, with what is stale'
+	@echo 'make gpu-bundle    what a machine with a GPU needs of us, packed (tests/gpu/BUNDLE.md)'
 	@echo 'make check-layers  includes against the layer table'
 	@echo 'make lint format   cppcheck; clang-format, and comments broken at 100 columns'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
@@ -244,7 +245,7 @@ $(OUT)/libcleave_cuda.so: $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) $(cuda_libs)
 
 # What cuDNN would do on a device that is only described.
-PLAN_CONVS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs)
+GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/on_device)
 CFLAGS_tests/gpu/nvidia := $(CFLAGS_kernels/cuda/nvidia)
 $(OUT)/gpu/plan_convs: $(OUT)/tests/gpu/nvidia/plan_convs.o $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	@mkdir -p $(@D)
@@ -407,10 +408,10 @@ UNIT_PROGRAMS += $(OUT)/simulate/links
 CXX_WARN := $(filter-out -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(WARN))
 CXX_COMPILE = $(CXX) $(CPPFLAGS) -std=c++17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(CXX_WARN) $(CFLAGS_$(BUILD))
 # Without a sanitizer every load and store of a kernel is checked by tests/gpu/sim/checks.c.
-KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address --param asan-stack=0 --param asan-globals=0 \
+KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address -fsanitize=alignment --param asan-stack=0 --param asan-globals=0 \
                  --param asan-instrumentation-with-call-threshold=0)
 CFLAGS_tests/gpu/libraries += $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
-$(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags
+$(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags Makefile
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CXX_COMPILE) $(KERNEL_CHECKS) -include tests/gpu/device.h -x c++ -c $< -MMD -MP -o $@
@@ -432,6 +433,15 @@ units: $(PLANTS)
 gpu-tests: $(GPU_TESTS) $(PLANTS)
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py
 
+# The tests of the simulated device on a real one, and what a machine that has one needs of us.
+$(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_device) $(ONE) $(CUDA_OBJS) $(call libs_for,common/models)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
+	  $(call ldlibs_for,common/models) -lcmocka
+gpu-bundle: all
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(OUT)/gpu/plan_convs $(OUT)/gpu/on_device
+	$(Q)tests/gpu/bundle $(OUT)
+
 # Programs on the public API, compiled as a user's are: against an installed tree, through
 # pkg-config.
 TREE := $(abspath $(OUT))/tree
@@ -450,7 +460,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(GPU_WORKER) $(DAEMONS) $(OUT)/bench/bench_link $(PLAN_CONVS)
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(GPU_WORKER) $(DAEMONS) $(OUT)/bench/bench_link $(GPU_PROGRAMS)
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units

@@ -12,6 +12,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("common", "kernels", "master", "worker")
 TEMPLATES = "kernels/ops"  # their headers are included by each op, once for each real type
+DEVICES = "kernels/cuda"   # linked with what runs its kernels alone, a device or tests/gpu
 ENDS = "free|unref|close|done|release|stop"
 # What ends like a closer and is none, or has no NULL to be given, and why.
 NONE = {
@@ -35,7 +36,7 @@ def headers():
     for top in FOLDERS:
         for folder, _, files in sorted(os.walk(os.path.join(ROOT, top))):
             path = os.path.relpath(folder, ROOT)
-            if path != TEMPLATES:
+            if path != TEMPLATES and not path.startswith(DEVICES):
                 yield from (f"{path}/{name}" for name in sorted(files) if name.endswith(".h"))
 
 

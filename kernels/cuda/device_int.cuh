@@ -221,7 +221,10 @@ static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const cud
   f->op = r.op;
   f->layer = r.layer;
   f->at = ~f->place;
-  f->value = static_cast<double>(values[f->at]);
+  if constexpr (std::is_integral<Value>::value)
+    f->whole = values[f->at];
+  else
+    f->value = static_cast<double>(values[f->at]);
   f->limit = r.limit;
   f->per_sample = r.per_sample;
 }

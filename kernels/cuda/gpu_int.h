@@ -24,10 +24,11 @@ extern "C" {
 typedef struct clv_gpu_fault {
   unsigned long long place; /* ~ of the least index of a value that was refused */
   bool noted;
-  int32_t op;     /* clv_op */
-  uint32_t layer; /* key.layer of the call */
-  uint64_t at;    /* index among the op's values */
-  double value;
+  int32_t op;                /* clv_op */
+  uint32_t layer;            /* key.layer of the call */
+  uint64_t at;               /* index among the op's values */
+  double value;              /* of real numbers, */
+  int64_t whole;             /* or of whole ones */
   int64_t limit, per_sample; /* what the op's text needs */
 } clv_gpu_fault;
 

@@ -84,7 +84,7 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
 static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld",
            (unsigned long long)f->at, (long long)f->limit - 1);
-  return clv_err_element(err, "%.0f", f->value);
+  return clv_err_element(err, "%lld", (long long)f->whole);
 }
 
 static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
@@ -92,7 +92,7 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
            (unsigned long long)f->at / per_sample, (unsigned long long)f->at % per_sample,
            (long long)f->limit - 1);
-  return clv_err_element(err, "%.0f", f->value);
+  return clv_err_element(err, "%lld", (long long)f->whole);
 }
 
 static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {

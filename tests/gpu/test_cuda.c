@@ -22,6 +22,11 @@ static void closed(const op_case *c, clv_backend *b) {
   if (clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
 
+static uint64_t waits(void) {
+  clv_sim_counts c = clv_sim_count();
+  return c.waits + c.takes + c.host_takes;
+}
+
 /* A run on a device of its own; false where the backend has no kernel. */
 static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, values *ret,
                      const char **ret_impl) {
@@ -29,6 +34,7 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, v
   clv_backend *b = opened(seed, seed & 1);
   o.backend = b;
   o.dtype = CLV_F32;
+  o.waits = waits;
   bool ran = run_on(c, &o, ret, ret_impl);
   closed(c, b);
   return ran;

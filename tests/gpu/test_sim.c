@@ -2,6 +2,7 @@
  *
  * The simulated device: what it computes, in which order, what it counts and refuses.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,13 +26,15 @@ enum { N = 1000 };
 
 #define OK(call) assert_int_equal((call), CLV_OK)
 
-static void begin(bench *b, const clv_sim_options *o) {
-  *b = (bench){.v = clv_sim_vendor(o)};
+static void begin_with(bench *b, const clv_vendor *v) {
+  *b = (bench){.v = v};
   b->g.vendor = b->v;
   OK(b->v->stream_new(0, false, &b->g.stream, &b->err));
   OK(b->v->host_take(N * sizeof(float), (void **)&b->host, &b->err));
   for (int i = 0; i < N; i++) b->host[i] = (float)(i % 10);
 }
+
+static void begin(bench *b, const clv_sim_options *o) { begin_with(b, clv_sim_vendor(o)); }
 
 static void end(bench *b) {
   b->v->host_give(b->host);
@@ -266,6 +269,60 @@ static void products_are_column_major(void **state) {
   end(&b);
 }
 
+static void devices_copy_to_each_other(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    bench b;
+    begin(&b, &(clv_sim_options){.seed = seed, .devices = 2});
+    clv_gpu other = {.vendor = b.v, .device = 1};
+    clv_cuda_event *e;
+    void *y;
+    OK(b.v->stream_new(1, false, &other.stream, &b.err));
+    OK(b.v->event_new(0, false, &e, &b.err));
+    float *x = put(&b);
+    OK(b.v->take(other.stream, N * sizeof(float), &y, &b.err));
+    OK(b.v->event_record(e, b.g.stream, &b.err));
+    OK(b.v->stream_wait(other.stream, e, &b.err));
+    OK(b.v->copy_peer(other.stream, y, 1, x, 0, N * sizeof(float), &b.err));
+    OK(sample_add(&other, y, y, 1, N, &b.err));
+    OK(b.v->get(other.stream, b.host, y, N * sizeof(float), &b.err));
+    OK(b.v->stream_finish(other.stream, &b.err));
+    for (int i = 0; i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 1));
+    b.v->give(other.stream, y);
+    b.v->give(b.g.stream, x);
+    b.v->event_free(e);
+    b.v->stream_free(other.stream);
+    end(&b);
+  }
+}
+
+/* One of several threads of the host, each with a stream of its own. */
+static void *use_a_stream(void *arg) {
+  bench *b = arg;
+  float *x = put(b);
+  for (int i = 0; i < 20; i++) OK(sample_add(&b->g, x, x, 1, N, &b->err));
+  get(b, x, N);
+  for (int i = 0; i < N; i++) assert_true(b->host[i] == (float)(i % 10 + 20));
+  b->v->give(b->g.stream, x);
+  b->v->host_give(b->host);
+  b->v->stream_free(b->g.stream);
+  return NULL;
+}
+
+static void threads_use_it_one_at_a_time(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    bench all[3];
+    pthread_t threads[3];
+    const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed});
+    for (int i = 0; i < 3; i++) begin_with(&all[i], v);
+    for (int i = 0; i < 3; i++)
+      assert_int_equal(pthread_create(&threads[i], NULL, use_a_stream, &all[i]), 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(clv_sim_leaks(), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(kernels_compute_whatever_the_seed),
@@ -277,6 +334,8 @@ int main(void) {
       cmocka_unit_test(memory_runs_out_when_it_was_planned),
       cmocka_unit_test(a_failure_stays),
       cmocka_unit_test(products_are_column_major),
+      cmocka_unit_test(devices_copy_to_each_other),
+      cmocka_unit_test(threads_use_it_one_at_a_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,8 +112,9 @@ typedef struct run_options {
   clv_dtype dtype;
   int offered_block; /* for inputs of rank 4 */
   int threads;
-  bool in_place;   /* where the kernel allows it */
-  bool accumulate; /* parameter gradients are added to ones */
+  bool in_place;           /* where the kernel allows it */
+  bool accumulate;         /* parameter gradients are added to ones */
+  uint64_t (*waits)(void); /* of the host for its device so far, or NULL */
 } run_options;
 
 typedef struct execution {
@@ -130,12 +131,13 @@ static inline void must(clv_code code, const clv_err *err) {
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 
-/* A kernel takes its memory when it is prepared: no run of it takes any. */
-static inline void run_kernel(kernel_fn *f, clv_kernel *k, const clv_kernel_args *a) {
+/* A kernel takes its memory when it is prepared: no run of it takes any, or waits for a device. */
+static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel_args *a) {
   clv_err err;
-  uint64_t before = clv_alloc_count();
-  must(f(k, a, &err), &err);
+  uint64_t before = clv_alloc_count(), waits = e->o->waits ? e->o->waits() : 0;
+  must(f(e->k, a, &err), &err);
   if (clv_alloc_count() != before) die("a kernel took memory while it ran");
+  if (e->o->waits && e->o->waits() != waits) die("a kernel waited, or took memory of its device");
 }
 
 /* ---- memory of the backend: the host's, or that of a device ---------------------------------- */
@@ -282,7 +284,7 @@ static inline void forward(execution *e, const values *s, double scale, double s
   a->key = dropout_key;
   bool in_place = e->o->in_place && k->in_place;
   a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
-  run_kernel(k->forward, k, a);
+  run_kernel(e, k->forward, a);
   drop(e, a->scratch);
   if (in_place) a->in[0] = NULL;
 }
@@ -320,11 +322,11 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
   a.scratch = room(e, k->scratch_bytes);
-  if (k->backward_input) run_kernel(k->backward_input, k, &a);
+  if (k->backward_input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     drop(e, a.scratch);
     a.scratch = room(e, k->scratch_bytes);
-    run_kernel(k->backward_weight, k, &a);
+    run_kernel(e, k->backward_weight, &a);
   }
   for (int i = 0; i < e->d.n_in; i++)
     if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
@@ -369,7 +371,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.a.cache = room(&e, e.k->cache_bytes);
   e.a.scratch = room(&e, e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
-  if (e.k->refresh) run_kernel(e.k->refresh, e.k, &e.a);
+  if (e.k->refresh) run_kernel(&e, e.k->refresh, &e.a);
   drop(&e, e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
   forward(&e, s, 1, 0, &first);

@@ -151,4 +151,35 @@ def cudnn_plans_every_convolution_of_resnet50():
     assert re.search(r"^\d{3} planned, 0 failed$", done.stdout, re.M), done.stdout[-400:]
 
 
+@suite.test
+def the_page_has_the_predictions():
+    said = subprocess.run([sys.executable, os.path.join(ROOT, "tests/gpu/predict.py")], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout
+    with open(os.path.join(ROOT, "tests/bench/GPU.md")) as f:
+        assert said in f.read(), "tests/gpu/predict.py --write puts them there"
+
+
+@needs_toolkit
+def the_bundle_runs_without_a_device():
+    """Packed, unpacked elsewhere and run: what needs a device is skipped, and said so."""
+    if SANITIZED:
+        return "a sanitized build is not packed"
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("cleave-master", "cleave-worker", "libcleave_cuda.so", "gpu"):
+            os.symlink(os.path.join(os.path.abspath(BIN), name), os.path.join(folder, name))
+        done = subprocess.run([os.path.join(ROOT, "tests/gpu/bundle"), folder], stdout=subprocess.PIPE, text=True,
+                              env=dict(os.environ, XZ_OPT="-0"))
+        assert done.returncode == 0 and re.search(r"xz: \d+\.\d MiB, \d+ libraries", done.stdout), done
+        there = os.path.join(folder, "there")
+        os.mkdir(there)
+        subprocess.run(["tar", "-C", there, "-xf", os.path.join(folder, "gpu-bundle.tar.xz")], check=True)
+        run = [sys.executable, os.path.join(there, "gpu-bundle", "run.py"), "machine", "devices", "plans", "ops"]
+        done = subprocess.run(run, stdout=subprocess.PIPE, text=True)
+        with open(os.path.join(there, "gpu-bundle", "results.md")) as f:
+            page = f.read()
+        rows = dict(re.findall(r"^\| (\w+) \| ([\w ]+) \|", page, re.M))
+        assert done.returncode == 0 and rows["memcheck"] == "did not run", page
+        assert rows["ops"] in ("ok", "skipped") and rows["plans"] in ("ok", "skipped"), page
+
+
 suite.main()

@@ -27,7 +27,7 @@ FAULTS = {
     "late_use": dict.fromkeys(("plain", "asan", "tsan"), "in device memory that was given back"),
     "uninitialised": {"plain": UNWRITTEN},
     "behind_the_end": {"plain": "where there is no allocation", "asan": "AddressSanitizer: use-after-poison"},
-    "across": {"plain": "which is no multiple", "asan": "runtime error: .* misaligned address"},
+    "across": {"plain": "where its type does not lie", "asan": "runtime error: .* misaligned address"},
     "diverging": dict.fromkeys(("plain", "asan", "tsan"), "ended while others wait at"),
     "pageable": dict.fromkeys(("plain", "asan", "tsan"), "is not page-locked memory"),
 }

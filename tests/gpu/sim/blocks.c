@@ -63,7 +63,8 @@ struct sim_launch {
   size_t offsets[];  /* of the arguments, from the beginning of this; the arguments follow */
 };
 
-static sim_thread *here; /* the one that runs */
+/* The one that runs on this thread of the host, NULL where that is in its own code. */
+static _Thread_local sim_thread *here;
 
 /* ---- what a kernel asks ---------------------------------------------------------------------- */
 

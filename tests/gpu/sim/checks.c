@@ -65,8 +65,6 @@ static void print_place(const void *p) {
 __attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool write) {
   const char *does = write ? "writes" : "reads";
   size_t i = 0;
-  if ((uintptr_t)p % bytes)
-    sim_fault("a kernel %s %zu bytes at %p, which is no multiple", does, bytes, p);
   if (sim_launch_is_shared(p))
     sim_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
   if (!sim_memory_is_device(p))
@@ -89,7 +87,7 @@ static inline bool may_touch(const char *p, size_t bytes, bool write) {
 }
 
 static inline void check(const void *p, size_t bytes, bool write) {
-  if (!may_touch(p, bytes, write) || (bytes <= 16 && (uintptr_t)p % bytes)) refuse(p, bytes, write);
+  if (!may_touch(p, bytes, write)) refuse(p, bytes, write);
 }
 
 /* Of 1, 2, 4, 8 and 16 bytes, and of any number. */
@@ -117,6 +115,18 @@ static void check_each(const char *p, size_t bytes, bool write) {
 void __asan_loadN_noabort(const void *p, size_t bytes) { check_each(p, bytes, false); }
 void __asan_storeN_noabort(const void *p, size_t bytes) { check_each(p, bytes, true); }
 void __asan_handle_no_return(void) {}
+
+/* Of -fsanitize=alignment: what it knows begins with a place of the source. */
+typedef struct source_place {
+  const char *file;
+  uint32_t line, column;
+} source_place;
+
+void __ubsan_handle_type_mismatch_v1(const source_place *at, const void *p);
+void __ubsan_handle_type_mismatch_v1(const source_place *at, const void *p) {
+  sim_fault("%s:%u: a value at %p, where its type does not lie", at->file, at->line, p);
+}
+
 void __asan_before_dynamic_init(const char *file) { (void)file; }
 void __asan_after_dynamic_init(void) {}
 

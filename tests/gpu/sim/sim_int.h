@@ -125,6 +125,7 @@ struct sim_op {
   int byte;
   bool from_host, to_host;
   void (*call)(const sim_op *op); /* of a library, with what follows */
+  char begins, ends;              /* places */
   union {
     clv_cuda_matmul_desc matmul;
     clv_cuda_conv_desc conv;

@@ -69,12 +69,23 @@ bool sim_run_wait(sim_stream *s, sim_op *op) {
   return true;
 }
 
-/* The workspace is used, with nothing in it before or after that anybody may rely on. */
+static void library_main(void *arg) {
+  sim_op *op = arg;
+  sim_order_after(&op->begins);
+  op->call(op);
+  sim_order_before(&op->ends);
+}
+
+/* As a launch of one thread. The workspace is used, with nothing in it before or after that anybody
+ * may rely on. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
-  (void)s;
   sim_undefined(op->workspace, op->workspace_bytes);
   sim_checks_undefined(op->workspace, op->workspace_bytes);
-  op->call(op);
+  sim_order_before(&op->begins);
+  sim_fibre *f = sim_fibre_take(&s->spare, library_main, op);
+  sim_fibre_enter(f);
+  sim_fibre_give(&s->spare, f);
+  sim_order_after(&op->ends);
   return true;
 }
 

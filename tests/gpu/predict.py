@@ -1,0 +1,203 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a step would take on an H200 by shapes and a roofline alone: predictions, for a measurement
+to be held against. Nothing here has been measured.
+
+usage: predict.py          the tables as Markdown
+       predict.py --write  puts them into tests/bench/GPU.md, and those of the compiled kernels if
+                           there are any (build/release/nvcc)
+
+A launch takes its bytes at the rate of a copy or its multiplications at their rate, whichever is
+longer, and never less than a launch does. The host asks for launches one after the other; a step
+is the longer of the two sums, and a wait for the loss.
+"""
+import collections, glob, os, subprocess, sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PAGE = os.path.join(ROOT, "tests/bench/GPU.md")
+
+# ---- the device: NVIDIA's published numbers of an H200 SXM, and what is assumed of them ----------
+BYTES_S = 4.8e12 * 0.75         # memory: own kernels reach three quarters
+F32_S, TF32_S = 67e12 * 0.7, 494e12 * 0.5  # multiply-adds as two; products and convolutions
+LEAST_S = 2.0e-6                # of a launch on the device
+HOST_S = 4.0e-6                 # of a launch at the host: the driver's part and ours
+WAIT_S = 20e-6                  # for the loss, once a step
+F = 4                           # bytes of an f32
+
+Launch = collections.namedtuple("Launch", "kind bytes flops")
+
+
+class Step:
+    """The launches of one training step: forward, backward, optimiser."""
+
+    def __init__(self, name, what):
+        self.name, self.what, self.launches, self.parameters = name, what, [], 0
+
+    def add(self, kind, values, flops=0, times=1):
+        self.launches += [Launch(kind, values * F, flops)] * times
+
+    def product(self, m, n, k, times=1):
+        self.add("products", m * k + k * n + m * n, 2 * m * n * k, times)
+
+    def sums(self, reads):
+        """A column sum: the walk, and the parts' end."""
+        self.add("sums", reads)
+        self.add("sums", 0)
+
+    def linear(self, rows, into, out, first=False):
+        self.parameters += into * out + out
+        self.product(out, rows, into)
+        if not first:
+            self.product(into, rows, out)
+        self.product(into, out, rows)
+        self.sums(rows * out)
+
+    def relu(self, n):
+        self.add("element-wise", 2 * n)
+        self.add("element-wise", 3 * n)
+
+    def conv(self, n, c, k, h, kernel, stride, first=False):
+        oh = h // stride
+        x, w, y = n * c * h * h, k * c * kernel * kernel, n * k * oh * oh
+        self.parameters += w
+        for _ in range(2 if first else 3):
+            self.add("convolutions", x + w + y, 2 * y * c * kernel * kernel)
+        return oh
+
+    def batchnorm(self, n):
+        """Two walks for the moments, one to apply; backward sums for inputs and for weights."""
+        for reads in (1, 1, 2, 2):
+            self.sums(reads * n)
+        self.add("batchnorm", 2 * n)
+        self.add("batchnorm", 3 * n)
+
+    def loss(self, rows, classes):
+        self.add("loss", rows * classes)
+        self.add("loss", 0)
+        self.add("loss", 2 * rows * classes)
+
+    def optimiser(self, reads_and_writes):
+        self.add("optimiser", self.parameters * reads_and_writes)
+
+    def times(self, flops_s):
+        """Seconds by kind on the device, and of the host."""
+        by = collections.Counter()
+        for kind, size, flops in self.launches:
+            by[kind] += max(size / BYTES_S, flops / flops_s, LEAST_S)
+        return by, len(self.launches) * HOST_S
+
+    def total(self, flops_s):
+        by, host = self.times(flops_s)
+        return max(sum(by.values()), host) + WAIT_S
+
+
+# ---- the models ----------------------------------------------------------------------------------
+def mlp():
+    s, rows = Step("MLP", "batch 256, linear 784-1024-1024-10 with relu, SGD with momentum"), 256
+    for i, (into, out) in enumerate(((784, 1024), (1024, 1024), (1024, 10))):
+        s.linear(rows, into, out, first=i == 0)
+        if i < 2:
+            s.relu(rows * out)
+    s.loss(rows, 10)
+    s.optimiser(5)
+    return s
+
+
+def lstm():
+    n, t, f, h, layers = 64, 64, 128, 256, 2
+    s = Step("LSTM", f"batch {n}, {t} steps, {layers} layers of {h} over {f} values, a linear layer to 10, Adam")
+    for layer in range(layers):
+        into = h if layer else f
+        s.parameters += 4 * h * (into + h + 2)
+        s.product(4 * h, n * t, into)
+        s.product(4 * h, n, h, times=t - 1)
+        s.add("cells", n * h * 11, times=t)
+        s.product(h, n, 4 * h, times=t - 1)
+        s.add("cells", n * h * 16, times=t)
+        s.product(into, 4 * h, n * t)
+        s.product(h, 4 * h, n * t)
+        s.add("element-wise", 2 * n * t * h)
+        for _ in range(2):
+            s.sums(n * t * 4 * h)
+        if layer:
+            s.product(into, n * t, 4 * h)
+    s.linear(n, h, 10)
+    s.loss(n, 10)
+    s.optimiser(7)
+    return s
+
+
+def resnet50():
+    n = 128
+    s = Step("ResNet50", f"{n} images of 224 x 224, SGD with momentum, each op a launch of its own")
+
+    def unit(c, k, h, kernel, stride, relu=True, first=False):
+        oh = s.conv(n, c, k, h, kernel, stride, first)
+        s.batchnorm(n * k * oh * oh)
+        if relu:
+            s.relu(n * k * oh * oh)
+        s.parameters += 2 * k
+        return oh
+
+    h = unit(3, 64, 224, 7, 2, first=True)
+    s.add("pools", n * 64 * (h * h + h * h // 4 * 2), times=2)
+    h, c = h // 2, 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for block in range(blocks):
+            step = stride if block == 0 else 1
+            unit(c, width, h, 1, 1)
+            oh = unit(width, width, h, 3, step)
+            unit(width, 4 * width, oh, 1, 1, relu=False)
+            if block == 0:
+                unit(c, 4 * width, h, 1, step, relu=False)
+            values = n * 4 * width * oh * oh
+            s.add("element-wise", 3 * values, times=2)  # the sum, and that of two gradients
+            s.relu(values)
+            h, c = oh, 4 * width
+    s.add("pools", n * c * h * h, times=2)
+    s.linear(n, c, 1000)
+    s.loss(n, 1000)
+    s.optimiser(5)
+    return s
+
+
+# ---- the tables ----------------------------------------------------------------------------------
+def predictions():
+    yield "| step | launches | GB moved | TFLOP | host asks, ms | f32, ms | TF32, ms | longest parts in f32 |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for s in (mlp(), lstm(), resnet50()):
+        by, host = s.times(F32_S)
+        whole = sum(by.values())
+        parts = ", ".join(f"{kind} {100 * t / whole:.0f} %" for kind, t in by.most_common(3))
+        moved, flops = (sum(l[i] for l in s.launches) for i in (1, 2))
+        yield (f"| {s.name}: {s.what} | {len(s.launches)} | {moved / 1e9:.3g} | {flops / 1e12:.3g} | {1e3 * host:.2f} | "
+               f"{1e3 * s.total(F32_S):.2f} | {1e3 * s.total(TF32_S):.2f} | {parts} |")
+
+
+def kernels():
+    reports = sorted(glob.glob(os.path.join(ROOT, "build/release/nvcc/kernels/cuda/*.ptxas")))
+    if not reports:
+        return None
+    said = subprocess.run([os.path.join(ROOT, "kernels/cuda/nvidia/spills"), "--table", *reports], stdout=subprocess.PIPE,
+                          text=True, check=True)
+    return said.stdout.splitlines()
+
+
+def put(page, word, lines):
+    before, rest = page.split(f"<!-- {word} -->\n", 1)
+    return before + f"<!-- {word} -->\n" + "".join(l + "\n" for l in lines) + rest[rest.index(f"<!-- /{word} -->"):]
+
+
+def main():
+    if sys.argv[1:] != ["--write"]:
+        print("\n".join(predictions()))
+        return
+    with open(PAGE) as f:
+        page = put(f.read(), "predictions", predictions())
+    compiled = kernels()
+    page = put(page, "kernels", compiled) if compiled else page
+    with open(PAGE, "w") as f:
+        f.write(page)
+
+
+main()

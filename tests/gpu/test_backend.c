@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the cuda backend does beside its kernels, on the simulated device: memory, whole buffers,
+ * optimisers, what it refuses; and what becomes of it when the device fails it.
+ */
+#include "kernels/steps/steps.h"
+#include "tests/gpu/sim.h"
+#include "tests/ops/compare_int.h"
+
+enum { N = 1003 };
+
+static clv_err err;
+
+static clv_backend *opened(const clv_sim_options *o) {
+  clv_backend *b;
+  must(clv_cuda_open(clv_sim_vendor(o), 0, &b, &err), &err);
+  return b;
+}
+
+static void closed(clv_backend *b) {
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+static void finished(const clv_backend *b) {
+  int64_t layer;
+  must(b->memory->finish(b, &layer, &err), &err);
+  assert_int_equal(layer, -1);
+}
+
+static void *put(const clv_backend *b, const void *host, size_t bytes) {
+  void *p;
+  must(b->memory->take(b, bytes, &p, &err), &err);
+  must(b->memory->put(b, p, host, bytes, &err), &err);
+  return p;
+}
+
+/* Numbers around 0 that differ. */
+static float *drawn(uint32_t stream, size_t n) {
+  float *x = take(n * sizeof *x);
+  clv_rng_key key = {.seed = 5, .layer = stream};
+  clv_rng_normal(&key, 0, 1, x, n);
+  return x;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* More than all slots of the host hold. */
+static void large_values_go_in_and_out(void **state) {
+  size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
+  (void)state;
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    clv_backend *b = opened(&(clv_sim_options){.seed = seed});
+    float *x = drawn(1, n), *kept = take(bytes), *back = take(bytes);
+    memcpy(kept, x, bytes);
+    void *p, *q;
+    must(b->memory->take(b, bytes, &p, &err), &err);
+    must(b->memory->take(b, bytes, &q, &err), &err);
+    must(b->memory->put(b, p, x, bytes, &err), &err);
+    memset(x, 0, bytes); /* it may be written again */
+    must(b->memory->copy(b, q, p, bytes, &err), &err);
+    must(b->memory->fill(b, p, 0x11, bytes, &err), &err);
+    must(b->memory->get(b, back, q, bytes, &err), &err);
+    assert_memory_equal(back, kept, bytes);
+    must(b->memory->get(b, back, p, 40, &err), &err);
+    assert_int_equal(((unsigned char *)back)[39], 0x11);
+    b->memory->give(b, p);
+    b->memory->give(b, q);
+    finished(b);
+    closed(b);
+    free(x);
+    free(kept);
+    free(back);
+  }
+}
+
+static void memory_is_zero_when_taken(void **state) {
+  clv_backend *b = opened(&(clv_sim_options){0});
+  char back[100], zero[100] = {0};
+  size_t has, all, then;
+  void *p;
+  (void)state;
+  must(b->memory->room(b, &has, &all, &err), &err);
+  must(b->memory->take(b, 0, &p, &err), &err);
+  b->memory->give(b, p);
+  must(b->memory->take(b, 100, &p, &err), &err);
+  must(b->memory->room(b, &then, &all, &err), &err);
+  assert_int_equal(has - then, 100);
+  must(b->memory->get(b, back, p, 100, &err), &err);
+  assert_memory_equal(back, zero, 100);
+  b->memory->give(b, p);
+  b->memory->give(b, NULL);
+  assert_int_equal(b->memory->take(b, (size_t)1 << 40, &p, &err), CLV_EXHAUSTED);
+  finished(b);
+  closed(b);
+}
+
+/* ---- whole buffers --------------------------------------------------------------------------- */
+
+static void sums_are_added(void **state) {
+  clv_backend *b = opened(&(clv_sim_options){0});
+  float *x = drawn(1, N), *y = drawn(2, N), *back = take(N * sizeof *back);
+  void *p = put(b, x, N * sizeof *x), *q = put(b, y, N * sizeof *y);
+  (void)state;
+  b->add(b, CLV_F32, p, q, N);
+  must(b->memory->get(b, back, p, N * sizeof *back, &err), &err);
+  for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + y[i]);
+  b->memory->give(b, p);
+  b->memory->give(b, q);
+  closed(b);
+  free(x);
+  free(y);
+  free(back);
+}
+
+static void squares_are_summed(void **state) {
+  enum { RUNS = 130 };
+  clv_extent runs[RUNS];
+  double sums[RUNS], again[RUNS];
+  float *x = drawn(1, 90000);
+  (void)state;
+  for (size_t i = 0, at = 0; i < RUNS; at += runs[i++].n)
+    runs[i] = (clv_extent){at, i == 7 ? 80000 : i % 50};
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    clv_backend *b = opened(&(clv_sim_options){.seed = seed});
+    void *p = put(b, x, 90000 * sizeof *x);
+    must(b->sum_squares(b, p, runs, RUNS, seed ? again : sums, &err), &err);
+    b->memory->give(b, p);
+    closed(b);
+    if (seed) assert_memory_equal(sums, again, sizeof sums);
+  }
+  for (size_t i = 0; i < RUNS; i++) {
+    double want = 0;
+    for (size_t k = 0; k < runs[i].n; k++)
+      want += (double)x[runs[i].at + k] * (double)x[runs[i].at + k];
+    assert_true(fabs(sums[i] - want) <= 1e-12 * want);
+  }
+  free(x);
+}
+
+/* Two steps over the runs, on both: to the bit. Values between the runs stay. */
+static void check_optimiser(const clv_optim_config *c) {
+  static const clv_extent runs[] = {{0, 300}, {310, 1}, {400, 603}};
+  clv_backend *b = opened(&(clv_sim_options){.seed = (uint64_t)c->kind});
+  const clv_backend *ref = clv_backend_ref();
+  float *p = drawn(1, N), *g = drawn(2, N), *m[CLV_OPTIM_MAX_MOMENTS] = {0}, *back = take(N * 4);
+  float *dp = put(b, p, N * 4), *dg = put(b, g, N * 4), *dm[CLV_OPTIM_MAX_MOMENTS] = {0};
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+    if (!(clv_optim_moments_of(c) >> i & 1)) continue;
+    m[i] = take(N * 4);
+    memset(m[i], 0, N * 4);
+    dm[i] = put(b, m[i], N * 4);
+  }
+  for (int t = 1; t <= 2; t++) {
+    clv_step_args a;
+    clv_step_prepare(c, t, c->lr, 0.5, &a);
+    ref->step(ref, &a, p, g, m, runs, CLV_COUNT(runs));
+    b->step(b, &a, dp, dg, dm, runs, CLV_COUNT(runs));
+  }
+  must(b->memory->get(b, back, dp, N * 4, &err), &err);
+  if (memcmp(back, p, N * 4) != 0)
+    fail_msg("%s: not the bits of ref", clv_optimizer_row_of(c->kind)->name);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+    if (m[i]) must(b->memory->get(b, back, dm[i], N * 4, &err), &err);
+    if (m[i]) assert_memory_equal(back, m[i], N * 4);
+    b->memory->give(b, dm[i]);
+    free(m[i]);
+  }
+  finished(b);
+  b->memory->give(b, dp);
+  b->memory->give(b, dg);
+  closed(b);
+  free(p);
+  free(g);
+  free(back);
+}
+
+static void optimisers_step_as_ref_does(void **state) {
+  static const clv_optim_config kinds[] = {
+#define CASE(name, ...) {__VA_ARGS__},
+#include "tests/golden/optim_cases.def"
+#undef CASE
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(kinds); i++) check_optimiser(&kinds[i]);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+typedef struct refusal {
+  clv_op op;
+  clv_shape in, param;
+  int64_t whole[4]; /* labels, or row numbers */
+  float x;
+} refusal;
+
+static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
+  bool rows = clv_op_def_of(r->op)->rows;
+  clv_node_desc d = {.op = r->op, .dtype = CLV_F32, .threads = 1, .n_in = rows ? 1 : 2};
+  clv_kernel *k;
+  d.in[0] = r->in;
+  d.in[1] = clv_op_def_of(r->op)->labels ? CLV_SHAPE(r->in.dim[0]) : r->in;
+  d.in_dtype[0] = rows ? CLV_I64 : CLV_F32;
+  d.in_dtype[1] = clv_op_def_of(r->op)->labels ? CLV_I64 : CLV_F32;
+  d.offered_block[0] = d.offered_block[1] = 1;
+  if (rows) {
+    d.attrs.rows = r->param.dim[0];
+    d.attrs.out = r->param.dim[1];
+    d.param[0] = r->param;
+    d.n_params = 1;
+  }
+  clv_op_site site = {.attrs = &d.attrs, .n_in = d.n_in, .in = {d.in[0], d.in[1]}};
+  site.in_dtype[0] = d.in_dtype[0];
+  site.in_dtype[1] = d.in_dtype[1];
+  must(clv_op_def_of(r->op)->shape(&site, &d.out, &err), &err);
+  must(b->prepare(b, &d, &k, &err), &err);
+  return k;
+}
+
+/* What the backend says of it, at once or when somebody waits. */
+static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer, clv_err *ret) {
+  execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
+  clv_kernel *k = prepared(b, r);
+  size_t n = numel(&r->in);
+  bool rows = clv_op_def_of(r->op)->rows;
+  float *x = take(n * sizeof *x), *table = drawn(1, 64);
+  for (size_t i = 0; i < n; i++) x[i] = i == 1 ? r->x : 0.5f;
+  int64_t *whole = take(sizeof r->whole);
+  memcpy(whole, r->whole, sizeof r->whole);
+  void *reals = given(&e, x, n * sizeof *x), *wholes = given(&e, whole, sizeof r->whole);
+  clv_kernel_args a = {.in = {rows ? wholes : reals, r->op == CLV_OP_BCE ? reals : wholes},
+                       .out = room(&e, 4096),
+                       .saved = room(&e, k->saved_bytes),
+                       .scratch = room(&e, k->scratch_bytes),
+                       .param = {given(&e, table, 64 * sizeof *table)},
+                       .key = {.layer = 9 << 4}};
+  clv_code code = k->forward(k, &a, ret);
+  *ret_layer = -1;
+  if (code == CLV_OK && b->memory) code = b->memory->finish(b, ret_layer, ret);
+  const void *all[] = {reals, wholes, a.out, a.saved, a.scratch, a.param[0]};
+  for (size_t i = 0; i < CLV_COUNT(all); i++) drop(&e, all[i]);
+  k->free(k);
+  return code;
+}
+
+static void values_are_refused_in_the_words_of_ref(void **state) {
+  const refusal all[] = {
+      {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, 0, 10, -1}, 0},
+      {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, INT64_MIN, 10, 1}, 0},
+      {CLV_OP_NLL, CLV_SHAPE(4, 10), {0}, {9, 0, 3, INT64_MAX}, 0},
+      {CLV_OP_EMBEDDING, CLV_SHAPE(2, 2), CLV_SHAPE(16, 4), {0, 15, 3, 16}, 0},
+      {CLV_OP_BCE, CLV_SHAPE(2, 2), {0}, {0}, 1.0001f},
+      {CLV_OP_BCE, CLV_SHAPE(2, 2), {0}, {0}, 0.5f},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(all); i++) {
+    clv_err want = {0}, got = {0};
+    int64_t layer;
+    clv_backend *b = opened(&(clv_sim_options){.seed = i});
+    clv_code code = said(clv_backend_ref(), &all[i], &layer, &want);
+    clv_code also = said(b, &all[i], &layer, &got);
+    if (also != code)
+      fail_msg("refusal %zu: %d (%s), ref %d (%s)", i, also, got.text, code, want.text);
+    assert_int_equal(layer == -1, code == CLV_OK);
+    if (code != CLV_OK) {
+      assert_string_equal(got.text, want.text);
+      assert_string_equal(got.element, want.element);
+      finished(b); /* it is said once */
+    }
+    closed(b);
+  }
+}
+
+/* ---- when the device fails ------------------------------------------------------------------- */
+
+/* Some of everything; false as soon as something fails. */
+static bool use_all(const clv_sim_options *o) {
+  clv_backend *b;
+  float x[100] = {1}, back[100];
+  double sum;
+  int64_t layer;
+  void *p = NULL;
+  bool well = false;
+  if (clv_cuda_open(clv_sim_vendor(o), 0, &b, &err) != CLV_OK) return false;
+  if (b->memory->take(b, sizeof x, &p, &err) == CLV_OK &&
+      b->memory->put(b, p, x, sizeof x, &err) == CLV_OK &&
+      b->sum_squares(b, p, &(clv_extent){0, 100}, 1, &sum, &err) == CLV_OK) {
+    b->add(b, CLV_F32, p, p, 100);
+    well = b->memory->get(b, back, p, sizeof x, &err) == CLV_OK;
+    well = b->memory->finish(b, &layer, &err) == CLV_OK && well;
+  }
+  if (p) b->memory->give(b, p);
+  clv_cuda_close(b);
+  return well;
+}
+
+static void nothing_is_left_whatever_fails(void **state) {
+  int failed[3] = {0};
+  (void)state;
+  assert_true(use_all(&(clv_sim_options){0}));
+  assert_int_equal(clv_sim_leaks(), 0);
+  for (uint64_t k = 1; k < 120; k++)
+    for (int what = 0; what < 3; what++) {
+      clv_sim_options o = {.seed = k};
+      *(uint64_t *[]){&o.fail_take, &o.fail_launch, &o.lose_at}[what] = k;
+      failed[what] += !use_all(&o);
+      if (clv_sim_leaks()) fail_msg("something is left: failure %d at %d", what, (int)k);
+    }
+  assert_true(failed[0] >= 3 && failed[1] >= 2 && failed[2] >= 20);
+}
+
+static void tables_of_other_versions_are_refused(void **state) {
+  clv_vendor other = *clv_sim_vendor(&(clv_sim_options){0});
+  clv_backend *b;
+  (void)state;
+  other.abi++;
+  assert_int_equal(clv_cuda_open(&other, 0, &b, &err), CLV_PRECONDITION);
+  other.abi--;
+  other.size--;
+  assert_int_equal(clv_cuda_open(&other, 0, &b, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 1, &b, &err),
+                   CLV_UNAVAILABLE);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(large_values_go_in_and_out),
+      cmocka_unit_test(memory_is_zero_when_taken),
+      cmocka_unit_test(sums_are_added),
+      cmocka_unit_test(squares_are_summed),
+      cmocka_unit_test(optimisers_step_as_ref_does),
+      cmocka_unit_test(values_are_refused_in_the_words_of_ref),
+      cmocka_unit_test(nothing_is_left_whatever_fails),
+      cmocka_unit_test(tables_of_other_versions_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
