@@ -262,8 +262,31 @@ of("master/api/kept.c", SIMULATED,
 of("master/api/await.c", SIMULATED,
    no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);", ""),
    what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
-of("master/api/module.c", SIMULATED,
+of("master/api/place.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
+
+# ---- memory that the host cannot touch -----------------------------------------------------------
+of("common/graph/plan_run.c", "tests/unit/graph/test_far",
+   a_device_is_lent_the_callers_memory=("static char *place_of(", "p->backend->memory && callers", "false"),
+   what_fails_late_is_not_heard=("static clv_code settle(", "if (err) *err = late;", "return CLV_OK;"),
+   what_was_refused_has_no_place=("static clv_code settle(", "return locate(p, s, err);", "break;"),
+   inputs_stay_with_the_caller=("static clv_code take_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
+of("common/graph/plan_memory.c", "tests/unit/graph/test_far",
+   copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = CLV_MAX(end[0], end[1]);", ""),
+   copies_stand_on_the_same_place=("static void place_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
+of("common/graph/plan_forward.c", "tests/unit/graph/test_far",
+   refs_kernels_compute_in_a_devices_memory=("static clv_code prepare(", "&& !p->backend->memory", ""))
+of("common/engine/module_block.c", "tests/unit/engine/test_far",
+   nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
+   what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
+of("common/engine/module_memory.c", "tests/unit/engine/test_far",
+   a_device_is_charged_with_nothing=("static clv_code count(", "if (m->o.pool) m->charged += bytes;", ""))
+of("common/optim/optim.c", "tests/unit/engine/test_far_optim",
+   sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
+of("worker/service/devices.c", "tests/unit/service/test_devices",
+   every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
+of("master/api/module.c", "tests/unit/api/test_far",
+   a_module_at_the_master_is_on_the_processor=("static const clv_backend *own_backend(", "return others->list[i];", "return clv_backend_cpu();"))
 
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
@@ -387,7 +410,7 @@ of("worker/store/states.c", "tests/unit/store/test_states",
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
 of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
-   what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "memset(a->dparam[i], 0, bytes)", "(void)bytes"))
+   what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
 GRADIENTS = "tests/unit/api/test_gradients"

@@ -8,10 +8,10 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct empty_kernel {
   clv_kernel base; /* the first member */
+  const clv_backend *backend;
   clv_node_desc d;
   size_t n_out;
 } empty_kernel;
@@ -20,13 +20,13 @@ static void kernel_free(clv_kernel *k) { free(k); }
 
 static clv_code not_a_number(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const empty_kernel *k = (const empty_kernel *)base;
-  (void)err;
-  for (size_t i = 0; i < k->n_out; i++) {
-    if (k->d.dtype == CLV_F64)
-      ((double *)a->out)[i] = NAN;
-    else
-      ((float *)a->out)[i] = NAN;
-  }
+  const float single = NAN;
+  const double twice = NAN;
+  bool wide = k->d.dtype == CLV_F64;
+  size_t size = wide ? sizeof twice : sizeof single;
+  for (size_t i = 0; i < k->n_out; i++)
+    CLV_TRY(clv_backend_put(k->backend, (char *)a->out + i * size,
+                            wide ? (const void *)&twice : &single, size, err));
   return CLV_OK;
 }
 
@@ -40,7 +40,7 @@ static clv_code zeros(clv_kernel *base, const clv_kernel_args *a, clv_err *err) 
   for (int i = 0; i < k->d.n_params && !a->accumulate; i++) {
     size_t bytes;
     CLV_TRY(clv_shape_bytes(&k->d.param[i], k->d.dtype, &bytes, err));
-    if (a->dparam[i]) memset(a->dparam[i], 0, bytes);
+    if (a->dparam[i]) CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err));
   }
   return CLV_OK;
 }
@@ -58,15 +58,14 @@ bool clv_plan_reads_nothing(const clv_node_desc *d) {
   return false;
 }
 
-clv_code clv_plan_empty_kernel(const clv_node_desc *d, bool on_device, clv_kernel **ret,
+clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
                                clv_err *err) {
   empty_kernel *k;
   size_t n_out;
   if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "nothing to read, and a tail");
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
-  if (on_device && (n_out || d->need_dw))
-    return clv_fail(err, CLV_UNIMPLEMENTED, "inputs without values on this device");
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  k->backend = backend;
   k->d = *d;
   k->n_out = n_out;
   k->base = (clv_kernel){.forward = not_a_number,

@@ -76,7 +76,7 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   describe_node(p, node, &d);
   if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
   bool empty = clv_plan_reads_nothing(&d);
-  clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend->memory, &q->kernel, err)
+  clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
                         : p->backend->prepare(p->backend, &d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail) return code;
   if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)

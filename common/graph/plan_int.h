@@ -150,9 +150,9 @@ void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is igno
 clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node);
 /* plan_empty.c: of a node that has nothing to read: some extent of an input is 0. CLV_UNIMPLEMENTED
- * with a tail, and where the memory is a device's and something is to be written. */
+ * with a tail. */
 bool clv_plan_reads_nothing(const clv_node_desc *d);
-clv_code clv_plan_empty_kernel(const clv_node_desc *d, bool on_device, clv_kernel **ret,
+clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
                                clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step,

@@ -144,11 +144,10 @@ struct cleave_module {
   uint32_t node, life; /* and the life of it that has the module */
   clv_graph *graph;
   clv_params *params;
-  const char **frozen; /* names inside params */
-  uint32_t n_frozen, n_learning;
+  const char **frozen;        /* names inside params */
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
-  uint32_t n_inputs;
-  uint32_t threads, in_flight;
+  uint32_t n_frozen, n_learning, n_inputs, threads, in_flight;
+  const clv_backend *backend; /* of a module at the master */
   bool local_only, any_device, released, called, input_grads;
   bool given; /* it was loaded with weights */
   bool tried; /* its node may have it, though the last attempt to take it there failed: this */
@@ -470,8 +469,6 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
 /* What its node says of where the module computes; "": nothing. */
 void api_module_is_on(cleave_module *m, const char *device);
-/* What the master computes with on that device; NULL: it has none. (module.c) */
-const clv_backend *api_own_backend(const cleave_runtime *rt, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
 /* For links: asks the program's may_send about each tensor; leaves of a failure its code and place,

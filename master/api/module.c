@@ -126,7 +126,7 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
 }
 
 /* The processor is several devices. */
-const clv_backend *api_own_backend(const cleave_runtime *rt, const char *device) {
+static const clv_backend *own_backend(const cleave_runtime *rt, const char *device) {
   static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
   const clv_backends *others = &rt->world.others;
   for (size_t i = 0; i < CLV_COUNT(cpu); i++)
@@ -174,7 +174,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
                     m->name, at, rt->config->file);
   m->node = (uint32_t)node;
   find_device(rt, m);
-  const clv_backend *own = m->node ? NULL : api_own_backend(rt, m->device);
+  const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
   if (m->node == 0 && !own) return no_own_device(m, error);
   m->any_device = o->any_device;
   m->threads = CLV_MAX(o->threads, 1u);

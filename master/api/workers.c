@@ -484,7 +484,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   clv_module_options o = {.index = m->index,
                           .generation = m->generation,
                           .name = m->name,
-                          .backend = api_own_backend(rt, m->device),
+                          .backend = m->backend,
                           .device = m->device,
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,

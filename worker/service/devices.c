@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What modules can compute on: devices beside the processor, the processor, and those that it is
- * offered as besides. Each has an account for the memory of its modules and of their calls, whosever
- * they are.
+ * offered as besides. Each has an account for the memory of its modules and of their calls,
+ * whosever they are.
  */
 #include <stdio.h>
 #include <string.h>

@@ -44,7 +44,17 @@ static clv_graph *nothing(void) {
   return g;
 }
 
-static clv_graph *(*const graphs[])(void) = {chain, residual, words, labelled, nothing};
+/* Rows of which there are none, up to their mean, which is not a number. */
+static clv_graph *no_rows(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
+  clv_attr_value dim = int_attr(CLV_ATTR_DIM, 1);
+  x = add_linear(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 5);
+  add_linear(g, 3, add_node(g, CLV_OP_MEAN, 2, x, -1, &dim, 1), 2);
+  return g;
+}
+
+static clv_graph *(*const graphs[])(void) = {chain, residual, words, labelled, nothing, no_rows};
 
 static void assert_same(const rig *a, const rig *b) {
   same(a->out, b->out, a->out_bytes, "output");
