@@ -76,7 +76,7 @@ clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp, clv_
 }
 
 void clv_backend_give(const clv_backend *b, void *p) {
-  if (!b->memory)
+  if (!b || !b->memory)
     free(p);
   else if (p)
     b->memory->give(b, p);

@@ -313,7 +313,7 @@ void clv_backend_drop(const clv_backend *b); /* takes NULL */
  * wait for, and what is taken may hold anything. */
 clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
                           clv_err *err) CLV_USE_RESULT;
-void clv_backend_give(const clv_backend *b, void *p); /* takes NULL */
+void clv_backend_give(const clv_backend *b, void *p); /* takes NULL; b is not NULL where p is not */
 clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,

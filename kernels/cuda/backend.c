@@ -126,7 +126,8 @@ static clv_code cuda_sum_squares(const clv_backend *b, const float *x, const clv
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
-  CLV_TRY(g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err));
+  if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
+    return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
   if (code != CLV_OK)
     g->vendor->give(g->stream, p);
