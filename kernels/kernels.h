@@ -296,8 +296,8 @@ struct clv_backend {
 
   /* Another backend of the same device, whose work is in no order with b's: one for each module, as
    * a backend with memory is used by one thread at a time. It is counted: hold adds an owner, and
-   * with the last drop it ends. Memory that was taken from it is given back before. NULL, all three:
-   * one backend serves all threads. */
+   * with the last drop it ends. Memory that was taken from it is given back before. NULL, all
+   * three: one backend serves all threads. */
   clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
   void (*hold)(const clv_backend *b);
   void (*drop)(const clv_backend *b);

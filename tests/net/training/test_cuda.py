@@ -1,5 +1,6 @@
-"""Sessions whose workers compute on `device: cuda`, which here is the simulated device: real daemons
-and mutual TLS, the backend's own kernels, an order of the device's work drawn from a seed."""
+"""Sessions whose workers compute on `device: cuda`, which here is the simulated device: real
+daemons and mutual TLS, the backend's own kernels, an order of the device's work drawn from a
+seed."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib

@@ -224,8 +224,7 @@ static void forms_of_texts(void **state) {
       "'_' or '-'");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    device: cuda:64\n",
                "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, cpu:0 to cpu:7, cuda, "
-               "cuda:0 to cuda:63, or auto, which is what its node computes on, got the text "
-               "'cuda:64'");
+               "cuda:0 to cuda:63, or auto, which is what its node computes on, got 'cuda:64'");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
                "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
                "hexadecimal digits, got '00'");
