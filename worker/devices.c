@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What modules can compute on: the command `devices`, and whether the device of worker.yaml is
- * there.
+ * What modules can compute on: the command `devices`, and the devices that worker.yaml asks for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,46 +97,64 @@ int clv_cmd_devices(void *args) {
 
 /* ---- the device of worker.yaml --------------------------------------------------------------- */
 
-/* The devices that the configuration means: *ret_n of them, from *ret_first on. */
-static clv_code find_cuda(const clv_worker_config *c, const clv_cuda_library **ret, int *ret_first,
-                          int *ret_n, clv_err *err) {
-  bool one = strncmp(c->device, "cuda:", 5) == 0;
-  int n = 0, first = one ? atoi(c->device + 5) : 0;
-  CLV_TRY(load_cuda(c, ret, err));
-  CLV_TRY((*ret)->count(&n, err));
-  if (first >= n)
-    return clv_fail(err, CLV_UNAVAILABLE, "this host has %d device%s of NVIDIA", n, CLV_S(n));
-  *ret_first = first;
-  *ret_n = one ? 1 : CLV_MIN(n, WORKER_MAX_CUDA);
+/* What `device` asks for: devices `first` to `end`, not included. */
+typedef struct device_range {
+  const clv_cuda_library *cuda;
+  int first, end;
+} device_range;
+
+static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err *err) {
+  int n = 0;
+  *ret = (device_range){0};
+  if (strcmp(c->device, "cpu") == 0) return CLV_OK;
+  CLV_TRY(load_cuda(c, &ret->cuda, err));
+  CLV_TRY(ret->cuda->count(&n, err));
+  ret->end = CLV_MIN(n, MAX_CUDA_DEVICES);
+  if (strncmp(c->device, "cuda:", 5) != 0) return CLV_OK;
+  ret->first = atoi(c->device + 5);
+  ret->end = ret->first + 1;
+  if (ret->first < n) return CLV_OK;
+  return clv_fail(err, CLV_UNAVAILABLE, "this host has %d device%s of NVIDIA", n, CLV_S(n));
+}
+
+/* Where nobody insists on a device, the processor does. */
+static clv_code settle(const clv_worker_config *c, clv_code code, const clv_err *why,
+                       clv_err *err) {
+  if (code == CLV_OK) return CLV_OK;
+  if (strcmp(c->device, "auto") != 0)
+    return clv_fail(err, code, "%s: device %s: %.400s", c->file, c->device, why->text);
+  clv_notice(CLV_LOG_WARN, "device", "device auto computes on cpu: %s", why->text);
   return CLV_OK;
 }
 
-static clv_code open_cuda(const clv_worker_config *c, clv_worker_devices *d, clv_err *err) {
-  int first = 0, n = 0;
-  CLV_TRY(find_cuda(c, &d->cuda, &first, &n, err));
-  for (int i = 0; i < n; i++) {
-    clv_backend *made;
-    CLV_TRY(d->cuda->open(first + i, &made, err));
-    d->opened[d->n++] = made;
+clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) {
+  device_range w;
+  clv_err why;
+  clv_code code = find_cuda(c, &w, &why);
+  return settle(c, code, &why, err);
+}
+
+void clv_worker_devices_closep(clv_worker_devices *d) {
+  for (size_t i = 0; i < d->n; i++) d->cuda->close(d->list[i]);
+  d->n = 0;
+}
+
+static clv_code open_all(const clv_worker_config *c, clv_worker_devices *ret, clv_err *err) {
+  device_range w;
+  CLV_TRY(find_cuda(c, &w, err));
+  ret->cuda = w.cuda;
+  for (int i = w.first; i < w.end; i++) {
+    CLV_TRY(w.cuda->open(i, &ret->list[ret->n], err));
+    ret->n++;
   }
   return CLV_OK;
 }
 
-clv_code clv_worker_open_devices(const clv_worker_config *c, clv_worker_devices *d, clv_err *err) {
+clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices *ret,
+                                 clv_err *err) {
   clv_err why;
-  *d = (clv_worker_devices){0};
-  if (strcmp(c->device, "cpu") == 0 || open_cuda(c, d, &why) == CLV_OK) return CLV_OK;
-  clv_worker_close_devices(d);
-  if (strcmp(c->device, "auto") != 0)
-    return clv_fail(err, why.code, "%s: device %s: %.400s", c->file, c->device, why.text);
-  clv_notice(CLV_LOG_WARN, "device", "device auto computes on cpu: %s", why.text);
-  return CLV_OK;
-}
-
-void clv_worker_close_devices(clv_worker_devices *d) {
-  while (d->n > 0) clv_backend_drop(d->opened[--d->n]);
-}
-
-clv_backends clv_worker_backends(const clv_worker_devices *d) {
-  return (clv_backends){.list = d->opened, .n = (size_t)d->n};
+  *ret = (clv_worker_devices){0};
+  clv_code code = open_all(c, ret, &why);
+  if (code != CLV_OK) clv_worker_devices_closep(ret);
+  return settle(c, code, &why, err);
 }

@@ -143,13 +143,13 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 
 /* From the open port to the closed one. */
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
-                       const clv_tls_identity *id, const clv_worker_devices *devices,
+                       const clv_worker_devices *devices, const clv_tls_identity *id,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
+  const clv_backends others = {(const clv_backend *const *)devices->list, devices->n};
   char memory_limit[160];
   format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
-  clv_backends others = clv_worker_backends(devices);
   if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
@@ -173,10 +173,9 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;
-  CLV_AUTO(clv_worker_close_devices) clv_worker_devices devices = {0};
-  if (clv_worker_open_devices(config, &devices, &err) != CLV_OK)
-    return clv_exit_report(CLV_EXIT_CONFIG, &err);
   if (check_only) {
+    if (clv_worker_check_device(config, &err) != CLV_OK)
+      return clv_exit_report(CLV_EXIT_CONFIG, &err);
     int days = clv_tls_identity_days_left(identity);
     printf("configuration OK: %s as %s, certificate ends in %d day%s\n", config->listen,
            identity->uri, days, CLV_S(days));
@@ -195,7 +194,10 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
-  int code = run_service(a, config, identity, &devices, runtime, &endpoint);
+  CLV_AUTO(clv_worker_devices_closep) clv_worker_devices devices = {0};
+  if (clv_worker_devices_open(config, &devices, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_CONFIG, &err);
+  int code = run_service(a, config, &devices, identity, runtime, &endpoint);
   clv_admission_close();
   return code;
 }

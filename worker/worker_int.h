@@ -25,21 +25,23 @@ int clv_cmd_check(void *args);
 /* ---- devices.c ---- */
 
 int clv_cmd_devices(void *args);
-enum { WORKER_MAX_CUDA = 8 };
+/* Whether what `device` names is there; where `auto` found nothing but the processor, the log says
+ * why. */
+clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) CLV_USE_RESULT;
 
-/* What worker.yaml's `device` means beside the processor. */
+enum { MAX_CUDA_DEVICES = 16 };
+
+/* Those beside the processor. */
 typedef struct clv_worker_devices {
   const struct clv_cuda_library *cuda;
-  const clv_backend *opened[WORKER_MAX_CUDA];
-  int n;
+  clv_backend *list[MAX_CUDA_DEVICES];
+  size_t n;
 } clv_worker_devices;
 
-/* CLV_UNAVAILABLE: the device is not there, and why. Where `auto` finds nothing but the processor,
- * the log says why. The devices are closed after all that computes on them. */
-clv_code clv_worker_open_devices(const clv_worker_config *c, clv_worker_devices *d,
+/* The same, opened. A device that is started takes memory of the host: the daemon alone does it. */
+clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices *ret,
                                  clv_err *err) CLV_USE_RESULT;
-void clv_worker_close_devices(clv_worker_devices *d);
-clv_backends clv_worker_backends(const clv_worker_devices *d); /* borrowed from d */
+void clv_worker_devices_closep(clv_worker_devices *d);
 
 /* ---- reload.c ---- */
 

@@ -13,8 +13,13 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
   cudnn->cudnnGetLastErrorString(why, sizeof why);
   bool no_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                    answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-  return clv_fail(err, no_memory ? CLV_EXHAUSTED : CLV_INTERNAL, "%s: %s: %.255s", call,
-                  cudnn->cudnnGetErrorString(answer), why);
+  int category = CUDNN_STATUS_CATEGORY((int)answer);
+  bool lacks = category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
+  return clv_fail(err,
+                  no_memory ? CLV_EXHAUSTED
+                  : lacks   ? CLV_UNIMPLEMENTED
+                            : CLV_INTERNAL,
+                  "%s: %s: %.255s", call, cudnn->cudnnGetErrorString(answer), why);
 }
 
 clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,

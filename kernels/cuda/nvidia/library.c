@@ -105,8 +105,15 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
   return CLV_OK;
 }
 
+/* Older ones do not take the description of a device. */
+enum { LEAST_CUDNN = 90800 };
+
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
   CLV_TRY(need(&cudnn, err));
+  size_t version = cudnn_table.cudnnGetVersion();
+  if (version < LEAST_CUDNN)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s is of version %zu, older than %d", cudnn.file,
+                    version, LEAST_CUDNN);
   *ret = &cudnn_table;
   return CLV_OK;
 }

@@ -20,10 +20,19 @@ static const clv_vendor vendor = {
 const clv_vendor *clv_nvidia(void) { return &vendor; }
 
 /* A device without cuBLASLt computes next to nothing: it is not offered. cuDNN is missed by
- * convolutions alone, which have another way. */
+ * convolutions alone, which have another way. Kernels are compiled for LEAST_CAPABILITY and up. */
+enum { LEAST_CAPABILITY = 80 };
+
 static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
   const nvidia_cublas *cublas;
+  clv_cuda_info info;
   CLV_TRY(clv_nvidia_cublas(&cublas, err));
+  CLV_TRY(clv_nvidia_describe(device, &info, err));
+  if (info.capability < LEAST_CAPABILITY)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "cuda:%d, %s, has compute capability %d.%d, less than %d.%d", device, info.name,
+                    info.capability / 10, info.capability % 10, LEAST_CAPABILITY / 10,
+                    LEAST_CAPABILITY % 10);
   return clv_cuda_open(&vendor, device, ret, err);
 }
 

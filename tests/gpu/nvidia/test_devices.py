@@ -23,9 +23,18 @@ static clv_code describe(int device, clv_device_info *ret, clv_err *err) {
   strcpy(ret->libraries, folders);
   return CLV_OK;
 }
+static const char *text(const clv_backend *b) { (void)b; return "fake"; }
+static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
+  static clv_backend b = {.abi = CLV_KERNELS_ABI, .size = sizeof b, .name = "cuda", .device = "cuda:0", .isa = text,
+                          .libraries = text};
+  (void)device; (void)err;
+  *ret = &b;
+  return CLV_OK;
+}
+static void close_device(clv_backend *b) { (void)b; }
 const clv_cuda_library *clv_cuda_entry(uint32_t abi) {
   static const clv_cuda_library l = {.abi = CLV_CUDA_ABI, .size = sizeof l, .look_in = look_in, .count = count,
-                                     .describe = describe};
+                                     .describe = describe, .open = open_device, .close = close_device};
   return abi == CLV_CUDA_ABI ? &l : NULL;
 }
 """
@@ -79,10 +88,19 @@ def devices_are_listed():
         assert cuda == {"device": "cuda:0", "name": 'Test "card"', "memory_bytes": 141 << 30, "capability": "9.0",
                         "libraries": "/a b:/c"}, cuda
         for device, code, why in (("cuda:1", 3, "device cuda:1: this host has 1 device of NVIDIA"),
-                                  ("cuda", 3, "sessions compute on processors alone"), ("auto", 0, "auto computes on cpu")):
+                                  ("cuda", 0, ""), ("cuda:0", 0, ""), ("auto", 0, "")):
             devices(config + f"device: {device}\n")
             done = run(WORKER, "check", "--config", FILE)
             assert done.returncode == code and why in done.stderr, (device, done)
+
+
+@suite.test
+def a_worker_offers_its_devices():
+    with tempfile.TemporaryDirectory() as folder:
+        cuda = f"cuda: {{library: {shared(os.path.join(folder, 'one.so'), FAKE)}}}\n"
+        for device, first in (("cuda", "cuda:0"), ("auto", "cuda:0"), ("cpu", "cpu")):
+            with Cluster(1, limits=f"device: {device}\n{cuda}") as c:
+                assert f"device={first} " in c.workers[0].text(), c.workers[0].text()
 
 
 @suite.test

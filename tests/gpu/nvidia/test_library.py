@@ -116,6 +116,23 @@ def a_missing_library_is_named():
         assert "has no function cublasLtCreate" in said, said
 
 
+def plan_convs(env=None):
+    return subprocess.run([os.path.join(BIN, "gpu", "plan_convs"), os.path.join(HERE, "..", "h200.json")],
+                          stdout=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
+
+
+@needs_toolkit
+def a_cudnn_that_is_too_old_is_named():
+    with open(os.path.join(ROOT, "kernels/cuda/nvidia/functions.def")) as f:
+        names = re.findall(r"^CUDNN\((\w+)\)", f.read(), re.M)
+    source = "".join(f"long {n}(void) {{ return 90700; }}\n" for n in names)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", os.path.join(folder, "libcudnn.so.9")],
+                       input=source, text=True, check=True)
+        done = plan_convs({"LD_LIBRARY_PATH": folder})
+        assert done.returncode == 77 and "libcudnn.so.9 is of version 90700, older than 90800" in done.stdout, done
+
+
 @suite.test
 def a_kernel_that_spills_fails_by_name():
     with tempfile.NamedTemporaryFile("w", suffix=".ptxas") as f:
@@ -143,8 +160,7 @@ def no_kernel_of_the_library_spills():
 
 @needs_toolkit
 def cudnn_plans_every_convolution_of_resnet50():
-    done = subprocess.run([os.path.join(BIN, "gpu", "plan_convs"), os.path.join(HERE, "..", "h200.json")],
-                          stdout=subprocess.PIPE, text=True)
+    done = plan_convs()
     if done.returncode == 77:
         return done.stdout.strip()
     assert done.returncode == 0, done.stdout

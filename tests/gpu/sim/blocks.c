@@ -272,6 +272,9 @@ sim_launch *sim_launch_copy(const sim_launch *l) {
 }
 
 static void group_free(sim_group *g) {
+  for (unsigned i = 0; i < g->n; i++)
+    if (g->threads[i].state != NEW && g->threads[i].state != ENDED)
+      sim_fibre_drop(g->threads[i].fibre);
   for (int i = 0; i < g->n_arrays; i++) sim_fresh_give(g->arrays[i].p);
   sim_fresh_give(g);
 }
@@ -279,6 +282,7 @@ static void group_free(sim_group *g) {
 void sim_launch_free(sim_launch *l) {
   if (!l) return;
   for (int i = 0; i < l->n_groups; i++) group_free(l->groups[i]);
+  while (l->ended.n) sim_fibre_drop(l->ended.all[--l->ended.n]);
   sim_fresh_give(l);
 }
 

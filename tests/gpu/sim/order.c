@@ -179,11 +179,14 @@ sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg) {
 }
 
 /* What was on its stack was there for nobody. */
-static void forget(sim_fibre *f) {
+void sim_fibre_drop(sim_fibre *f) {
   sim_order_free(f->order);
   f->order = NULL;
   map(f->stack, STACK);
+  sim_permit(f->stack, STACK);
   fibre_rewind(f);
+  f->next = pool;
+  pool = f;
 }
 
 void sim_fibre_give(sim_fibres *ended, sim_fibre *f) {
@@ -191,7 +194,10 @@ void sim_fibre_give(sim_fibres *ended, sim_fibre *f) {
     ended->all[ended->n++] = f;
     return;
   }
-  if (f->order) forget(f);
+  if (f->order) {
+    sim_fibre_drop(f);
+    return;
+  }
   f->next = pool;
   pool = f;
 }

@@ -48,6 +48,7 @@ typedef struct sim_fibres {
  * what it will do, or one without a past. Afterwards it is among those that have ended. */
 sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg);
 void sim_fibre_give(sim_fibres *ended, sim_fibre *f);
+void sim_fibre_drop(sim_fibre *f); /* which will not go on */
 void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 void sim_fibre_enter(sim_fibre *f); /* until it leaves */
 void sim_fibre_leave(void);
