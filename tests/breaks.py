@@ -279,6 +279,8 @@ of("common/graph/plan_forward.c", "tests/unit/graph/test_far",
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
    nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
+of("common/engine/module_block.c", "tests/unit/engine/test_work",
+   copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_device_is_charged_with_nothing=("static clv_code count(", "if (m->o.pool) m->charged += bytes;", ""))
 of("common/optim/optim.c", "tests/unit/optim/test_optim",

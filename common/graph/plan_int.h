@@ -106,9 +106,7 @@ struct clv_plan {
   clv_plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
   int n_unwritten;
   clv_plan_info info;
-  bool scalar_is_nan;       /* the output, of a batch of 0 */
-  size_t copy[SPACE_COUNT]; /* where in the scratch the caller's stand; host memory: unused */
-  size_t out_bytes;
+  bool scalar_is_nan; /* the output, of a batch of 0 */
   /* running */
   char *scratch, *cache;
   bool fresh; /* the cache holds weights of version `version` of block `block` */
@@ -117,6 +115,9 @@ struct clv_plan {
   clv_plan_times *times; /* [n_nodes], borrowed; NULL: nobody wants to know */
   clv_call *calls;       /* all of them */
   clv_call *idle;
+  /* for a device */
+  size_t copy[SPACE_COUNT]; /* where in the scratch the caller's buffers stand */
+  size_t out_bytes;
 };
 
 typedef enum clv_plan_call_state {

@@ -50,7 +50,7 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
                        .key = key_of(&p->graph->nodes[s->node], f)};
-  for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
+  for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, q->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     a.param[i] = f->params + q->param[i]->offset;
@@ -78,7 +78,7 @@ clv_code clv_plan_run_backward_input(clv_plan *p, const clv_plan_frame *f, const
   const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = args_of(p, f, s);
   a.dout = at(p, f, q->grad.buf);
-  for (int i = 0; i < CLV_MAX_IN; i++) a.din[i] = at(p, f, s->din[i]);
+  for (int i = 0; i < q->n_src; i++) a.din[i] = at(p, f, s->din[i]);
   if (q->kernel->fused_grads && q->learns) set_gradient_pointers(p, f, s, &a);
   if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_BACKWARD, err));
   return q->kernel->backward_input(q->kernel, &a, err);

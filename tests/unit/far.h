@@ -4,7 +4,8 @@
  * backend's, so that their bits are known; its memory can be read and written only while one of its
  * own functions runs, and holds NaN wherever nobody has written: what reads or writes it from
  * outside dies of SIGSEGV, and what relies on zeros computes NaN. Kernels that refuse their values
- * say so at finish, as on a device. Memory and finishes fail by plan. One thread.
+ * say so at finish, as on a device. Memory and finishes fail by plan. What was asked for and not
+ * waited for is counted. One thread.
  */
 #ifndef CLEAVE_FAR_H
 #define CLEAVE_FAR_H
@@ -30,6 +31,7 @@ static struct {
   size_t n_blocks;
   uint64_t fail_take, fail_finish; /* the how manieth from now on fails; 0: none */
   uint64_t taken, finished;        /* so far */
+  uint64_t asked;                  /* since the last finish */
   clv_err failed;                  /* the first failure since the last finish */
   int64_t failed_layer;
 } far;
@@ -39,6 +41,13 @@ static inline void far_protect(int how) {
 }
 
 static inline void far_open(void) { far_protect(PROT_READ | PROT_WRITE); }
+
+/* For what a device may do later. */
+static inline void far_ask(void) {
+  far.asked++;
+  far_open();
+}
+
 static inline void far_close(void) { far_protect(PROT_NONE); }
 
 static inline bool far_planned(uint64_t *countdown) { return *countdown && --*countdown == 0; }
@@ -95,13 +104,20 @@ static inline clv_code far_move(void *dst, const void *src, size_t bytes) {
 static inline clv_code far_put(const clv_backend *b, void *dst, const void *src, size_t bytes,
                                clv_err *err) {
   (void)b, (void)err;
+  far.asked++;
   return far_move(dst, src, bytes);
+}
+
+static inline clv_code far_get(const clv_backend *b, void *host, const void *src, size_t bytes,
+                               clv_err *err) {
+  (void)b, (void)err;
+  return far_move(host, src, bytes);
 }
 
 static inline clv_code far_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
                                 clv_err *err) {
   (void)b, (void)err;
-  far_open();
+  far_ask();
   if (bytes) memset(dst, byte, bytes);
   far_close();
   return CLV_OK;
@@ -111,6 +127,7 @@ static inline clv_code far_finish(const clv_backend *b, int64_t *ret_layer, clv_
   clv_err failed = far.failed;
   (void)b;
   far.finished++;
+  far.asked = 0;
   *ret_layer = failed.code == CLV_OK ? -1 : far.failed_layer;
   far.failed = (clv_err){0};
   if (far_planned(&far.fail_finish)) return clv_fail(err, CLV_INTERNAL, "the device has gone");
@@ -146,7 +163,7 @@ static inline clv_code far_note(clv_code code, int64_t layer, const clv_err *why
     clv_kernel *inner = ((far_kernel *)base)->inner;                                \
     clv_err why;                                                                    \
     (void)err;                                                                      \
-    far_open();                                                                     \
+    far_ask();                                                                      \
     clv_code code = inner->function(inner, a, &why);                                \
     far_close();                                                                    \
     return far_note(code, a->key.layer, &why);                                      \
@@ -189,7 +206,7 @@ static inline clv_code far_reorder(const clv_backend *b, const clv_shape *shape,
                                    const void *src, int src_block, void *dst, int dst_block,
                                    clv_err *err) {
   (void)b;
-  far_open();
+  far_ask();
   clv_code code = far.inner->reorder(far.inner, shape, dtype, src, src_block, dst, dst_block, err);
   far_close();
   return code;
@@ -198,7 +215,7 @@ static inline clv_code far_reorder(const clv_backend *b, const clv_shape *shape,
 static inline void far_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src,
                            size_t n) {
   (void)b;
-  far_open();
+  far_ask();
   far.inner->add(far.inner, dtype, dst, src, n);
   far_close();
 }
@@ -216,7 +233,7 @@ static inline void far_step(const clv_backend *b, const clv_step_args *a, float 
                             float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
                             size_t n_runs) {
   (void)b;
-  far_open();
+  far_ask();
   far.inner->step(far.inner, a, p, g, moments, runs, n_runs);
   far_close();
 }
@@ -241,7 +258,7 @@ static inline const clv_backend *far_backend(const clv_backend *inner) {
   static const clv_backend_memory memory = {.take = far_take,
                                             .give = far_give,
                                             .put = far_put,
-                                            .get = far_put,
+                                            .get = far_get,
                                             .copy = far_put,
                                             .fill = far_fill,
                                             .finish = far_finish,

@@ -157,6 +157,7 @@ static void write_context(program *g, uint32_t c, bool planned) {
 static void send(program *g, uint32_t c, uint32_t end) {
   clv_err err = {0};
   if (g->next[c] < end) assert_ok(engine_packet(g->w, g->frames[c][g->next[c]++], &err));
+  assert_int_equal(far.asked, 0); /* another thread may go on */
 }
 
 static void send_in_any_order(program *g, const uint32_t *end) {

@@ -70,6 +70,7 @@ static void two_calls(rig *r) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
     poison(r);
     forward(r, c[i]);
+    assert_int_equal(far.asked, 0);
   }
   for (int i = 0; i < 2 && r->plan->options.training; i++) {
     poison(r);
