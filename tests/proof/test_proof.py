@@ -174,6 +174,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "mutate": ("7 passed, 0 failed\nok caught: lost: seed 1 at 0.1 s: gone",
                "7 passed, 0 failed\nnot ok caught: lost: survives unit/x"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
+    "gpu-sanitized": ("40 passed, 0 failed\n40 passed, 0 failed", "40 passed, 0 failed\n39 passed, 1 failed"),
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
     "references": ("10000 runs (900 a second), 0 failed: 12345 operations, 3 messages\nok references",
                    "10000 runs (900 a second), 2 failed: 12345 operations, 3 messages\nnot ok references"),

@@ -52,6 +52,15 @@ bool clv_service_is_first_of(const clv_service *v, uint32_t i) {
 
 const clv_backend *clv_service_backend(const clv_service *v) { return v->devices[0].backend; }
 
+clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) {
+  const clv_service *v = s->service;
+  for (uint32_t i = 0; i < v->n_devices; i++) {
+    clv_account_options o = {.above = v->devices[i].account, .of = "this session on the device"};
+    CLV_TRY(clv_account_new(&o, &s->on_device[i], err));
+  }
+  return CLV_OK;
+}
+
 void clv_service_close_devices(clv_service *v) {
   for (uint32_t i = 0; i < v->n_devices; i++) clv_account_unref(v->devices[i].account);
 }

@@ -122,7 +122,9 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_w
   CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
   CLV_TRY(check_place(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
-  CLV_TRY(clv_load_make(r, device, s->pool, waiter, &module, err));
+  clv_device theirs = *device;
+  theirs.account = s->on_device[device - s->service->devices];
+  CLV_TRY(clv_load_make(r, &theirs, s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);

@@ -50,6 +50,8 @@ typedef struct clv_worker_settings {
   clv_wire_limits limits;
 } clv_worker_settings;
 
+enum { MAX_CPU_DEVICES = 8, MAX_OTHER_DEVICES = 16, MAX_DEVICES = 25 };
+
 /* An identity that is or was in `allow`. */
 typedef struct clv_member {
   char *identity;
@@ -66,8 +68,9 @@ struct clv_session {
   int refs;                      /* the table, every link, every handler at work on it */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  uint64_t send_credit; /* towards the owner, at first */
-  clv_member *member;   /* the owner */
+  uint64_t send_credit;                /* towards the owner, at first */
+  clv_member *member;                  /* the owner */
+  clv_account *on_device[MAX_DEVICES]; /* its part of each device's memory */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities that may attach */
   uint32_t n_peers;
@@ -95,8 +98,6 @@ struct clv_session {
   uint64_t told_ms;                   /* when its master heard that it ends; 0: not yet */
   uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
 };
-
-enum { MAX_CPU_DEVICES = 8, MAX_OTHER_DEVICES = 16, MAX_DEVICES = 25 };
 
 typedef struct clv_device {
   char name[24];
@@ -191,6 +192,8 @@ clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
                                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret,
                                          clv_err *err) CLV_USE_RESULT;
+/* Below the devices' own. */
+clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) CLV_USE_RESULT;
 /* Under the service's lock: what identities may use, by the newest settings. */
 void clv_service_set_quotas(clv_service *s);
 

@@ -20,6 +20,7 @@ void clv_session_unref(clv_session *s) {
   free(s->peers);
   free(s->counted_edges);
   clv_pool_unref(s->pool);
+  for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->on_device[i]);
   clv_settings_unref(s->settings);
   __atomic_store_n(&s->service->freed, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
@@ -183,6 +184,7 @@ static clv_code open_account(clv_session *s, clv_err *err) {
   clv_service *v = s->service;
   CLV_TRY(clv_service_new_session_account(s, &account, err));
   CLV_TRY(clv_pool_new_of(account, &s->pool, err));
+  CLV_TRY(clv_service_new_device_accounts(s, err));
   return clv_share_new(v->scheduler, s->member->tenant, &s->share, err);
 }
 

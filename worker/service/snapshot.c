@@ -226,14 +226,21 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* Of all sessions: whoever may load a module there meets them in what is left. */
+/* What the viewer's sessions have of device i, of which it alone is told. */
+static uint64_t own_bytes(const memory *m, uint32_t i) {
+  uint64_t bytes = 0;
+  for (size_t k = 0; k < m->n_held; k++)
+    bytes += clv_account_used(m->held[k]->on_device[i], CLV_QUOTA_BYTES);
+  return bytes;
+}
+
 static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply *out) {
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
+    uint64_t used = out->sees_all ? clv_account_used(d->account, CLV_QUOTA_BYTES) : own_bytes(m, i);
     m->devices[out->n_devices++] = (clv_wire_device_status){
-        d->name, d->backend->name, clv_account_used(d->account, CLV_QUOTA_BYTES),
-        clv_account_most(d->account, CLV_QUOTA_BYTES), d->total};
+        d->name, d->backend->name, used, clv_account_most(d->account, CLV_QUOTA_BYTES), d->total};
   }
 }
 

@@ -238,8 +238,9 @@ def a_device_is_what_the_worker_has():
     """Neither doctor nor train takes its own file for what a worker has."""
     with fake(Hello=lambda r: hello_reply(CREDIT, devices=["cuda:0", "fpga"])) as worker:
         at = ["--set", f"workers.w1.address=127.0.0.1:{worker.port}"]
-        met = Met(worker)
-        done = master("doctor", liar.cluster.session("devices", SESSION), *at, cwd=liar.cluster.dir)
+        on = ["--set", "stages.1.device=cpu"]
+        met = Met(worker, on)
+        done = master("doctor", liar.cluster.session("devices", SESSION), *at, *on, cwd=liar.cluster.dir)
     said = "no device 'cpu'.*; it has: cuda:0, fpga"
     assert met.code in (1, 3) and re.search(said, met.said) and not worker.log, (met.code, met.said)
     assert done.returncode and re.search(said, done.stdout), done.stdout + done.stderr
