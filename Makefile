@@ -428,13 +428,7 @@ UNIT_PROGRAMS += $(GPU_TESTS)
 PLANTS := $(OUT)/tests/gpu/plants/plants
 $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
-# A worker that finds the simulated device where the real ones look for libcleave_cuda.so.
-SIM_WORKER := $(OUT)/gpu/cleave-worker
-$(SIM_WORKER): $(call obj_of,worker) $(GPU_LIBS) $(call libs_for,worker)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $(EXPORT_ACCEPT4) -Wl,--wrap=clv_cuda_load -o $@ $(call obj_of,worker) \
-	  -Wl,--start-group $(GPU_LIBS) $(call libs_for,worker) -Wl,--end-group -Wl,--as-needed $(call ldlibs_for,worker) -lstdc++
-units: $(PLANTS) $(SIM_WORKER)
+units: $(PLANTS)
 gpu-tests: $(GPU_TESTS) $(PLANTS)
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py
 
