@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker of the tests has a simulated device, on which nothing is left when it ends; the one that
-is installed cannot have it."""
+"""The worker of the tests has a simulated device, on which nothing is left when it ends; the one
+that is installed cannot have it."""
 import json, os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "net", "lib"))
 import cluster as lib
