@@ -173,7 +173,7 @@ static void stages_and_layers(void **state) {
   assert_int_equal(c->stages[1].worker, 0);
   assert_string_equal(c->workers[c->stages[1].worker].identity, "spiffe://acme/worker/gpu1");
   assert_int_equal(c->stages[1].threads, 1);
-  assert_string_equal(c->stages[1].device, "cpu");
+  assert_string_equal(c->stages[1].device, "auto");
   const clv_layer_spec *l = &c->stages[0].layers[1];
   assert_string_equal(l->op, "pad9");
   assert_null(l->name);
