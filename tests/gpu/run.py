@@ -79,6 +79,15 @@ def ops():
     return told(ours("gpu/on_device"), lambda said: f"{len(re.findall(r'OK', said))} tests; {last_line(said)}")
 
 
+@piece
+def rates():
+    """Copies, launches, products and convolutions: the ceilings for all that follows."""
+    def table(said):
+        rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        return "; ".join(f"{r['what']}: {r.get('rate', 0):.3g} {r.get('unit', 'missing')}" for r in rows)
+    return told(ours("gpu/rates"), table)
+
+
 def sanitized(tool):
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(checker):
