@@ -38,7 +38,7 @@ def ours(*command, timeout=540, before=()):
 def told(done, good):
     """A result: whether it is good, a line for the table, and the end of the output."""
     word = "skipped" if done.returncode == SKIPPED else "ok" if done.returncode == 0 else "FAILED"
-    return {"result": word, "what": good(done.stdout) if word == "ok" else done.stdout[-300:], "output": done.stdout[-20000:]}
+    return {"result": word, "what": good(done.stdout) if word == "ok" else done.stdout[-300:], "output": done.stdout[-40000:]}
 
 
 def last_line(text):
@@ -71,6 +71,12 @@ def devices():
 def plans():
     """cuDNN's plans of ResNet50 for the H200 of h200.json, by the cuDNN of this machine."""
     return told(ours("gpu/plan_convs", os.path.join(HERE, "h200.json")), last_line)
+
+
+@piece
+def plans_here():
+    """The same for the card that is here; the output begins with what cuDNN knows of it."""
+    return told(ours("gpu/plan_convs", "here"), last_line)
 
 
 @piece
