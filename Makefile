@@ -45,8 +45,7 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
 # The simulation tells the sanitizers what they are to know.
-CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all)
-CFLAGS_tests/gpu/libraries := $(if $(filter release,$(BUILD)),-O3)
+CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
@@ -99,7 +98,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
-        check print-commands simulate gpu-tests gpu-sanitized gpu-bundle programs
+        check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
 help:
@@ -367,6 +366,14 @@ $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(FAULTS_LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
 
+# A worker whose NVIDIA devices are simulated.
+GPU_WORKER := $(OUT)/gpu/cleave-worker
+comma := ,
+GPU_WORKER_LDFLAGS := $(EXPORT_ACCEPT4) -Wl,--wrap=clv_cuda_load
+$(GPU_WORKER): $(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $(SIM_LIB) $(call libs_for,worker) $(call lib_of,kernels/cuda)
+	@mkdir -p $(@D)
+	$(call link,$(GPU_WORKER_LDFLAGS),$(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o -Wl$(comma)--start-group $(SIM_LIB) $(call lib_of,kernels/cuda) -Wl$(comma)--end-group,worker,-lstdc++)
+
 # The protocol of references on its own, over a network that loses, doubles and reorders.
 $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
 	@mkdir -p $(@D)
@@ -402,7 +409,7 @@ CXX_COMPILE = $(CXX) $(CPPFLAGS) -std=c++17 -fvisibility=hidden -fPIC -pthread -
 # Without a sanitizer every load and store of a kernel is checked by tests/gpu/sim/checks.c.
 KERNEL_CHECKS := $(if $(filter release debug,$(BUILD)),-fsanitize=kernel-address -fsanitize=alignment --param asan-stack=0 --param asan-globals=0 \
                  --param asan-instrumentation-with-call-threshold=0)
-CFLAGS_tests/gpu/libraries += $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
+CFLAGS_tests/gpu/libraries := $(if $(findstring clang,$(CC)),,$(KERNEL_CHECKS))
 $(OUT)/%.cu.o: %.cu tests/gpu/device.h $(OUT)/flags Makefile
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
@@ -452,7 +459,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(DAEMONS) $(OUT)/bench/bench_link $(GPU_PROGRAMS)
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(GPU_WORKER) $(DAEMONS) $(OUT)/bench/bench_link $(GPU_PROGRAMS)
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units

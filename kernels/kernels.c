@@ -76,7 +76,7 @@ clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp, clv_
 }
 
 void clv_backend_give(const clv_backend *b, void *p) {
-  if (!b->memory)
+  if (!b || !b->memory)
     free(p);
   else if (p)
     b->memory->give(b, p);
@@ -112,4 +112,19 @@ clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t byte
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) {
   int64_t layer;
   return b->memory ? b->memory->finish(b, &layer, err) : CLV_OK;
+}
+
+clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
+  if (b->branch) return b->branch(b, ret, err);
+  *ret = b;
+  return CLV_OK;
+}
+
+const clv_backend *clv_backend_hold(const clv_backend *b) {
+  if (b->hold) b->hold(b);
+  return b;
+}
+
+void clv_backend_drop(const clv_backend *b) {
+  if (b && b->drop) b->drop(b);
 }

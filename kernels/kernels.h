@@ -293,13 +293,27 @@ struct clv_backend {
   /* Frees what is kept for kernels that may be prepared again; those at work keep what they have.
    * Any thread, now and then. NULL: nothing is kept. */
   void (*trim)(const clv_backend *b);
+
+  /* Another backend of the same device, whose work is in no order with b's: one for each module, as
+   * a backend with memory is used by one thread at a time. It is counted: hold adds an owner, and
+   * with the last drop it ends. Memory that was taken from it is given back before. NULL, all
+   * three: one backend serves all threads. */
+  clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
+  void (*hold)(const clv_backend *b);
+  void (*drop)(const clv_backend *b);
 };
+
+/* The backend that a module on b computes with; it is let go of with clv_backend_drop. */
+clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret,
+                            clv_err *err) CLV_USE_RESULT;
+const clv_backend *clv_backend_hold(const clv_backend *b);
+void clv_backend_drop(const clv_backend *b); /* takes NULL */
 
 /* The backend's memory, or the host's where it has none of its own: there a finish has nothing to
  * wait for, and what is taken may hold anything. */
 clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
                           clv_err *err) CLV_USE_RESULT;
-void clv_backend_give(const clv_backend *b, void *p); /* takes NULL */
+void clv_backend_give(const clv_backend *b, void *p); /* takes NULL; b is not NULL where p is not */
 clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,

@@ -184,11 +184,7 @@ static bool is_sha256(const char *text) {
   return clv_sha256_parse(text, &digest);
 }
 
-/* What this release can compute on; "auto" is the first. */
 static bool is_processor(const char *text) {
-#ifdef CLV_MUTATE_DEVICE
-  return strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "auto") == 0;
-#endif
   return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
 }
 
@@ -203,10 +199,10 @@ static bool is_cuda(const char *text) {
 
 static bool is_computer(const char *text) { return is_processor(text) || is_cuda(text); }
 
-/* One of those that a node may have, or offer its processor as. */
+/* One of those that a node may offer. */
 static bool is_device(const char *text) {
   bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
-  return numbered || is_processor(text) || (is_cuda(text) && text[4] == ':');
+  return numbered || is_processor(text) || is_cuda(text);
 }
 
 static const struct {
@@ -240,9 +236,10 @@ static const struct {
                            .noun = "a SHA-256 of 64 hexadecimal digits",
                            .pattern = "^[0-9A-Fa-f]{64}$"},
     [CLV_FORMAT_DEVICE] = {.ok = is_device,
-                           .noun = "cpu, cpu:0 to cpu:7, cuda:0 to cuda:63, or auto, which is the "
-                                   "first of its worker",
-                           .pattern = "^(cpu(:[0-7])?|cuda:([0-9]|[1-5][0-9]|6[0-3])|auto)$"},
+                           .noun =
+                               "cpu, cpu:0 to cpu:7, cuda, cuda:0 to cuda:63, or auto, which is "
+                               "what its node computes on",
+                           .pattern = "^(cpu(:[0-7])?|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
     [CLV_FORMAT_COMPUTER] = {.ok = is_computer,
                              .noun = "cpu, cuda, cuda:0 to cuda:63, or auto, which is cuda where "
                                      "there is one, else cpu",

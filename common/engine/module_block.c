@@ -57,6 +57,7 @@ typedef struct device_block {
 static void release(void *owner) {
   device_block *b = owner;
   clv_backend_give(b->backend, b->data);
+  clv_backend_drop(b->backend);
   free(b);
 }
 
@@ -91,9 +92,10 @@ static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
   device_block *b;
   CLV_TRY(add_place(m, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
-  b->backend = m->o.backend;
+  b->backend = clv_backend_hold(m->o.backend);
   clv_code code = wrap(b, bytes, &m->blocks[m->n_blocks], err);
   if (code != CLV_OK) {
+    clv_backend_drop(b->backend);
     free(b);
     return code;
   }

@@ -85,7 +85,7 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
   for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
   CLV_TRY(clv_alloc(m->n_learning, sizeof *spans, &spans, err));
   CLV_TRY(find_spans(m, o, spans, &n, err));
-  return clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, o->backend,
+  return clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, m->o.backend,
                        &m->optim, err);
 }
 
@@ -172,7 +172,9 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
   snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : o->backend->device);
   m->graph = o->graph;
-  code = module_fill(m, o, err);
+  m->o.backend = NULL;
+  code = clv_backend_branch(o->backend, &m->o.backend, err);
+  if (code == CLV_OK) code = module_fill(m, o, err);
   if (code != CLV_OK) {
     clv_module_free(m);
     return code;
@@ -188,14 +190,15 @@ void clv_module_free(clv_module *m) {
   clv_module_tensors_gone(m, &m->on_device);
   clv_module_blocks_done(m);
   clv_optim_free(m->optim);
-  clv_backend_give(m->o.backend, m->block);
-  clv_backend_give(m->o.backend, m->shadow);
+  if (m->block) clv_backend_give(m->o.backend, m->block);
+  if (m->shadow) clv_backend_give(m->o.backend, m->shadow);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
   clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
   if (pool) clv_module_discharge(m, pool, m->charged);
+  clv_backend_drop(m->o.backend);
   free(m);
 }
 

@@ -88,20 +88,24 @@ static int larger_first(const void *a, const void *b) {
  * at once out of each other's way in the cache. */
 enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
 
-static size_t room_of(const clv_plan_buf *b) {
+/* What libraries of devices want of the memory that they are lent. */
+enum { DEVICE_ALIGN = 256 };
+
+static size_t room_of(const clv_plan *p, const clv_plan_buf *b) {
+  if (p->backend->memory) return clv_align_up(b->bytes, DEVICE_ALIGN);
   return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
 }
 
 /* First fit at the lowest offset that no buffer alive at the same time holds. placed: sorted by
  * offset. */
-static clv_code place_one(clv_plan_buf *b, clv_plan_buf **placed, int *n_placed, size_t *extent,
-                          clv_err *err) {
-  size_t at = 0, end, need = room_of(b);
+static clv_code place_one(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **placed, int *n_placed,
+                          size_t *extent, clv_err *err) {
+  size_t at = 0, end, need = room_of(p, b);
   for (int i = 0; i < *n_placed; i++) {
     const clv_plan_buf *o = placed[i];
     if (o->last < b->first || o->first > b->last) continue;
     if (o->offset >= at + need) break;
-    at = CLV_MAX(at, o->offset + room_of(o));
+    at = CLV_MAX(at, o->offset + room_of(p, o));
   }
   if (!clv_add_size(at, need, &end) || end > SIZE_MAX / 4)
     return clv_fail(err, CLV_EXHAUSTED, "the activations overflow");
@@ -122,7 +126,7 @@ static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err 
   for (int i = 0; i < p->n_bufs; i++)
     if (p->bufs[i].root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
   qsort(list, (size_t)n, sizeof(clv_plan_buf *), larger_first);
-  for (int i = 0; i < n; i++) CLV_TRY(place_one(list[i], placed, &n_placed, ret_extent, err));
+  for (int i = 0; i < n; i++) CLV_TRY(place_one(p, list[i], placed, &n_placed, ret_extent, err));
   return CLV_OK;
 }
 

@@ -60,7 +60,9 @@ static clv_code get_devices(const Cleave__V1__StatusReply *from, clv_wire_device
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceStatus *s = from->devices[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of device name", err));
-    to[i] = (clv_wire_device_status){s->name, s->memory_bytes, s->memory_limit};
+    CLV_TRY(clv_check_count(strlen(s->kind), CLV_WIRE_NAME, "bytes of device kind", err));
+    to[i] = (clv_wire_device_status){s->name, s->kind, s->memory_bytes, s->memory_limit,
+                                     s->total_bytes};
   }
   return CLV_OK;
 }
@@ -203,6 +205,8 @@ static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem
   for (uint32_t i = 0; i < from->n_devices; i++) {
     cleave__v1__device_status__init(&devices[i]);
     devices[i].name = clv_put_text(from->devices[i].name);
+    devices[i].kind = clv_put_text(from->devices[i].kind);
+    devices[i].total_bytes = from->devices[i].total_bytes;
     devices[i].memory_bytes = from->devices[i].memory_bytes;
     devices[i].memory_limit = from->devices[i].memory_limit;
   }

@@ -32,8 +32,9 @@ typedef struct clv_wire_link_status {
 } clv_wire_link_status;
 
 typedef struct clv_wire_device_status {
-  const char *name;
+  const char *name, *kind;
   uint64_t memory_bytes, memory_limit; /* of all sessions; 0: no limit */
+  uint64_t total_bytes;                /* of its own; 0: it computes in the host's memory */
 } clv_wire_device_status;
 
 typedef struct clv_wire_session_status {

@@ -126,7 +126,8 @@ static clv_code cuda_sum_squares(const clv_backend *b, const float *x, const clv
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
-  CLV_TRY(g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err));
+  if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
+    return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
   if (code != CLV_OK)
     g->vendor->give(g->stream, p);
@@ -177,6 +178,24 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->own)->info.libraries;
 }
 
+static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
+  const clv_gpu *g = b->own;
+  clv_backend *made;
+  CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
+  *ret = made;
+  return CLV_OK;
+}
+
+static void cuda_hold(const clv_backend *b) {
+  clv_gpu *g = b->own;
+  __atomic_fetch_add(&g->owners, 1, __ATOMIC_RELAXED);
+}
+
+static void cuda_drop(const clv_backend *b) {
+  clv_gpu *g = b->own;
+  if (__atomic_sub_fetch(&g->owners, 1, __ATOMIC_ACQ_REL) == 0) clv_cuda_close(&g->backend);
+}
+
 static void name_backend(clv_gpu *g) {
   snprintf(g->name, sizeof g->name, "cuda:%d", g->device);
   snprintf(g->isa, sizeof g->isa, "sm_%d", g->info.capability);
@@ -195,7 +214,10 @@ static void name_backend(clv_gpu *g) {
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
                              .libraries = cuda_libraries,
-                             .reorder_count = cuda_reorder_count};
+                             .reorder_count = cuda_reorder_count,
+                             .branch = cuda_branch,
+                             .hold = cuda_hold,
+                             .drop = cuda_drop};
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
@@ -229,6 +251,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->vendor = vendor;
   g->device = device;
+  g->owners = 1;
   clv_code code = vendor->describe(device, &g->info, err);
   name_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);

@@ -33,7 +33,7 @@ typedef struct clv_gpu_fault {
 } clv_gpu_fault;
 
 /* Page-locked memory of the host, through which everything goes in and out. */
-enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 1 << 20 };
+enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 256 << 10 };
 typedef struct cuda_slot {
   void *host;
   clv_cuda_event *free; /* its last copy is done */
@@ -43,6 +43,7 @@ typedef struct cuda_slot {
 typedef struct clv_gpu {
   const clv_vendor *vendor;
   int device;
+  unsigned owners;
   clv_cuda_stream *stream; /* all kernels, in the order of the plan */
   cuda_slot slots[GPU_SLOTS];
   int next_slot;

@@ -361,10 +361,9 @@ typedef struct cleave_module_options {
   size_t size;      /* sizeof(cleave_module_options) */
   const char *name; /* for messages, reports and its worker's status; unique in the runtime */
   const char *at;   /* "master" (also NULL) or a worker's name */
-  /* NULL = "cpu"; "auto": the node's first that is more than a processor. The master has "cpu:0"
-   * and
-   * "cpu:1" as well, a worker those of its worker.yaml (cpu_devices): with accounts of their
-   * own. */
+  /* NULL = "cpu"; "auto": the node's first that is more than a processor; "cuda": its first of
+   * these, or "cuda:1". The master has "cpu:0" and "cpu:1" as well, a worker those of its
+   * worker.yaml (cpu_devices): with accounts of their own. */
   const char *device;
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */

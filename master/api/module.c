@@ -146,6 +146,16 @@ static cleave_status no_own_device(const cleave_module *m, cleave_error *error) 
                   m->device, has.len ? (const char *)has.data : "");
 }
 
+/* "auto", and "cuda" without a number, as the node says what they are there. */
+static void find_device(const cleave_runtime *rt, cleave_module *m) {
+  const api_peer *p = &rt->peers[m->node];
+  const char *cuda = m->node ? strstr(p->devices, "cuda:") : NULL;
+  if (strcmp(m->device, "auto") == 0)
+    snprintf(m->device, sizeof m->device, "%s", m->node ? p->device : "cpu");
+  else if (strcmp(m->device, "cuda") == 0 && cuda)
+    snprintf(m->device, sizeof m->device, "%.*s", (int)strcspn(cuda, ","), cuda);
+}
+
 static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
                           cleave_error *error) {
   cleave_runtime *rt = m->runtime;
@@ -163,8 +173,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
                     "worker of %s",
                     m->name, at, rt->config->file);
   m->node = (uint32_t)node;
-  if (strcmp(m->device, "auto") == 0)
-    snprintf(m->device, sizeof m->device, "%s", m->node ? rt->peers[m->node].device : "cpu");
+  find_device(rt, m);
   const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
   if (m->node == 0 && !own) return no_own_device(m, error);
   m->any_device = o->any_device;

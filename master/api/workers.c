@@ -55,14 +55,21 @@ static clv_code wrong_answer(clv_code code, clv_err *err) {
   return clv_err_prefix(err, "its answer makes no sense");
 }
 
+/* Bits are promised for one kind of device, and one instruction set or capability of it. */
 static void compare_builds(const api_peer *p, const clv_wire_about *theirs) {
   const char *isa = clv_backend_isa(clv_backend_cpu());
-  if (strcmp(theirs->isa, isa) != 0)
+  bool processor = strncmp(p->device, "cpu", 3) == 0;
+  if (processor && strcmp(theirs->isa, isa) != 0)
     clv_notify(
         p->runtime->notice,
         "worker %s computes with %s, this master with %s: results will not be bit-identical to "
         "another placement (cap both with DNNL_MAX_CPU_ISA)",
         p->name, theirs->isa, isa);
+  if (!processor)
+    clv_notify(p->runtime->notice,
+               "worker %s computes on %s (%s): results are bit-identical to other placements on "
+               "such devices, and near those of processors",
+               p->name, p->device, theirs->isa);
   int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
   if (skew > 60000 || skew < -60000)
     clv_notify(p->runtime->notice, "the clock of worker %s differs by %lld s", p->name,

@@ -187,8 +187,9 @@ typedef struct clv_status_session {
 } clv_status_session;
 
 typedef struct clv_status_device {
-  const char *name;
+  const char *name, *kind;
   uint64_t memory, memory_limit; /* of all sessions; 0: no limit */
+  uint64_t total;                /* bytes of its own; 0: it computes in the host's */
 } clv_status_device;
 
 typedef struct clv_status_worker {

@@ -134,6 +134,8 @@ static void devices(clv_bytes *out, const clv_status_worker *w) {
   for (uint32_t i = 0; i < w->n_devices; i++) {
     clv_bytes_puts(out, i ? ",{\"device\":" : "{\"device\":");
     clv_bytes_json(out, w->devices[i].name);
+    text(out, "kind", w->devices[i].kind);
+    count(out, "total_bytes", w->devices[i].total);
     count(out, "memory_bytes", w->devices[i].memory);
     count(out, "memory_limit_bytes", w->devices[i].memory_limit);
     clv_bytes_puts(out, "}");

@@ -176,11 +176,11 @@ static void devices(clv_status_flow *f, const clv_status_worker *w) {
   char used[STATUS_SHORT], limit[STATUS_SHORT];
   for (uint32_t i = 0; i < w->n_devices; i++) {
     const clv_status_device *d = &w->devices[i];
-    if (w->n_devices == 1 && !d->memory_limit) return;
+    uint64_t most = d->memory_limit ? d->memory_limit : d->total;
+    if (w->n_devices == 1 && !most) return;
     if (i == 0) status_begin(f, SESSION);
     status_item(f, "device %s: %s%s%s", d->name, clv_format_size(d->memory, used, sizeof used),
-                d->memory_limit ? " of " : "",
-                d->memory_limit ? clv_format_size(d->memory_limit, limit, sizeof limit) : "");
+                most ? " of " : "", most ? clv_format_size(most, limit, sizeof limit) : "");
   }
   if (w->n_devices) status_end(f);
 }

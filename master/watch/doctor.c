@@ -135,7 +135,9 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
     const clv_stage_spec *s = &d->config->stages[i];
     bool there = strcmp(s->device, "auto") == 0;
     if (s->worker != worker) continue;
-    for (uint32_t k = 0; k < h->n_devices; k++) there |= strcmp(h->devices[k], s->device) == 0;
+    for (uint32_t k = 0; k < h->n_devices; k++)
+      there |= strcmp(h->devices[k], s->device) == 0 ||
+               (strcmp(s->device, "cuda") == 0 && strncmp(h->devices[k], "cuda:", 5) == 0);
     if (!there)
       report(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
              "name one of these as the stage's device, or place it elsewhere",
@@ -169,16 +171,27 @@ static void check_libraries(doctor *d, const clv_remote_spec *w, const clv_wire_
   }
 }
 
+/* Bits are promised for one kind of device. */
+static void check_kind(doctor *d, const clv_remote_spec *w, const clv_wire_hello_reply *h) {
+  const char *ours = clv_backend_isa(clv_backend_cpu());
+  const char *device = h->n_devices ? h->devices[0] : "cpu";
+  if (strncmp(device, "cpu", 3) != 0)
+    report(d, true, CLV_EXIT_FAILED, w->name, "",
+           "computes on %s, %s; its bits are those of such devices", device, h->about.isa);
+  else
+    report(d, strcmp(h->about.isa, ours) == 0, CLV_EXIT_FAILED, w->name,
+           "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
+           "computes with %s, this master with %s", h->about.isa, ours);
+  if (strncmp(device, "cpu", 3) == 0) check_libraries(d, w, &h->about);
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
   report(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
          "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
          h->about.protocol, h->cores, CLV_S(h->cores));
-  report(d, strcmp(h->about.isa, clv_backend_isa(clv_backend_cpu())) == 0, CLV_EXIT_FAILED, w->name,
-         "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
-         "computes with %s, this master with %s", h->about.isa, clv_backend_isa(clv_backend_cpu()));
-  check_libraries(d, w, &h->about);
+  check_kind(d, w, h);
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
   check_timeouts(d, w->name, h);

@@ -221,8 +221,9 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
   ret->devices = m->devices;
   ret->n_devices = now->n_devices;
   for (uint32_t i = 0; i < now->n_devices; i++)
-    m->devices[i] = (clv_status_device){now->devices[i].name, now->devices[i].memory_bytes,
-                                        now->devices[i].memory_limit};
+    m->devices[i] = (clv_status_device){now->devices[i].name, now->devices[i].kind,
+                                        now->devices[i].memory_bytes, now->devices[i].memory_limit,
+                                        now->devices[i].total_bytes};
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_wire_session_status *s = &now->sessions[i];
     m->sessions[i].modules = modules;

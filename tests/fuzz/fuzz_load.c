@@ -3,8 +3,8 @@
  * LoadModule: from the bytes of a message to a module with its memory and first plan, within a
  * small quota. What is loaded fits the reply, and everything it took of the quota is given back.
  */
-#include "worker/service/load.c"
 #include "tests/fuzz/never.h"
+#include "worker/service/service_int.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -22,19 +22,20 @@ static void check(clv_module *module) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_wire_done) clv_wire_load_request request = {0};
   clv_piece piece = {data, size};
-  clv_session s = {0};
+  const clv_device cpu = {.name = "cpu", .backend = clv_backend_cpu()};
+  clv_pool *pool;
   clv_module *module;
   clv_err err = {0};
   if (clv_wire_load_request_decode(&piece, 1, &request, &err) != CLV_OK) return 0;
   request.threads = 1;
-  NEVER(clv_pool_new(QUOTA, 64, &s.pool, &err) != CLV_OK);
-  clv_code code = make_module(&s, &request, &module, &err);
+  NEVER(clv_pool_new(QUOTA, 64, &pool, &err) != CLV_OK);
+  clv_code code = clv_load_make(&request, &cpu, pool, NULL, &module, &err);
   if (code == CLV_OK) {
     check(module);
     clv_module_free(module);
   }
   NEVER(code != CLV_OK && !err.text[0]);
-  NEVER(clv_pool_bytes(s.pool));
-  clv_pool_unref(s.pool);
+  NEVER(clv_pool_bytes(pool));
+  clv_pool_unref(pool);
   return 0;
 }

@@ -12,11 +12,14 @@
 static clv_code add_device(clv_service *v, const char *name, const clv_backend *backend,
                            clv_err *err) {
   clv_device *d = &v->devices[v->n_devices];
+  size_t left;
   clv_account_options o = {.of = "this device",
                            .most = {[CLV_QUOTA_BYTES] = v->config->device_memory},
                            .key = {[CLV_QUOTA_BYTES] = "device_memory"},
                            .shared = true,
                            .tells_left = true};
+  d->total = 0;
+  if (backend->memory) CLV_TRY(backend->memory->room(backend, &left, &d->total, err));
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   d->backend = backend;

@@ -102,6 +102,7 @@ typedef struct clv_device {
   char name[24];
   const clv_backend *backend;
   clv_account *account; /* of its modules' memory */
+  size_t total;         /* bytes of memory of its own; 0: it has none */
 } clv_device;
 
 struct clv_service {

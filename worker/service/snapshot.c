@@ -23,7 +23,7 @@ typedef struct clv_snapshot_memory {
   clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as their names */
   char (*names)[CLV_WIRE_NAME + 1];
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
-  clv_wire_device_status devices[1 + MAX_CPU_DEVICES];
+  clv_wire_device_status devices[MAX_DEVICES];
 } memory;
 
 /* ---- what went wrong ------------------------------------------------------------------------- */
@@ -231,9 +231,9 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
-    m->devices[out->n_devices++] =
-        (clv_wire_device_status){d->name, clv_account_used(d->account, CLV_QUOTA_BYTES),
-                                 clv_account_most(d->account, CLV_QUOTA_BYTES)};
+    m->devices[out->n_devices++] = (clv_wire_device_status){
+        d->name, d->backend->name, clv_account_used(d->account, CLV_QUOTA_BYTES),
+        clv_account_most(d->account, CLV_QUOTA_BYTES), d->total};
   }
 }
 

@@ -174,6 +174,18 @@ void sim_matmul_run(const sim_op *op);                            /* operands a,
 void sim_conv_run(const sim_op *op);                              /* operands x, w, y */
 void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]); /* elements of those */
 
+/* ---- their loops (arithmetic.c) -------------------------------------------------------------- */
+
+/* sums += left right: m x n, m x k, k x n, one column after another */
+typedef struct sim_product_of {
+  int64_t m, n, k;
+  const double *left, *right;
+  double *sums;
+} sim_product_of;
+
+void sim_product(const sim_product_of *p);
+void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* x, w, y */
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 typedef struct sim_state {

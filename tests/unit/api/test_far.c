@@ -120,6 +120,7 @@ static void it_learns_as_on_the_processor(void **state) {
   (void)state;
   program a = load("cpu", "net-cpu", "loss-cpu"), b = load("far:0", "net-far", "loss-far");
   write_to(&a, &b); /* their names draw their first values */
+  assert_true(far.n_blocks > 0);
   for (unsigned i = 0; i < STEPS; i++) {
     train(&a, i, near);
     train(&b, i, away);

@@ -222,12 +222,9 @@ static void forms_of_texts(void **state) {
       "gpu1: {address", "gpu 1: {address",
       "/etc/cleave/s.yaml:5:3: 'workers.gpu 1' must have a name of 1 to 64 letters, digits, "
       "'_' or '-'");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    device: cuda\n",
-               "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, cpu:0 to cpu:7, cuda:0 to "
-               "cuda:63, or auto, which is the first of its worker, got 'cuda'");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    device: cuda:64\n",
-               "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, cpu:0 to cpu:7, cuda:0 to "
-               "cuda:63, or auto, which is the first of its worker, got 'cuda:64'");
+               "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, cpu:0 to cpu:7, cuda, "
+               "cuda:0 to cuda:63, or auto, which is what its node computes on, got 'cuda:64'");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
                "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
                "hexadecimal digits, got '00'");

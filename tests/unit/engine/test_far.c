@@ -162,18 +162,18 @@ static void a_call_fails_late(void **state) {
 }
 
 /* Nobody knows what a step that fails has changed: it is answered so, and nothing is computed from
- * that module any more. */
-static void a_step_fails(void **state) {
+ * that module any more. nth: the copy of what it changes, or the step. */
+static void fails_to_step(uint64_t nth) {
   engine w;
   heard h;
   float weights[ROWS * COLUMNS * COLUMNS];
-  (void)state;
   begin(&w, &h);
   call(&w, 1);
   backward(&w, 1);
   assert_int_equal(h.kind, CLV_FINISHED);
-  far.fail_finish = 1;
+  far.fail_finish = nth;
   apply(&w, 1);
+  assert_int_equal(far.fail_finish, 0);
   assert_int_equal(h.kind, CLV_ERROR);
   assert_int_equal(h.code, CLV_INTERNAL);
   assert_non_null(strstr(h.text, "module 0 has lost its state: the device has gone"));
@@ -184,6 +184,35 @@ static void a_step_fails(void **state) {
   end(&w);
 }
 
+static void a_step_fails(void **state) {
+  (void)state;
+  fails_to_step(1);
+  fails_to_step(2);
+}
+
+static void a_block_that_is_not_to_be_had_costs_nothing(void **state) {
+  clv_err err;
+  clv_tensor *t;
+  engine w;
+  heard h;
+  uint64_t charged = 0;
+  (void)state;
+  begin(&w, &h);
+  size_t before = clv_pool_bytes(w.pool);
+  far.fail_take = 1;
+  assert_int_equal(clv_module_block(w.modules[0], 5000, &charged, &t, &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_pool_bytes(w.pool), before);
+  assert_ok(clv_module_block(w.modules[0], 5000, &charged, &t, &err));
+  assert_int_equal(clv_pool_bytes(w.pool), before + 5000);
+  void *was = t->data;
+  clv_tensor_unref(t);
+  assert_ok(clv_module_block(w.modules[0], 5000, &charged, &t, &err)); /* the same again */
+  assert_ptr_equal(t->data, was);
+  assert_int_equal(clv_pool_bytes(w.pool), before + 5000);
+  clv_tensor_unref(t);
+  end(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_memory_for_a_module),
@@ -191,6 +220,7 @@ int main(void) {
       cmocka_unit_test(no_memory_for_gradients),
       cmocka_unit_test(a_call_fails_late),
       cmocka_unit_test(a_step_fails),
+      cmocka_unit_test(a_block_that_is_not_to_be_had_costs_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,8 @@ static void devices_beside_it(void **state) {
   refused(&v, "far:2", "only far:0, far:1, cpu, cpu:0, cpu:1");
   for (uint32_t i = 0; i < v.n_devices; i++)
     assert_int_equal(clv_service_is_first_of(&v, i), i < 3);
+  assert_true(v.devices[0].total == far_region && v.devices[1].total == far_region);
+  assert_int_equal(v.devices[2].total, 0);
   assert_ok(clv_account_charge(v.devices[0].account, CLV_QUOTA_BYTES, 1000, &err));
   assert_int_equal(clv_account_charge(v.devices[0].account, CLV_QUOTA_BYTES, 1, &why),
                    CLV_EXHAUSTED);

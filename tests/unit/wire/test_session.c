@@ -268,6 +268,9 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .last_error = {"no memory", 16}},
                                                   {.name = "", .last_error = {NULL, 3}}};
 
+static clv_wire_device_status some_devices[] = {{"cuda:0", "cuda", 1, 2, 3},
+                                                {"cpu", "cpu", 4, 0, 0}};
+
 static clv_wire_status_reply some_reply(void) {
   some_sessions[0].session = some_id(1);
   return (clv_wire_status_reply){.incarnation = some_id(3),
@@ -290,7 +293,9 @@ static clv_wire_status_reply some_reply(void) {
                                  .certificate_ends = 11,
                                  .last_error = {"refused", 12},
                                  .n_sessions = 2,
-                                 .sessions = some_sessions};
+                                 .sessions = some_sessions,
+                                 .n_devices = 2,
+                                 .devices = some_devices};
 }
 
 static void assert_session(const clv_wire_session_status *got) {
@@ -357,6 +362,14 @@ static void status_reply_round_trips(void **state) {
   assert_int_equal(got.certificate_ends, 11);
   assert_string_equal(got.last_error.text, "refused");
   assert_int_equal(got.last_error.age_ms, 12);
+  assert_int_equal(got.n_devices, 2);
+  for (int i = 0; i < 2; i++) {
+    const clv_wire_device_status *a = &got.devices[i], *b = &some_devices[i];
+    assert_string_equal(a->name, b->name);
+    assert_string_equal(a->kind, b->kind);
+    assert_true(a->memory_bytes == b->memory_bytes && a->memory_limit == b->memory_limit);
+    assert_int_equal(a->total_bytes, b->total_bytes);
+  }
   assert_int_equal(got.n_sessions, 2);
   assert_session(&got.sessions[0]);
   assert_int_equal(got.sessions[1].n_modules, 0);

@@ -1,0 +1,99 @@
+"""Sessions whose workers compute on `device: cuda`, which here is the simulated device: real
+daemons and mutual TLS, the backend's own kernels, an order of the device's work drawn from a
+seed."""
+import json, os, re, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import cluster as lib
+from cluster import *
+
+lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
+suite = Suite()
+STEPS = 4
+
+NET = [
+    ["{op: conv2d, out: 4, kernel: 3, pad: 1}", "{op: relu}", "{op: maxpool, kernel: 2}"],
+    ["{op: conv2d, out: 6, kernel: 3, pad: 1}", "{op: batchnorm}", "{op: relu}", "{op: dropout, p: 0.25}"],
+    ["{op: flatten}", "{op: linear, out: 12}", "{op: gelu}", "{op: layernorm}"],
+    ["{op: linear, out: 10}"],
+]
+ONE, TWO, CPU = ["master", "w1", "w1", "w1"], ["master", "w1", "w2", "w2"], ["master"] * 4
+
+
+def body(places, loss="cross_entropy", steps=STEPS, optimizer="{kind: adam, lr: 0.003}"):
+    text = IMAGE_DATA + "stages:\n"
+    for i, (at, layers) in enumerate(zip(places, NET)):
+        text += f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]}}\n"
+    return text + (f"loss: {{kind: {loss}}}\n"
+                   f"train: {{epochs: 1, max_steps: {steps}, batch: 12, seed: {SEED}, clip_grad_norm: 1.0,"
+                   f" optimizer: {optimizer}}}\n"
+                   "pipeline: {micro_batches: 2}\nlog: {every: 1}\ncheckpoint: {every_steps: 100000}\n")
+
+
+def on_device(tag, places, n=2, steps=STEPS, limits="", env=None, **options):
+    """A run on fresh workers of the simulated device: its weights, and the losses of its steps."""
+    with Cluster(n, limits="device: cuda\n" + limits, env=env) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        weights, log, _ = c.trained(tag, body(places, **options), steps)
+        return weights, [json.loads(line)["loss"] for line in log.splitlines()], [w.text() for w in c.workers]
+
+
+@suite.test
+def any_placement_and_any_order_give_the_same_bits():
+    one, losses, _ = on_device("one", ONE)
+    for tag, env in (("again", {"CLV_SIM_SEED": "7"}), ("late", {"CLV_SIM_SEED": "1234567"})):
+        two, again, _ = on_device(tag, TWO, env=env)
+        assert one == two and losses == again, (tag, losses, again)
+
+
+@suite.test
+def the_processor_says_much_the_same():
+    """Bits are promised for one kind of device; another one's are near, and not the same."""
+    weights, losses, _ = on_device("device", TWO)
+    others, reference, _ = on_device("processor", CPU)
+    assert weights != others, "the device computed nothing"
+    assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, reference)), (losses, reference)
+
+
+@suite.test
+def without_convolutions_of_the_library():
+    """Where cuDNN is absent, columns are written out and multiplied."""
+    _, losses, _ = on_device("library", TWO)
+    _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CONV": "1"})
+    assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, other)), (losses, other)
+
+
+@suite.test
+def the_worker_says_what_it_computes_on():
+    with Cluster(1, limits="device: cuda\n") as c:
+        ready = next(line for line in c.workers[0].text().splitlines() if " ready " in line)
+        assert "device=cuda:0 " in ready and "isa=sm_" in ready, ready
+        session = c.session("status", body(["master", "w1", "w1", "w1"]))
+        shown = master("status", session, "--json")
+        assert shown.returncode == 0, shown.stderr
+        assert '"cuda:0"' in shown.stdout, shown.stdout
+
+
+@suite.test
+def too_little_memory_ends_the_session_and_not_the_daemon():
+    with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_MEMORY": str(3 << 20)}) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        big = body(ONE).replace("out: 12}", "out: 4096}").replace("batch: 12", "batch: 64")
+        done = c.train(c.session("big", big))
+        assert done.returncode != 0 and "cuda:0" in done.stderr + done.stdout, done.stderr + done.stdout
+        c.trained("small", body(ONE), STEPS)
+
+
+@suite.test
+def a_device_that_falls_off_ends_the_session_and_not_the_daemon():
+    with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_FAIL_LAUNCH": "200"}) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        done = c.train(c.session("falls", body(ONE)))
+        assert done.returncode not in (0, 101) and "cuda:0" in done.stderr + done.stdout, done.stderr
+        shown = master("status", c.session("after", body(ONE)))
+        assert shown.returncode == 0, shown.stderr
+
+
+suite.main()
