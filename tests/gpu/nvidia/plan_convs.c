@@ -3,8 +3,9 @@
  * cuDNN's plans for every convolution of ResNet50, on a device that is only described.
  *
  * usage: plan_convs DEVICE.json|here [BATCH]
- * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and kind of arithmetic: engine, workspace. Exits 1 where one
- * has no plan, and 77 where there is no cuDNN.
+ * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and
+ * kind of arithmetic: engine, workspace. Exits 1 where one has no plan, and 77 where there is no
+ * cuDNN.
  */
 #include <stdio.h>
 #include <stdlib.h>
