@@ -4,12 +4,14 @@
  * with --wrap=clv_cuda_load and the simulated device. Nothing that is installed has it.
  *
  * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CONV: as where
- * cuDNN is absent; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_LAUNCH,
- * CLV_SIM_LOSE_AT: see clv_sim_options.
+ * cuDNN is absent; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE,
+ * CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT: see clv_sim_options. What is left on the device when the
+ * worker ends makes its exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/load/load.h"
 #include "tests/gpu/sim.h"
@@ -22,13 +24,21 @@ static uint64_t number(const char *name) {
   return text ? strtoull(text, NULL, 10) : 0;
 }
 
+enum { LEFT = 71 };
+
+static void look_for_leaks(void) {
+  if (clv_sim_leaks()) _exit(LEFT);
+}
+
 static const clv_vendor *vendor(void) {
   static const clv_vendor *made;
   if (made) return made;
+  atexit(look_for_leaks);
   return made = clv_sim_vendor(&(clv_sim_options){.seed = number("CLV_SIM_SEED"),
                                                   .devices = (int)number("CLV_SIM_DEVICES"),
                                                   .memory_bytes = number("CLV_SIM_MEMORY"),
                                                   .no_conv = number("CLV_SIM_NO_CONV") != 0,
+                                                  .fail_take = number("CLV_SIM_FAIL_TAKE"),
                                                   .fail_launch = number("CLV_SIM_FAIL_LAUNCH"),
                                                   .lose_at = number("CLV_SIM_LOSE_AT")});
 }

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker of the tests has a simulated device, on which nothing is left when it ends; the one
+that is installed cannot have it."""
+import json, os, subprocess, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "net", "lib"))
+import cluster as lib
+from cluster import BIN, MASTER, WORKER, Cluster, IMAGE_DATA, Suite, run, synthetic_images
+
+SIM_WORKER = lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
+BODY = IMAGE_DATA + """stages:
+  - {name: a, at: master, layers: [{op: conv2d, out: 2, kernel: 3}, {op: relu}, {op: flatten}]}
+  - {name: b, at: w1, layers: [{op: linear, out: 8}, {op: relu}]}
+  - {name: c, at: w1, layers: [{op: linear, out: 10}]}
+loss: {kind: cross_entropy}
+train: {epochs: 1, max_steps: 2, batch: 4, seed: 1, optimizer: {kind: sgd, lr: 0.01}}
+log: {every: 1}
+"""
+suite = Suite()
+
+
+@suite.test
+def a_simulated_device_is_listed():
+    with Cluster(1, limits="device: auto\n") as c:
+        done = run(SIM_WORKER, "devices", os.path.join(c.dir, "w1.yaml"), "--json",
+                   env={**os.environ, "CLV_SIM_DEVICES": "2"})
+    assert done.returncode == 0, done
+    found = [d for d in map(json.loads, done.stdout.splitlines()) if d["device"] != "cpu"]
+    assert [d["device"] for d in found] == ["cuda:0", "cuda:1"], found
+    assert {d["name"] for d in found} == {"simulated device"}, found
+
+
+@suite.test
+def no_installed_program_has_it():
+    for program, has in ((WORKER, False), (MASTER, False), (os.path.join(BIN, "libcleave.so.0"), False), (SIM_WORKER, True)):
+        said = subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert " clv_backend_cpu" in said and (" clv_sim_vendor" in said) == has, program
+
+
+@suite.test
+def nothing_is_left_on_the_device():
+    for seed in ("0", "1", "2"):
+        with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_SEED": seed}) as c:
+            os.mkdir(os.path.join(c.dir, "data"))
+            synthetic_images(os.path.join(c.dir, "data"))
+            c.trained("left", BODY, 2)
+            c.train(c.session("cut", BODY.replace("max_steps: 2", "max_steps: 100000")), "--set", "train.max_steps=3")
+            code = c.workers[0].stop()
+            assert code == 0, (code, c.workers[0].text())
+
+
+suite.main()
