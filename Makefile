@@ -243,10 +243,10 @@ $(OUT)/libcleave_cuda.so: $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) $(cuda_libs)
 
-# What cuDNN would do on a device that is only described.
-GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/on_device)
+# What cuDNN would do on a device that is only described; what a device gives.
+GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/rates $(OUT)/gpu/on_device)
 CFLAGS_tests/gpu/nvidia := $(CFLAGS_kernels/cuda/nvidia)
-$(OUT)/gpu/plan_convs: $(OUT)/tests/gpu/nvidia/plan_convs.o $(CUDA_OBJS) $(call libs_for,kernels/cuda)
+$(OUT)/gpu/plan_convs $(OUT)/gpu/rates: $(OUT)/gpu/%: $(OUT)/tests/gpu/nvidia/%.o $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(CUDA_OBJS) $(cuda_libs)
 
@@ -438,7 +438,7 @@ $(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_devi
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
 	  $(call ldlibs_for,common/models) -lcmocka
 gpu-bundle: all
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(OUT)/gpu/plan_convs $(OUT)/gpu/on_device
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS)
 	$(Q)tests/gpu/bundle $(OUT)
 
 # Programs on the public API, compiled as a user's are: against an installed tree, through

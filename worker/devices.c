@@ -62,7 +62,7 @@ static void print_none(bool json, const char *device, const char *why) {
 
 static void print_cuda(bool json, const clv_cuda_library *cuda, int n) {
   for (int i = 0; i < n; i++) {
-    char name[16];
+    char name[24];
     clv_device_info info;
     clv_err err;
     snprintf(name, sizeof name, "cuda:%d", i);

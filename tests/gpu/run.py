@@ -38,7 +38,7 @@ def ours(*command, timeout=540, before=()):
 def told(done, good):
     """A result: whether it is good, a line for the table, and the end of the output."""
     word = "skipped" if done.returncode == SKIPPED else "ok" if done.returncode == 0 else "FAILED"
-    return {"result": word, "what": good(done.stdout) if word == "ok" else done.stdout[-300:], "output": done.stdout[-20000:]}
+    return {"result": word, "what": good(done.stdout) if word == "ok" else done.stdout[-300:], "output": done.stdout[-40000:]}
 
 
 def last_line(text):
@@ -74,9 +74,24 @@ def plans():
 
 
 @piece
+def plans_here():
+    """The same for the card that is here; the output begins with what cuDNN knows of it."""
+    return told(ours("gpu/plan_convs", "here"), last_line)
+
+
+@piece
 def ops():
     """Every op against ref, on the device, and the same bits again."""
     return told(ours("gpu/on_device"), lambda said: f"{len(re.findall(r'OK', said))} tests; {last_line(said)}")
+
+
+@piece
+def rates():
+    """Copies, launches, products and convolutions: the ceilings for all that follows."""
+    def table(said):
+        rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        return "; ".join(f"{r['what']}: {r.get('rate', 0):.3g} {r.get('unit', 'missing')}" for r in rows)
+    return told(ours("gpu/rates"), table)
 
 
 def sanitized(tool):

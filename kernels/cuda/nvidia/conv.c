@@ -219,12 +219,36 @@ static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda
   return code;
 }
 
+static clv_code print_json(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
+                           clv_bytes *ret, clv_err *err) {
+  char text[4096];
+  int64_t n = 0;
+  cudnnStatus_t answer =
+      cudnn->cudnnBackendGetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                      CUDNN_TYPE_CHAR, (int64_t)sizeof text, &n, text);
+  if (answer != CUDNN_STATUS_SUCCESS)
+    return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
+  clv_bytes_add(ret, text, strnlen(text, (size_t)CLV_MIN(n, (int64_t)sizeof text)));
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a device's description")
+                     : CLV_OK;
+}
+
+clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *ret, clv_err *err) {
+  const nvidia_cudnn *cudnn;
+  cudnnBackendDescriptor_t properties = NULL;
+  CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
+  clv_code code = device_properties(cudnn, (device_of){device, device_json}, &properties, err);
+  if (code == CLV_OK) code = print_json(cudnn, properties, ret, err);
+  if (properties) cudnn->cudnnBackendDestroyDescriptor(properties);
+  return code;
+}
+
 clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) {
   const nvidia_cudnn *cudnn;
   cudnnBackendDescriptor_t plan;
   CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
-  CLV_TRY(plan_new(cudnn, (device_of){-1, device_json}, d, beta, &plan, ret, err));
+  CLV_TRY(plan_new(cudnn, (device_of){0, device_json}, d, beta, &plan, ret, err));
   cudnn->cudnnBackendDestroyDescriptor(plan);
   return CLV_OK;
 }

@@ -56,7 +56,7 @@ static const meaning *meaning_of(cudaError_t answer) {
 
 clv_code clv_nvidia_words_at(const char *where, const char *call, int device, const char *words,
                              clv_code code, clv_err *err) {
-  char name[16] = "cuda";
+  char name[24] = "cuda";
   if (device >= 0) snprintf(name, sizeof name, "cuda:%d", device);
   return clv_fail_at(where, err, code, "%s: %s: %s", name, call, words);
 }

@@ -25,6 +25,11 @@ typedef struct clv_nvidia_plan {
   size_t workspace;
 } clv_nvidia_plan;
 
+/* What cuDNN knows of device `device`, or of the one that is described, as such a description. */
+clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *ret,
+                                clv_err *err) CLV_USE_RESULT;
+
+/* device_json NULL: on device 0. */
 clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) CLV_USE_RESULT;
 

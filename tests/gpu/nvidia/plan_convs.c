@@ -2,12 +2,14 @@
  *
  * cuDNN's plans for every convolution of ResNet50, on a device that is only described.
  *
- * usage: plan_convs DEVICE.json [BATCH]
- * A line for each convolution, pass and kind of arithmetic: engine, workspace. Exits 1 where one
- * has no plan, and 77 where there is no cuDNN.
+ * usage: plan_convs DEVICE.json|here [BATCH]
+ * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and
+ * kind of arithmetic: engine, workspace. Exits 1 where one has no plan, and 77 where there is no
+ * cuDNN.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/nvidia/nvidia.h"
 
@@ -75,11 +77,19 @@ static void plan_group(int64_t in, int64_t width, int64_t h, int64_t stride) {
 }
 
 int main(int argc, char **argv) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, known = {0};
   clv_err err;
-  if (argc < 2 || clv_file_read(argv[1], 1 << 16, &text, &err) != CLV_OK) return 2;
+  if (argc < 2) return 2;
+  bool here = strcmp(argv[1], "here") == 0;
+  if (!here && clv_file_read(argv[1], 1 << 16, &text, &err) != CLV_OK) return 2;
   if (argc > 2) batch = atoll(argv[2]);
-  json = text.data;
+  json = here ? NULL : text.data;
+  clv_code code = clv_nvidia_device_json(0, json, &known, &err);
+  if (code != CLV_OK) {
+    puts(err.text);
+    return here || code == CLV_UNAVAILABLE ? NO_CUDNN : 1;
+  }
+  printf("%s\n", known.data);
   plan_all(3, 64, 224, 7, 2);
   plan_group(64, 64, 56, 1);
   plan_group(256, 128, 56, 2);

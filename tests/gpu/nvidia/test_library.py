@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libcleave_cuda.so without a device: what it exports and needs, what it says where something is
 missing, that kernels which spill fail, and cuDNN's plans for a device that is only described."""
-import ctypes, os, re, subprocess, sys, tempfile
+import json, os, re, subprocess, sys, tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "net", "lib"))
 from cluster import BIN, SANITIZED, Suite
 
@@ -185,6 +185,8 @@ def cudnn_plans_every_convolution_of_resnet50():
         return done.stdout.strip()
     assert done.returncode == 0, done.stdout
     assert re.search(r"^\d{3} planned, 0 failed$", done.stdout, re.M), done.stdout[-400:]
+    with open(os.path.join(HERE, "..", "h200.json")) as f:
+        assert json.JSONDecoder().raw_decode(done.stdout)[0] == json.load(f), done.stdout[:1500]
 
 
 @suite.test
@@ -209,13 +211,13 @@ def the_bundle_runs_without_a_device():
         there = os.path.join(folder, "there")
         os.mkdir(there)
         subprocess.run(["tar", "-C", there, "-xf", os.path.join(folder, "gpu-bundle.tar.xz")], check=True)
-        run = [sys.executable, os.path.join(there, "gpu-bundle", "run.py"), "machine", "devices", "plans", "ops"]
+        run = [sys.executable, os.path.join(there, "gpu-bundle", "run.py"), "machine", "devices", "plans", "ops", "rates"]
         done = subprocess.run(run, stdout=subprocess.PIPE, text=True)
         with open(os.path.join(there, "gpu-bundle", "results.md")) as f:
             page = f.read()
         rows = dict(re.findall(r"^\| (\w+) \| ([\w ]+) \|", page, re.M))
         assert done.returncode == 0 and rows["memcheck"] == "did not run", page
-        assert rows["ops"] in ("ok", "skipped") and rows["plans"] in ("ok", "skipped"), page
+        assert {rows[name] for name in ("ops", "plans", "rates")} <= {"ok", "skipped"}, page
 
 
 suite.main()

@@ -18,7 +18,14 @@ enum { NOTHING, UNDEFINED, DEFINED = 3 }; /* each bit set stays set */
 
 static unsigned char *states; /* of the byte with this offset in the region */
 
+#if CLV_SANITIZED
+static const bool checked = false;
+#else
+static const bool checked = true;
+#endif
+
 void sim_checks_map(void) {
+  if (!checked) return;
   states = mmap(NULL, SIM_REGION, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (states == MAP_FAILED) sim_fault("no %zu bytes of addresses", SIM_REGION);
@@ -28,14 +35,12 @@ static unsigned char *state_of(const void *p) {
   return states + ((const char *)p - sim_memory_region());
 }
 
-#if CLV_SANITIZED
-static const bool checked = false;
-#else
-static const bool checked = true;
-#endif
-
 void sim_checks_nothing(const void *p, size_t bytes) {
   if (checked) memset(state_of(p), NOTHING, bytes);
+}
+
+void sim_checks_forget(const void *pages, size_t bytes) {
+  if (checked) madvise(state_of(pages), bytes, MADV_DONTNEED);
 }
 
 void sim_checks_undefined(const void *p, size_t bytes) {

@@ -131,7 +131,9 @@ static void check_gap(const sim_block *b) {
 static void release(sim_block *b) {
   char *low = page_of(b->p + PAGE - 1), *high = page_of(b->p + b->bytes + gap_of(b));
   b->released = true;
-  if (high > low) madvise(low, (size_t)(high - low), MADV_DONTNEED);
+  if (high <= low) return;
+  madvise(low, (size_t)(high - low), MADV_DONTNEED);
+  sim_checks_forget(low, (size_t)(high - low));
 }
 
 static void keep_for_now(sim_block *b) {

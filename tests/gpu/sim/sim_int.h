@@ -78,6 +78,7 @@ size_t sim_memory_leaks(void);
 /* What bytes of device memory are from now on. */
 void sim_checks_map(void);
 void sim_checks_nothing(const void *p, size_t bytes);
+void sim_checks_forget(const void *pages, size_t bytes); /* they are nothing, and will be */
 void sim_checks_undefined(const void *p, size_t bytes);
 void sim_checks_defined(const void *p, size_t bytes);
 void sim_checks_copied(void *dst, const void *src, size_t bytes);

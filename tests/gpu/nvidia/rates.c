@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a device gives, through the backend's own table: copies, products, convolutions, launches.
+ * The ceilings for whatever is measured later.
+ *
+ * usage: rates [DEVICE]
+ * A line of JSON for each. CLEAVE_CUDA_FOLDERS as for on_device. Exits 77 where there is no device.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/nvidia/nvidia.h"
+
+enum { NO_DEVICE = 77, ROUNDS = 5, MANY = 200 };
+
+/* What is measured: asked for `times` in a row between two events. */
+typedef struct bench {
+  const clv_vendor *v;
+  int device;
+  clv_cuda_stream *s;
+  clv_cuda_event *begin, *end;
+  char *a, *b, *d, *host; /* of `bytes` each */
+  size_t bytes;
+  void *lent;
+  clv_cuda_matmul *product;
+  clv_cuda_conv *conv;
+} bench;
+
+typedef clv_code act(bench *m, clv_err *err);
+
+static void must(clv_code code, const clv_err *err) {
+  if (code == CLV_OK) return;
+  fprintf(stderr, "%s\n", err->text);
+  exit(1);
+}
+
+static clv_code copy(bench *m, clv_err *err) { return m->v->copy(m->s, m->d, m->a, m->bytes, err); }
+static clv_code fill(bench *m, clv_err *err) { return m->v->fill(m->s, m->d, 0, m->bytes, err); }
+static clv_code put(bench *m, clv_err *err) {
+  return m->v->put(m->s, m->d, m->host, m->bytes, err);
+}
+static clv_code get(bench *m, clv_err *err) {
+  return m->v->get(m->s, m->host, m->d, m->bytes, err);
+}
+static clv_code small(bench *m, clv_err *err) { return m->v->fill(m->s, m->d, 0, 256, err); }
+static clv_code multiply(bench *m, clv_err *err) {
+  return m->v->matmul(m->s, m->product, (float *)m->a, (float *)m->b, NULL, 0, (float *)m->d,
+                      m->lent, err);
+}
+static clv_code convolve(bench *m, clv_err *err) {
+  return m->v->conv(m->s, m->conv, (float *)m->a, (float *)m->b, (float *)m->d, 0, m->lent, err);
+}
+
+static double once(bench *m, act *f, int times) {
+  double ms = 0;
+  clv_err err;
+  must(m->v->event_record(m->begin, m->s, &err), &err);
+  for (int i = 0; i < times; i++) must(f(m, &err), &err);
+  must(m->v->event_record(m->end, m->s, &err), &err);
+  must(m->v->event_finish(m->end, &err), &err);
+  must(m->v->event_ms(m->begin, m->end, &ms, &err), &err);
+  return ms / 1e3 / times;
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The median of ROUNDS, after one that does not count. */
+static void measure(bench *m, const char *what, act *f, int times, double work, const char *unit) {
+  double s[ROUNDS];
+  once(m, f, times);
+  for (int i = 0; i < ROUNDS; i++) s[i] = once(m, f, times);
+  qsort(s, ROUNDS, sizeof *s, compare);
+  printf("{\"what\":\"%s\",\"us\":%.2f,\"rate\":%.4g,\"unit\":\"%s\"}\n", what, 1e6 * s[ROUNDS / 2],
+         work / s[ROUNDS / 2], unit);
+}
+
+static void borrow(bench *m, size_t workspace) {
+  clv_err err;
+  if (m->lent) m->v->give(m->s, m->lent);
+  must(m->v->take(m->s, workspace, &m->lent, &err), &err);
+}
+
+static void products(bench *m, bool tf32) {
+  const int64_t n = 4096;
+  const clv_cuda_matmul_desc d = {
+      .a_t = true, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldd = n, .batch = 1, .tf32 = tf32};
+  size_t workspace;
+  clv_err err;
+  must(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);
+  borrow(m, workspace);
+  measure(m, tf32 ? "product of 4096, TF32" : "product of 4096, f32", multiply, 10,
+          2.0 * (double)(n * n * n), "FLOP/s");
+  m->v->matmul_free(m->product);
+}
+
+static void convolutions(bench *m, bool tf32) {
+  static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
+  for (int pass = 0; pass < 3; pass++) {
+    const clv_cuda_conv_desc d = {.pass = (clv_cuda_pass)pass,
+                                  .groups = 1,
+                                  .tf32 = tf32,
+                                  .window = {64, 128, 28, 28, 128, 28, 28, {3, 3}, {1, 1}, {1, 1}}};
+    char what[64];
+    size_t workspace;
+    clv_err err;
+    snprintf(what, sizeof what, "3x3 128->128 28x28, %s, %s", passes[pass], tf32 ? "TF32" : "f32");
+    if (m->v->conv_new(m->device, &d, &m->conv, &workspace, &err) != CLV_OK) {
+      printf("{\"what\":\"%s\",\"missing\":\"%s\"}\n", what, err.text);
+      continue;
+    }
+    borrow(m, workspace);
+    measure(m, what, convolve, 10, 2.0 * 64 * 128 * 28 * 28 * 128 * 9, "FLOP/s");
+    m->v->conv_free(m->conv);
+  }
+}
+
+static void open_bench(bench *m) {
+  char **const buffers[] = {&m->a, &m->b, &m->d};
+  void *p;
+  clv_err err;
+  must(m->v->stream_new(m->device, false, &m->s, &err), &err);
+  must(m->v->event_new(m->device, true, &m->begin, &err), &err);
+  must(m->v->event_new(m->device, true, &m->end, &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(buffers); i++) {
+    must(m->v->take(m->s, m->bytes, &p, &err), &err);
+    must(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err); /* about 0.01 */
+    *buffers[i] = p;
+  }
+  must(m->v->host_take(m->bytes, &p, &err), &err);
+  m->host = p;
+}
+
+static void close_bench(bench *m) {
+  m->v->host_give(m->host);
+  m->v->give(m->s, m->a);
+  m->v->give(m->s, m->b);
+  m->v->give(m->s, m->d);
+  m->v->give(m->s, m->lent);
+  m->v->event_free(m->begin);
+  m->v->event_free(m->end);
+  m->v->stream_free(m->s);
+}
+
+int main(int argc, char **argv) {
+  const clv_cuda_library *library = clv_cuda_entry(CLV_CUDA_ABI);
+  bench m = {.v = clv_nvidia(), .device = argc > 1 ? atoi(argv[1]) : 0, .bytes = 256 << 20};
+  clv_err err = {.text = "not so many"};
+  int n;
+  library->look_in(getenv("CLEAVE_CUDA_FOLDERS"));
+  if (library->count(&n, &err) != CLV_OK || m.device >= n) {
+    printf("no device: %s\n", err.text);
+    return NO_DEVICE;
+  }
+  open_bench(&m);
+  measure(&m, "copy on the device, read and written", copy, 20, 2.0 * (double)m.bytes, "B/s");
+  measure(&m, "fill", fill, 20, (double)m.bytes, "B/s");
+  measure(&m, "host to device", put, 5, (double)m.bytes, "B/s");
+  measure(&m, "device to host", get, 5, (double)m.bytes, "B/s");
+  measure(&m, "launches, one after the other", small, MANY, 1, "1/s");
+  for (int tf32 = 0; tf32 < 2; tf32++) {
+    products(&m, tf32);
+    convolutions(&m, tf32);
+  }
+  close_bench(&m);
+  return 0;
+}
