@@ -30,6 +30,7 @@ static cleave_status (*const kinds[API_ERRAND_KINDS])(api_future *f, cleave_erro
     [API_ERRAND_PLACE] = place, [API_ERRAND_RELOAD] = reload, [API_ERRAND_REJOIN] = rejoin};
 
 void api_errand_done(const api_errand *e) {
+  if (!e) return;
   api_reloading_free(e->reloading);
   if (!e->module) return;
   api_module_look(e->module); /* it may have been released meanwhile */
