@@ -69,7 +69,7 @@ NVCC_FLAGS := -std=c++17 -O3 -fmad=false -lineinfo -gencode arch=compute_80,code
               -gencode arch=compute_90,code=[sm_90,compute_90] -Werror=all-warnings -Wreorder -Wdefault-stream-launch \
               -Xptxas=-v -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wshadow,-Wconversion,-Wsign-conversion \
               -Xcompiler=-Wdouble-promotion,-Wcast-qual,-Wnull-dereference,-Werror
-CFLAGS_kernels/cuda/nvidia := -isystem $(CUDA_HOME)/include -DCUDNN_WARN_DEPRECATED -Wconversion -Werror
+CFLAGS_kernels/cuda/nvidia := -isystem $(CUDA_HOME)/include -DCUDNN_WARN_DEPRECATED -Wconversion $(if $(findstring clang,$(CC)),,-Werror)
 
 # ---- sources ------------------------------------------------------------------------------------
 src_of = $(wildcard $(1)/*.c)
