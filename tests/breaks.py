@@ -423,3 +423,17 @@ of("master/api/gradients.c", GRADIENTS,
    nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->written |= NODE_BIT(f->module->node);", ";"))
 of("master/api/events.c", GRADIENTS,
    what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))
+
+# ---- devices -------------------------------------------------------------------------------------
+CUDA = "tests/net/training/test_cuda.py"
+of("worker/service/snapshot.c", "tests/net/hostile/test_isolation.py",
+   a_tenant_is_told_what_all_have_on_a_device=("static void fill_devices", "out->sees_all ? ", "true ? "))
+of("common/graph/plan_memory.c", CUDA,
+   buffers_on_a_device_stand_anywhere=("static size_t room_of", "DEVICE_ALIGN)", "64)"))
+of("kernels/cuda/backend.c", "tests/gpu/test_backend",
+   what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
+of("kernels/cuda/staging.c", "tests/gpu/test_backend",
+   what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
+   a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+of("master/api/module.c", CUDA,
+   cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"))

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "master/plan/plan_int.h"
 
@@ -109,6 +110,18 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
                                                                       : "master <-> worker");
 }
 
+/* Bits are promised for one kind of device, and the figures above are a processor's. */
+static void text_devices(const clv_blueprint *b, clv_bytes *out) {
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    const clv_stage_spec *s = &b->config->stages[i];
+    if (strncmp(s->device, "cuda", 4) != 0) continue;
+    clv_bytes_printf(out,
+                     "stage '%s' computes on %s: its bits are those of such devices, and its "
+                     "memory above is what a processor would need\n",
+                     s->name, s->device);
+  }
+}
+
 static void text_policy(const clv_policy *p, clv_bytes *out) {
   const char *approver = clv_policy_approver(p);
   if (!p)
@@ -155,6 +168,8 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_bytes_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
   clv_bytes_json(out, place_of(b, i));
+  clv_bytes_puts(out, ",\"device\":");
+  clv_bytes_json(out, b->config->stages[i].device);
   clv_bytes_printf(out,
                    ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
                    "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
@@ -238,6 +253,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     json_seed(b, out);
     clv_bytes_puts(out, "}\n");
   } else {
+    text_devices(b, out);
     clv_blueprint_egress(b, false, out);
   }
   return CLV_OK;

@@ -75,6 +75,20 @@ def the_worker_says_what_it_computes_on():
 
 
 @suite.test
+def the_plan_says_whose_bits_they_are():
+    with Cluster(1, limits="device: cuda\n") as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        session = c.session("plan", body(ONE).replace("{name: s2, at: w1,", "{name: s2, at: w1, device: cuda,"))
+        said = master("plan", session, cwd=c.dir).stdout
+        assert "stage 's2' computes on cuda: its bits are those of such devices" in said, said
+        assert "stage 's1' computes" not in said, said
+        shown = json.loads(master("plan", session, "--json", cwd=c.dir).stdout)
+        assert [s["device"] for s in shown["stages"]] == ["auto", "auto", "cuda", "auto"], shown
+        c.trained("named", body(ONE).replace("{name: s2, at: w1,", "{name: s2, at: w1, device: cuda,"), STEPS)
+
+
+@suite.test
 def too_little_memory_ends_the_session_and_not_the_daemon():
     with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_MEMORY": str(3 << 20)}) as c:
         os.mkdir(os.path.join(c.dir, "data"))
