@@ -107,8 +107,8 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 /* Of this header. cleave_version is that of the library which the program runs with. */
 #define CLEAVE_VERSION_MAJOR 0
 #define CLEAVE_VERSION_MINOR 6
-#define CLEAVE_VERSION_PATCH 1
-#define CLEAVE_VERSION "0.6.1"
+#define CLEAVE_VERSION_PATCH 2
+#define CLEAVE_VERSION "0.6.2"
 /* #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
@@ -361,9 +361,9 @@ typedef struct cleave_module_options {
   size_t size;      /* sizeof(cleave_module_options) */
   const char *name; /* for messages, reports and its worker's status; unique in the runtime */
   const char *at;   /* "master" (also NULL) or a worker's name */
-  /* NULL = "cpu"; "auto": the node's first that is more than a processor; "cuda": its first of
-   * these, or "cuda:1". The master has "cpu:0" and "cpu:1" as well, a worker those of its
-   * worker.yaml (cpu_devices): with accounts of their own. */
+  /* NULL = "auto": the node's first that is more than a processor, else its processor; "cpu";
+   * "cuda": its first of these, or "cuda:1". The master has "cpu:0" and "cpu:1" as well, a worker
+   * those of its worker.yaml (cpu_devices): with accounts of their own. */
   const char *device;
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */

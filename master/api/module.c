@@ -166,7 +166,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
                     "a module needs a name of 1 to %d bytes, UTF-8 without control characters",
                     CLEAVE_NAME);
   snprintf(m->name, sizeof m->name, "%s", o->name);
-  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : "cpu");
+  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : "auto");
   if (node < 0)
     return api_fail(error, CLV_NOT_FOUND,
                     "module '%s' is at '%s', which is neither master nor a "
