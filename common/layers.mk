@@ -26,6 +26,9 @@ $(call layer, common/metrics)
 # a port that serves a few texts: bounded connections, memory, time
 $(call layer, common/http,, microhttpd $(SOCKETS), -lmicrohttpd)
 
+# JSON text pulled value by value: bounded, located errors
+$(call layer, common/json)
+
 # dtype, shape, counted storage, views
 $(call layer, common/tensor)
 
@@ -100,6 +103,10 @@ $(call layer, common/engine, common/tensor common/settings kernels common/graph 
 ENGINE := common/cli common/tensor common/settings common/sched common/config common/tls common/weights kernels kernels/ops \
           common/graph common/models common/optim common/wire common/rpc common/fair common/link \
           common/reference common/engine
+
+# tokenizers: text to token numbers; the network is out of reach
+OUT_OF_REACH_master/tokens := grpc microhttpd $(SOCKETS)
+$(call layer, master/tokens, common/json, utf8proc, -lutf8proc)
 
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)

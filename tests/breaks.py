@@ -437,3 +437,19 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"))
+
+# ---- text ----------------------------------------------------------------------------------------
+TOKENS = "tests/unit/tokens/test_tokens"
+of("master/tokens/bpe.c", TOKENS,
+   merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   a_pair_that_is_gone_is_joined=("static bool still(", "if (a->id == NONE || a->behind == NONE) return false;", "if (a->behind == NONE) return false;"))
+of("master/tokens/wordpiece.c", TOKENS,
+   long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
+   half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
+of("master/tokens/chars.c", TOKENS,
+   marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
+of("master/tokens/bpe_file.c", TOKENS,
+   any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+of("common/json/json.c", "tests/unit/json/test_json",
+   lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
+   a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
