@@ -12,8 +12,7 @@
 extern "C" {
 #endif
 
-/* What a relu behind the op lets pass of a gradient: all, or that of outputs above 0, which are made
- * again of x or read. */
+/* What passes of a gradient: all, or that of outputs above 0, which are made again of x or read. */
 typedef enum cuda_gate { GPU_OPEN, GPU_BY_X, GPU_BY_Y } cuda_gate;
 
 typedef struct cuda_batchnorm {
@@ -43,8 +42,8 @@ typedef struct cuda_gradient {
   const double *saved;
 } cuda_gradient;
 
-/* Gradients of bias and weight, in this order, into totals (a cuda_pair for each channel) and, where
- * dw is not NULL, into db and dw. passed: what of dy the gate lets through, or NULL; may be dy. */
+/* Gradients of bias and weight, in this order, into totals (a cuda_pair for each channel), and into
+ * db and dw where dw is not NULL. passed: what of dy the gate lets through, or NULL; may be dy. */
 clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
                                   void *parts, cuda_pair *totals, float *passed, float *dw,
                                   float *db, bool accumulate, clv_err *err) CLV_USE_RESULT;
