@@ -191,7 +191,7 @@ typedef struct clv_stage_spec {
   char *at;   /* "master" or a worker's name */
   int worker; /* index into workers, -1 = master */
   uint64_t threads;
-  char *device;    /* "cpu", "auto" */
+  char *device; /* "cpu", "auto" */
   bool tf32;
   clv_config_pos tf32_pos;
   size_t n_layers; /* own layers; 0 when `range` is given */
