@@ -73,10 +73,13 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
 
 /* What the backend has for an op. All else comes from the op's row: what is saved and how much, and
  * whether forward works in place. open: makes the products, changes what the row does not know, and
- * sets scratch_bytes; NULL: nothing of it. */
+ * sets scratch_bytes; NULL: nothing of it. tails: the CLV_TAIL_* it takes. fused: backward_input
+ * writes the parameters' gradients too, whatever the row says. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
   clv_code (*open)(cuda_kernel *k, clv_err *err);
+  unsigned tails;
+  bool fused;
 } cuda_op;
 
 /* CLV_CUDA_OP(name) = {...}, at the beginning of a line: what the backend has for the op `name`.

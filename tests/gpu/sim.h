@@ -40,7 +40,8 @@ typedef struct clv_sim_options {
 
 typedef struct clv_sim_counts {
   uint64_t takes, host_takes, launches, graph_launches, calls;
-  uint64_t waits; /* finish functions that were called */
+  uint64_t products; /* and convolutions, of the libraries */
+  uint64_t waits;    /* finish functions that were called */
   uint64_t put_bytes, get_bytes, copy_bytes;
 } clv_sim_counts;
 
