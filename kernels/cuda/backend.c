@@ -166,6 +166,16 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->own)->info.libraries;
 }
 
+static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
+  const clv_gpu *g = b->own;
+  if (g->info.capability >= 80) return CLV_OK;
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "tf32 needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; leave "
+      "tf32 out, or name such a device",
+      b->device, g->info.capability / 10, g->info.capability % 10);
+}
+
 static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
   const clv_gpu *g = b->own;
   clv_backend *made;
@@ -202,6 +212,7 @@ static void name_backend(clv_gpu *g) {
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
                              .libraries = cuda_libraries,
+                             .check_tf32 = cuda_check_tf32,
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
                              .hold = cuda_hold,

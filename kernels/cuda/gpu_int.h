@@ -105,7 +105,13 @@ typedef struct cuda_op {
   extern const cuda_op clv_gpu_op_##name;                      \
   const cuda_op clv_gpu_op_##name
 
-/* Makes product i of k; its workspace is at the beginning of scratch, as those of the others. */
+/* What its products and convolutions compute in. */
+static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
+  return k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
+}
+
+/* Makes product i of k; `math` of the description is not read. Its workspace is at the beginning of
+ * scratch, as those of the others. */
 clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                          clv_err *err) CLV_USE_RESULT;
 /* The matrices of product i; beta: 0 or 1. */

@@ -68,7 +68,7 @@ static clv_code vendor_describe(int device, clv_cuda_info *ret, clv_err *err) {
   CLV_TRY(check_device(device, err));
   *ret = (clv_cuda_info){.name = "simulated device",
                          .libraries = "simulation",
-                         .capability = 90,
+                         .capability = sim.o.capability ? sim.o.capability : 90,
                          .multiprocessors = 4,
                          .memory_bytes = sim.o.memory_bytes};
   return CLV_OK;
