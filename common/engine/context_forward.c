@@ -30,8 +30,8 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
   return CLV_OK;
 }
 
-/* Who waits for the output at this node: another module that takes it where it is made; and somebody
- * who does not. Calls and deliveries may come later still. */
+/* Who waits for the output at this node: another module that takes it where it is made, and
+ * somebody who does not. Calls and deliveries may come later still. */
 static void look_for_users(const clv_context_call *c, bool *ret_near, bool *ret_host) {
   *ret_near = false;
   *ret_host = c->out->deliveries;

@@ -267,9 +267,8 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RE
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
 /* Parameters and their gradients are in the backend's memory, and whatever else is the caller's is
- * in the host's or where clv_plan_call_homes says: a backend with memory of its own gets copies, and
- * each function waits for it. What
- * its kernels have refused meanwhile is the function's error.
+ * in the host's or where clv_plan_call_homes says: a backend with memory of its own gets copies,
+ * and each function waits for it. What its kernels have refused meanwhile is the function's error.
  *
  * What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
  * it itself; before a backward only where the parameters are not those of the plan's last

@@ -74,7 +74,8 @@ static void add_frame(program *g, uint32_t context, clv_packet *p) {
 }
 
 /* Each call takes the value of an earlier one or a leaf; its value is for the program, too, which
- * says so with the call, or later, or not at all. planned: forwards, backwards and gradients of parameters have positions. */
+ * says so with the call, or later, or not at all. planned: forwards, backwards and gradients of
+ * parameters have positions. */
 static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
   clv_err err = {0};
   clv_packet *p;
