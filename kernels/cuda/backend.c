@@ -111,19 +111,6 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
   keep_failure(b->own, &err, clv_gpu_step(b->own, a, p, grad, moments, runs, n_runs, &err));
 }
 
-static clv_code cuda_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
-                                 size_t n_runs, double *ret, clv_err *err) {
-  clv_gpu *g = b->own;
-  for (size_t from = 0; from < n_runs; from += GPU_SUMS) {
-    size_t n = CLV_MIN(n_runs - from, (size_t)GPU_SUMS);
-    for (size_t i = 0; i < n; i++)
-      CLV_TRY(clv_gpu_square_sum(g, x + runs[from + i].at, runs[from + i].n, g->sums + GPU_SUMS,
-                                 g->sums + i, err));
-    CLV_TRY(clv_gpu_get(b, ret + from, g->sums, n * sizeof *ret, err));
-  }
-  return CLV_OK;
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Zeroed here, so that no session ever finds what another left. */
@@ -232,7 +219,7 @@ static void name_backend(clv_gpu *g) {
                              .has = cuda_has,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
-                             .sum_squares = cuda_sum_squares,
+                             .sum_squares = clv_gpu_sum_squares,
                              .step = cuda_step,
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
@@ -246,13 +233,10 @@ static void name_backend(clv_gpu *g) {
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
-  const cuda_sums sums = gpu_sums_of(1, 1, SIZE_MAX / 2);
   void *p;
   CLV_TRY(clv_gpu_open_slots(g, err));
   CLV_TRY(memory_take(&g->backend, sizeof *g->fault, &p, err));
   g->fault = p;
-  CLV_TRY(memory_take(&g->backend, GPU_SUMS * sizeof(double) + gpu_parts_bytes(&sums), &p, err));
-  g->sums = p;
   return CLV_OK;
 }
 
@@ -261,7 +245,7 @@ void clv_cuda_close(clv_backend *b) {
   if (!g) return;
   if (g->stream) {
     memory_give(b, g->fault);
-    memory_give(b, g->sums);
+    clv_gpu_runs_done(g);
     g->vendor->stream_free(g->stream);
   }
   clv_gpu_close_slots(g);
