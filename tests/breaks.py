@@ -36,6 +36,22 @@ of("common/fair/account.c", "tests/unit/fair/test_account",
    a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
    strangers_numbers_are_told=("clv_code clv_account_refuse", "if (a->o.shared)", "if (false)"))
 
+# ---- text ----------------------------------------------------------------------------------------
+TOKENS = "tests/unit/tokens/test_tokens"
+of("master/tokens/bpe.c", TOKENS,
+   merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   a_pair_that_is_gone_is_joined=("static bool still(", "if (a->id == NONE || a->behind == NONE) return false;", "if (a->behind == NONE) return false;"))
+of("master/tokens/wordpiece.c", TOKENS,
+   long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
+   half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
+of("master/tokens/chars.c", TOKENS,
+   marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
+of("master/tokens/bpe_file.c", TOKENS,
+   any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+of("common/json/json.c", "tests/unit/json/test_json",
+   lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
+   a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
+
 # ---- sums of chunks ------------------------------------------------------------------------------
 of("common/link/crc.c", "tests/unit/link/test_crc",
    a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = times(crc, powers[k % POWERS]);", "crc = times(crc, powers[0]);"))
@@ -279,6 +295,16 @@ of("common/graph/plan_forward.c", "tests/unit/graph/test_far",
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
    nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
+PEERS = "tests/gpu/test_backend"
+of("kernels/cuda/peer.c", PEERS,
+   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order(of, to, err));", ""),
+   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order(to, of, err);", "return CLV_OK;"))
+of("common/engine/context_forward.c", "tests/unit/engine/test_far",
+   values_pass_the_host=("static clv_code take_output(", "near = (near || !host) && clv_module_reaches(c->mod, c->mod);", "near = false;"))
+of("common/engine/context_backward.c", "tests/unit/engine/test_far",
+   gradients_pass_the_host=("static clv_code take_din(", "to && clv_module_reaches(to, c->mod)", "false"))
+of("common/engine/context_backward.c", "tests/unit/engine/test_work",
+   one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
    copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
@@ -435,21 +461,18 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+of("kernels/cuda/runs.c", "tests/gpu/test_backend",
+   other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
+of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
+   a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
 of("master/api/module.c", CUDA,
-   cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"))
-
-# ---- text ----------------------------------------------------------------------------------------
-TOKENS = "tests/unit/tokens/test_tokens"
-of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
-   a_pair_that_is_gone_is_joined=("static bool still(", "if (a->id == NONE || a->behind == NONE) return false;", "if (a->behind == NONE) return false;"))
-of("master/tokens/wordpiece.c", TOKENS,
-   long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
-   half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
-of("master/tokens/chars.c", TOKENS,
-   marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
-of("master/tokens/bpe_file.c", TOKENS,
-   any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
-of("common/json/json.c", "tests/unit/json/test_json",
-   lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
-   a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
+   cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
+   tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
+TYPES = "tests/gpu/test_cuda_types"
+of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
+of("kernels/cuda/backend.c", "tests/gpu/test_backend",
+   an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
+of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))
