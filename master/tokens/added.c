@@ -21,7 +21,7 @@ static size_t space_before(const char *text, size_t from, size_t at) {
   return at;
 }
 
-static size_t space_behind(const char *text, size_t len, size_t at) {
+static size_t space_after(const char *text, size_t len, size_t at) {
   uint32_t c;
   for (size_t n; at < len && (n = clv_utf8(text + at, len - at, &c)) && clv_char_space(c);) at += n;
   return at;
@@ -34,7 +34,7 @@ bool clv_added_find(const clv_vocab *added, const char *text, size_t len, size_t
     if (!e) continue;
     size_t start = i, end = i + e->len;
     if (e->flags & CLV_ADDED_LSTRIP) start = space_before(text, from, start);
-    if (e->flags & CLV_ADDED_RSTRIP) end = space_behind(text, len, end);
+    if (e->flags & CLV_ADDED_RSTRIP) end = space_after(text, len, end);
     *ret = (clv_added_hit){start, end, e->id};
     return true;
   }

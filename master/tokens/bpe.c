@@ -38,7 +38,7 @@ enum { NONE = -1 };
 /* A token of the piece; gone once its neighbour on the left has taken it. */
 typedef struct symbol {
   int32_t id; /* NONE: gone */
-  int64_t before, behind;
+  int64_t before, after;
 } symbol;
 
 typedef struct pair {
@@ -77,8 +77,8 @@ static pair pop(work *w) {
 }
 
 static void consider(const clv_tokenizer *t, work *w, int64_t left) {
-  if (left == NONE || w->symbols[left].behind == NONE) return;
-  const symbol *a = &w->symbols[left], *b = &w->symbols[a->behind];
+  if (left == NONE || w->symbols[left].after == NONE) return;
+  const symbol *a = &w->symbols[left], *b = &w->symbols[a->after];
   const clv_merge *m = clv_merge_find(t, a->id, b->id);
   if (m) push(w, (pair){m->rank, m->id, left});
 }
@@ -86,17 +86,17 @@ static void consider(const clv_tokenizer *t, work *w, int64_t left) {
 /* The pair may have changed since it was pushed: either of it may have been joined. */
 static bool still(const clv_tokenizer *t, const work *w, const pair *p) {
   const symbol *a = &w->symbols[p->at];
-  if (a->id == NONE || a->behind == NONE) return false;
-  const clv_merge *m = clv_merge_find(t, a->id, w->symbols[a->behind].id);
+  if (a->id == NONE || a->after == NONE) return false;
+  const clv_merge *m = clv_merge_find(t, a->id, w->symbols[a->after].id);
   return m && m->id == p->id;
 }
 
 static void join(const clv_tokenizer *t, work *w, const pair *p) {
-  symbol *a = &w->symbols[p->at], *b = &w->symbols[a->behind];
+  symbol *a = &w->symbols[p->at], *b = &w->symbols[a->after];
   a->id = p->id;
-  a->behind = b->behind;
+  a->after = b->after;
   b->id = NONE;
-  if (a->behind != NONE) w->symbols[a->behind].before = p->at;
+  if (a->after != NONE) w->symbols[a->after].before = p->at;
   consider(t, w, a->before);
   consider(t, w, p->at);
 }
@@ -129,7 +129,7 @@ static clv_code add_merged(const clv_tokenizer *t, work *w, const char *piece, s
     pair p = pop(w);
     if (still(t, w, &p)) join(t, w, &p);
   }
-  for (int64_t i = 0; i != NONE; i = w->symbols[i].behind)
+  for (int64_t i = 0; i != NONE; i = w->symbols[i].after)
     CLV_TRY(clv_ids_add(out, w->symbols[i].id, err));
   return CLV_OK;
 }

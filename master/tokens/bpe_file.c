@@ -188,7 +188,7 @@ static clv_code sort_merges(const reading *r, clv_err *err) {
 
 static clv_code take_merges(reading *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes right = {0};
-  clv_json behind = r->j;
+  clv_json after = r->j;
   size_t cap = 0;
   bool more = true;
   r->j = r->merges;
@@ -200,7 +200,7 @@ static clv_code take_merges(reading *r, clv_err *err) {
     CLV_TRY(take_merge(r, &right, &m, err));
     CLV_TRY(add_merge(r->t, &cap, &m, err));
   }
-  r->j = behind;
+  r->j = after;
   return sort_merges(r, err);
 }
 

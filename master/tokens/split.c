@@ -70,8 +70,8 @@ static size_t gpt2(const clv_cursor_text *c, size_t from) {
   static bool (*const kinds[])(uint32_t) = {clv_char_letter, clv_char_number, is_other};
   size_t end = contraction(c, from, false), at = from + (c->text[from] == ' ');
   for (size_t i = 0; !end && i < CLV_COUNT(kinds); i++) {
-    size_t behind = run(c, at, kinds[i], SIZE_MAX);
-    if (behind > at) end = behind;
+    size_t after = run(c, at, kinds[i], SIZE_MAX);
+    if (after > at) end = after;
   }
   return end ? end : spaces(c, from);
 }

@@ -7,44 +7,6 @@
 
 #include "master/tokens/tokens_int.h"
 
-clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
-  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
-  (*ret)->unknown = -1;
-  return CLV_OK;
-}
-
-void clv_tokenizer_free(clv_tokenizer *t) {
-  if (!t) return;
-  clv_vocab_done(&t->vocab);
-  clv_vocab_done(&t->raw);
-  clv_vocab_done(&t->normalised);
-  free(t->merges);
-  free(t);
-}
-
-void clv_tokenizer_freep(clv_tokenizer **t) {
-  clv_tokenizer_free(*t);
-  *t = NULL;
-}
-
-void clv_ids_done(clv_ids *ids) {
-  if (!ids) return;
-  free(ids->at);
-  *ids = (clv_ids){0};
-}
-
-clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) {
-  if (ids->n == ids->cap) {
-    size_t cap = ids->cap ? 2 * ids->cap : 256, bytes;
-    int32_t *more = clv_mul_size(cap, sizeof *more, &bytes) ? realloc(ids->at, bytes) : NULL;
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", cap);
-    ids->at = more;
-    ids->cap = cap;
-  }
-  ids->at[ids->n++] = id;
-  return CLV_OK;
-}
-
 /* What cut_at does with the text between added tokens. */
 typedef clv_code (*clv_between)(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                                 clv_err *err);
@@ -95,16 +57,6 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
                               clv_err *err) {
   CLV_TRY(check_utf8(text, len, err));
   return cut_at(t, &t->raw, encode_raw, text, len, out, err);
-}
-
-clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
-                            clv_tokenizer **ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t n = strlen(path);
-  CLV_TRY(clv_file_read(path, CLV_TOKENS_MAX_FILE, &text, err));
-  if (n > 5 && strcmp(path + n - 5, ".json") == 0)
-    return clv_bpe_parse(text.data, text.len, path, ret, err);
-  return clv_wordpiece_parse(text.data, text.len, path, options, ret, err);
 }
 
 int32_t clv_tokenizer_id(const clv_tokenizer *t, const char *token) {

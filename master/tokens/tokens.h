@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tokens: text to token numbers, as the tokenizers of Hugging Face do it: WordPiece from a
- * vocab.txt (BERT, LayoutLM), byte-level BPE from a tokenizer.json (GPT-2, RoBERTa, Qwen2, Llama 3).
+ * vocab.txt (BERT, LayoutLM), byte-level BPE from a tokenizer.json (GPT-2, RoBERTa, Qwen2,
+ * Llama 3).
  * What such a file asks for and is not here is refused by its name.
  *
  * Files may be anybody's: they are bounded in every direction, and errors say line and column.

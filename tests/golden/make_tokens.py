@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small vocabularies, and what Hugging Face's tokenizers makes of texts with them: tests/golden/tokens.
+"""Small vocabularies, and what Hugging Face's tokenizers makes of texts with them, in
+tests/golden/tokens.
 
 `make token-golden` runs it; the library comes from PyPI, into a virtual environment under build/.
 Each line of cases.txt is a way to cut text (WAYS), a text in hexadecimal, and its token numbers.
