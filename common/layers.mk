@@ -110,7 +110,7 @@ $(call layer, master/tokens, common/json, utf8proc, -lutf8proc)
 
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
-$(call layer, master/data, common/tensor, zlib png jpeglib jerror, -lpng -ljpeg -lz)
+$(call layer, master/data, common/json common/tensor master/tokens, zlib png jpeglib jerror, -lpng -ljpeg -lz)
 
 # progress lines, what is kept of each step, event files for TensorBoard, traces, the status of
 # workers as text and JSON

@@ -48,6 +48,12 @@ of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
 of("master/tokens/bpe_file.c", TOKENS,
    any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+of("master/data/rows.c", "tests/unit/data/test_texts",
+   a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
+of("master/data/csv.c", "tests/unit/data/test_texts",
+   two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
+of("master/data/dataset.c", "tests/net/training/test_text.py",
+   texts_go_to_any_layer=("static clv_code open_texts(", "!o->tokens ||", ""))
 of("common/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
    a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))

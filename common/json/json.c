@@ -8,7 +8,7 @@
 #include "common/json/json.h"
 
 static const char *const kind_nouns[] = {
-    [CLV_JSON_NULL] = "null",   [CLV_JSON_BOOL] = "true or false", [CLV_JSON_NUMBER] = "a number",
+    [CLV_JSON_NULL] = "null",   [CLV_JSON_BOOL] = "true or false", [CLV_JSON_NUMERAL] = "a number",
     [CLV_JSON_TEXT] = "a text", [CLV_JSON_LIST] = "a list",        [CLV_JSON_OBJECT] = "an object"};
 
 clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *fmt, ...) {
@@ -52,7 +52,7 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
                 {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
   int c = next_byte(j);
   if (c < 0) return clv_json_fail(j, j->at, err, "the text ends where a value should be");
-  *ret = CLV_JSON_NUMBER;
+  *ret = CLV_JSON_NUMERAL;
   if (c == '-' || (c >= '0' && c <= '9')) return CLV_OK;
   for (size_t i = 0; i < CLV_COUNT(begins); i++)
     if (begins[i].first == c) {
@@ -178,7 +178,7 @@ static size_t number_length(const clv_json *j, size_t at, bool *ret_whole) {
 enum { MAX_NUMBER = 63 }; /* characters */
 
 static clv_code take_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_whole, clv_err *err) {
-  CLV_TRY(expect(j, CLV_JSON_NUMBER, err));
+  CLV_TRY(expect(j, CLV_JSON_NUMERAL, err));
   size_t n = number_length(j, j->at, ret_whole);
   if (!n || n > MAX_NUMBER) return clv_json_fail(j, j->at, err, "no number that can be read");
   memcpy(text, j->text + j->at, n);
@@ -202,7 +202,7 @@ clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, 
   return CLV_OK;
 }
 
-clv_code clv_json_number(clv_json *j, double *ret, clv_err *err) {
+clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) {
   char text[MAX_NUMBER + 1];
   bool whole;
   skip_space(j);
@@ -276,7 +276,7 @@ static clv_code skip_scalar(clv_json *j, clv_json_kind kind, clv_err *err) {
   double number;
   bool truth;
   if (kind == CLV_JSON_TEXT) return clv_json_text(j, &text, err);
-  if (kind == CLV_JSON_NUMBER) return clv_json_number(j, &number, err);
+  if (kind == CLV_JSON_NUMERAL) return clv_json_real(j, &number, err);
   if (kind == CLV_JSON_BOOL) return clv_json_bool(j, &truth, err);
   return clv_json_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
 }

@@ -20,7 +20,7 @@ enum { CLV_JSON_DEPTH = 64 };
 typedef enum clv_json_kind {
   CLV_JSON_NULL,
   CLV_JSON_BOOL,
-  CLV_JSON_NUMBER,
+  CLV_JSON_NUMERAL,
   CLV_JSON_TEXT,
   CLV_JSON_LIST,
   CLV_JSON_OBJECT,
@@ -46,7 +46,7 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) CLV_USE_RE
 clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret,
                           clv_err *err) CLV_USE_RESULT;
-clv_code clv_json_number(clv_json *j, double *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Steps over null; false and nothing else where another value is. */
 bool clv_json_null(clv_json *j);

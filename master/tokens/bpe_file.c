@@ -214,7 +214,7 @@ static clv_code take_model_type(reading *r, clv_err *err) {
 static clv_code take_dropout(reading *r, clv_err *err) {
   double value = 0;
   if (clv_json_null(&r->j)) return CLV_OK;
-  CLV_TRY(clv_json_number(&r->j, &value, err));
+  CLV_TRY(clv_json_real(&r->j, &value, err));
   return value == 0 ? CLV_OK : clv_json_fail(&r->j, r->j.at, err, "dropout of merges is not done");
 }
 

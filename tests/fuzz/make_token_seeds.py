@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the targets json, pieces and bpe."""
+"""Writes the seeds of the targets json, pieces, bpe and text."""
 import copy
 import json
 import os
@@ -113,8 +113,27 @@ def bpe_seeds():
     write("bpe", "not_utf8", b"ab\xc3")
 
 
-for folder in ("json", "pieces", "bpe"):
+def text_seeds():
+    tables = {
+        "good.csv": '\ufefftext,label,more\r\nab a,x,1\r\n\r\n"a,""b""\nb",y,\n', "no_label.csv": "label,text\n,a b\n",
+        "open.csv": 'text,label\n"a', "after.csv": 'text,label\n"a"b,c\n', "few.csv": "text,label\na\n", "many.csv": "text,label\na,b,c\n",
+        "twice.csv": "text,text,label\n", "label_twice.csv": "text,label,label\n", "none.csv": "a,b\n", "no_label_column.csv": "text\n",
+        "empty.csv": "", "header.csv": "text,label", "name.csv": "text,label\na,b/c\n", "dot.csv": "text,label\na,.b\n", "control.csv": "text,label\na,b\x01\n",
+        "utf8.csv": b"text,label\na\xff,b\n", "columns.csv": "," * 5000,
+        "good.jsonl": '{"text": "a b", "label": "x", "z": [1]}\n\n{"label": 3, "text": "b"}', "missing.jsonl": '{"label": "x"}\n',
+        "missing_label.jsonl": '{"text": "x"}\n', "kind.jsonl": '{"text": 1}\n', "range.jsonl": '{"label": -1}\n', "end.jsonl": '{"text": "a"} x',
+        "again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
+    for name, text in tables.items():
+        data = text if isinstance(text, bytes) else text.encode()
+        write("text", name, bytes([name.endswith(".csv") | 2]) + data)
+        if name.startswith(("good", "no_label", "missing")):
+            write("text", "unlabelled_" + name, bytes([name.endswith(".csv")]) + data)
+    write("text", "rows.csv", b"\3text,label\n" + b"a,b\n" * 200)
+
+
+for folder in ("json", "pieces", "bpe", "text"):
     os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
 bpe_seeds()
+text_seeds()

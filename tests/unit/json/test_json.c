@@ -37,7 +37,7 @@ static void values_are_read(void **state) {
     assert_int_equal(which, n);
     if (n == 0) must(clv_json_text(&j, &text, &err), &err);
     if (n == 1) must(clv_json_integer(&j, -12, 12, &whole, &err), &err);
-    if (n == 2) must(clv_json_number(&j, &real, &err), &err);
+    if (n == 2) must(clv_json_real(&j, &real, &err), &err);
     if (n == 3) must(clv_json_bool(&j, &truth, &err), &err);
     if (n == 4) assert_true(clv_json_null(&j));
   }
