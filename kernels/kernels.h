@@ -136,8 +136,10 @@ clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
 
 /* With a tail the output is relu(op(in[0])), or with both relu(op(in[0]) + in[1]), n_in being 2.
  * The bits are those of the ops apart; a backend without such a kernel answers CLV_UNIMPLEMENTED,
- * and the plan takes the ops apart. Only batchnorm is asked with tails. */
-enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1 };
+ * and the plan takes the ops apart. Asked with tails are batchnorm, and what the backend's `tails`
+ * names. CLV_TAIL_RELU_FORWARD: the output is relu(op(in)), but backward is the op's alone: it is
+ * given the gradient of op(in), and saves no output. */
+enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1, CLV_TAIL_RELU_FORWARD = 1u << 2 };
 
 /* What the backward functions read beside dout: the plan keeps these alive until then. */
 enum { CLV_SAVE_IN0 = 1u << 0, CLV_SAVE_IN1 = 1u << 1, CLV_SAVE_OUT = 1u << 2 };
@@ -256,6 +258,9 @@ struct clv_backend {
 
   /* Whether prepare has a kernel for the op, for some shapes at least. */
   bool (*has)(clv_op op);
+
+  /* CLV_TAIL_RELU_FORWARD where prepare may have a kernel with it, else 0. NULL: never. */
+  unsigned (*tails)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
    * block; the padding of dst is zeroed. */

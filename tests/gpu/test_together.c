@@ -141,6 +141,29 @@ static void normalisations_have_tails(void **state) {
   says(residual, true, "batchnorm+add+relu", 2);
 }
 
+/* Layers with a relu behind them, without a bias, and with somebody else who reads between. */
+static clv_graph *layers(void) {
+  int x, y;
+  clv_attr_value plain[] = {int_attr(CLV_ATTR_OUT, 7),
+                            {.key = CLV_ATTR_BIAS, .n_ints = 1, .ints = {0}}};
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 2, 4, 5), &x);
+  x = add_plain(g, CLV_OP_RELU, 1, add_conv(g, 0, x, 3, 3, 1));
+  x = add_plain(g, CLV_OP_FLATTEN, 2, x);
+  x = add_plain(g, CLV_OP_RELU, 4, add_linear(g, 3, x, 9));
+  x = add_plain(g, CLV_OP_RELU, 6, add_node(g, CLV_OP_LINEAR, 5, x, -1, plain, 2));
+  y = add_linear(g, 7, x, 5);
+  x = add_node(g, CLV_OP_ADD, 9, y, add_plain(g, CLV_OP_RELU, 8, y), NULL, 0);
+  add_plain(g, CLV_OP_RELU, 11, add_linear(g, 10, x, 4));
+  return g;
+}
+
+static void layers_do_the_relu_behind_them(void **state) {
+  (void)state;
+  every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "10.weight", "10.bias"}});
+  says(layers, true, "conv2d+relu", 1);
+  says(layers, true, "linear+relu", 2);
+}
+
 /* ---- launches -------------------------------------------------------------------------------- */
 
 static uint64_t launches_of(graph_fn *graph, bool each) {
@@ -164,6 +187,7 @@ static void a_step_is_few_launches(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(normalisations_have_tails),
+      cmocka_unit_test(layers_do_the_relu_behind_them),
       cmocka_unit_test(a_step_is_few_launches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
