@@ -448,5 +448,5 @@ of("master/api/module.c", CUDA,
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
-   an_old_device_takes_tf32=("static clv_code cuda_check_tf32(", "capability >= 80", "capability >= 70"))
+   an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))

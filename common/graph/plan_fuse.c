@@ -69,8 +69,9 @@ static void try_relu(clv_plan *p, int relu) {
 static void try_forward(clv_plan *p, int relu) {
   int x = p->graph->nodes[relu].in[0];
   clv_plan_node *from = &p->nodes[x];
-  if (p->nodes[relu].fused_from != relu || from->absorbed || from->alias || from->fused_after ||
-      !clv_plan_one_reader(p, x) ||
+  bool wide = p->options.bf16 && p->graph->nodes[relu].shape.rank == 4; /* may be in bf16 */
+  if (wide || p->nodes[relu].fused_from != relu || from->absorbed || from->alias ||
+      from->fused_after || !clv_plan_one_reader(p, x) ||
       !(p->backend->tails(p->graph->nodes[x].op) & CLV_TAIL_RELU_FORWARD))
     return;
   from->fused_after = CLV_TAIL_RELU_FORWARD;
@@ -97,7 +98,7 @@ void clv_plan_fuse(clv_plan *p) {
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
     if (is_relu(p, i)) try_relu(p, i);
-  for (int i = 0; i < p->graph->n_nodes && p->backend->tails && !p->options.bf16; i++)
+  for (int i = 0; i < p->graph->n_nodes && p->backend->tails; i++)
     if (is_relu(p, i)) try_forward(p, i);
 }
 

@@ -53,7 +53,7 @@ class Step:
         self.sums(rows * out)
 
     def relu(self, n):
-        self.add("element-wise", 2 * n)
+        """Backward; forward is the product's before it."""
         self.add("element-wise", 3 * n)
 
     def conv(self, n, c, k, h, kernel, stride, first=False):
