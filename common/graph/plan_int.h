@@ -175,7 +175,7 @@ int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes
 
 void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
 bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
-/* The ops of node's kernel are taken apart again. The relu behind it has a step of its own again. */
+/* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
 void clv_plan_unforward(clv_plan *p, int node);
 
