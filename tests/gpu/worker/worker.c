@@ -5,8 +5,8 @@
  *
  * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CONV: as where
  * cuDNN is absent; CLV_SIM_CAPABILITY: 75 for 7.5; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES
- * devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options. What is
- * left on the device when the worker ends makes its exit code LEFT.
+ * devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see
+ * clv_sim_options. What is left on the device when the worker ends makes its exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>

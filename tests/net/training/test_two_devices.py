@@ -77,7 +77,7 @@ def refused(c, tag, text, *words):
 
 @suite.test
 def each_device_is_charged_with_what_lies_there():
-    """The module that is too large for device_memory is on the second; the first holds nothing then."""
+    """The module that is too large for it is on the second, and the first holds nothing then."""
     with two_devices("device_memory: 3MiB\n") as (c, port):
         refused(c, "large", body(BOTH, width=4096), "cuda:1", "device_memory")
         until(lambda: not any(held(port).values()))
