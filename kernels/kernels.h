@@ -115,6 +115,7 @@ typedef struct clv_node_desc {
   /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
    * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
   bool bf16;
+  bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
 } clv_node_desc;
@@ -211,7 +212,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 8 };
+enum { CLV_KERNELS_ABI = 9 };
 
 typedef struct clv_backend clv_backend;
 
@@ -228,6 +229,11 @@ typedef struct clv_backend_memory {
   /* Waits until the bytes are there. */
   clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes, clv_err *err);
   clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
+  /* From the memory of `from`, another backend of the same kind, whichever its device, without the
+   * host's. It is done behind what `from` was asked for before, and before what it is asked for
+   * from now on. No thread uses `from` meanwhile. NULL: it cannot. */
+  clv_code (*copy_from)(const clv_backend *b, void *dst, const clv_backend *from, const void *src,
+                        size_t bytes, clv_err *err);
   clv_code (*fill)(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err);
   /* Waits until all that this thread has asked for is done. The first failure of it since the last
    * finish: of a kernel that refused its values (a row number, a class label) with the text and the
@@ -286,6 +292,8 @@ struct clv_backend {
   /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL:
    * never. */
   clv_code (*check_bf16)(const clv_backend *b, clv_err *err);
+  /* The same of factors in TF32. */
+  clv_code (*check_tf32)(const clv_backend *b, clv_err *err);
 
   /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
   uint64_t (*reorder_count)(void);
@@ -309,6 +317,9 @@ clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret,
 const clv_backend *clv_backend_hold(const clv_backend *b);
 void clv_backend_drop(const clv_backend *b); /* takes NULL */
 
+/* b->check_tf32, which processors do not have. CLV_PRECONDITION: what the key needs. */
+clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
+
 /* The backend's memory, or the host's where it has none of its own: there a finish has nothing to
  * wait for, and what is taken may hold anything. */
 clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
@@ -320,6 +331,11 @@ clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
+/* Whether b copies from the memory of `from` without the host's; from may be b. */
+bool clv_backend_reaches(const clv_backend *b, const clv_backend *from);
+/* From the memory of `from` that b reaches, or of the host, which is NULL. */
+clv_code clv_backend_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                               const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;

@@ -89,7 +89,7 @@ typedef struct clv_module_options {
   clv_account *account; /* of the device: charged with the module's memory beside the pool's;
                            outlives the module. NULL: none */
   int threads;
-  bool bf16;                  /* as in clv_plan_options */
+  bool bf16, tf32;            /* as in clv_plan_options */
   bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
   clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
   const clv_module_group *groups; /* [n_groups] groups 1.., of the same kind */
@@ -125,6 +125,9 @@ typedef struct clv_module_counts {
   uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
   uint64_t compute_ns;
   uint32_t most_versions; /* of the parameters alive at once, so far */
+  /* Of values and gradients that another module of the node has made on a device, for this one on a
+   * device: copied within it, to it from another, and by way of the host's memory. */
+  uint64_t device_bytes, peer_bytes, host_bytes;
 } clv_module_counts;
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */

@@ -211,7 +211,10 @@ void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
-  *ret = (clv_module_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
+  *ret = (clv_module_counts){.device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
+                             .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
+                             .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
+                             .forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
                              .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
                              .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
                              .steps = __atomic_load_n(&m->steps, __ATOMIC_RELAXED),
@@ -251,6 +254,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .training = training,
                          .threads = m->o.threads,
                          .bf16 = m->o.bf16,
+                         .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
                          .transient_weights = training && alone};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);

@@ -2,12 +2,14 @@
  *
  * The products of a kernel: made once, multiplied at each call.
  */
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
+  clv_cuda_matmul_desc own = *d;
   size_t workspace = 0;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
-  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, d, &k->product[i], &workspace, err));
+  own.math = gpu_math(k);
+  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, &own, &k->product[i], &workspace, err));
   k->workspace = CLV_MAX(k->workspace, clv_align_up(workspace, 256));
   return CLV_OK;
 }
@@ -17,4 +19,11 @@ clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
   if (!k->product[i]) return CLV_OK;
   return k->gpu->vendor->matmul(k->gpu->stream, k->product[i], f->a, f->b, f->bias, f->beta, f->d,
                                 a->scratch, err);
+}
+
+clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+                        const void **ret, clv_err *err) {
+  bool rounded = gpu_math(k) == CLV_CUDA_BF16;
+  *ret = rounded ? (const void *)room : x;
+  return rounded ? clv_gpu_round(k->gpu, x, room, n, err) : CLV_OK;
 }
