@@ -445,6 +445,8 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+of("tests/run-tests", "tests/checks/test_simulated.py",
+   no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
