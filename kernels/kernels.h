@@ -56,6 +56,8 @@ typedef struct clv_attrs {
   double factor;
   int64_t forward_ms, input_ms, weight_ms;
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
+  int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
+  bool causal;
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -139,7 +141,18 @@ clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
 enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1 };
 
 /* What the backward functions read beside dout: the plan keeps these alive until then. */
-enum { CLV_SAVE_IN0 = 1u << 0, CLV_SAVE_IN1 = 1u << 1, CLV_SAVE_OUT = 1u << 2 };
+enum {
+  CLV_SAVE_IN0 = 1u << 0,
+  CLV_SAVE_IN1 = 1u << 1,
+  CLV_SAVE_OUT = 1u << 2,
+  CLV_SAVE_IN2 = 1u << 3,
+  CLV_SAVE_IN3 = 1u << 4
+};
+
+/* CLV_SAVE_IN0 and so on for input i, of those that can be kept; 0 for the others. */
+static inline unsigned clv_save_in(int i) {
+  return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
+}
 
 /* Arguments of one execution. Activations are in the kernel's layouts; parameters and their
  * gradients are always row-major. Unused pointers are NULL. */
