@@ -130,6 +130,19 @@ typedef struct clv_window {
 } clv_window;
 clv_window clv_window_of(const clv_node_desc *d);
 
+/* The extents of attention: queries [n, t, heads * width], keys and values [n, s, kv_heads * width].
+ * Head h of the queries meets head h / group of keys and values. */
+typedef struct clv_heads {
+  int64_t n, t, s, heads, kv_heads, width, group;
+  double scale; /* of scores: 1 / sqrt(width) */
+} clv_heads;
+clv_heads clv_heads_of(const clv_node_desc *d);
+
+/* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
+static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
+  return attrs->causal && i + 1 < length ? i + 1 : length;
+}
+
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
 typedef struct clv_axis {
   size_t outer, extent, inner;

@@ -13,7 +13,6 @@
 
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/tiles_int.h"
-#include "kernels/ops/attention_int.h"
 
 enum { TILE = 32, LANES = 16 };
 
@@ -63,7 +62,7 @@ static float *saved_of(const head *e, int64_t i) {
 }
 
 /* x [s][width], rows k_row apart, turned into [width][keys]. */
-static void turn(const head *e, const float *x, float *ret) {
+static void transpose(const head *e, const float *x, float *ret) {
   const attention_kernel *k = e->j->k;
   for (int64_t s = 0; s < e->length; s++)
     for (int64_t d = 0; d < k->x.width; d++)
@@ -275,7 +274,7 @@ static void forward_tile(const head *e, tile t, const float *turned, float *scor
 static void forward_head(const head *e) {
   const attention_kernel *k = e->j->k;
   float *turned = e->scratch, *score = turned + (size_t)k->x.width * k->keys;
-  turn(e, (const float *)e->j->a->in[1] + k_at(e), turned);
+  transpose(e, (const float *)e->j->a->in[1] + k_at(e), turned);
   for (int64_t i = 0; i < k->x.t; i += TILE) forward_tile(e, tile_at(e, i), turned, score);
 }
 
@@ -328,8 +327,8 @@ static void backward_heads(head e) {
   size_t turned = (size_t)k->x.width * k->keys, each = TILE * k->keys;
   float *p = e.scratch + 2 * turned;
   back_scratch s = {e.scratch, e.scratch + turned, p, p + each, p + 2 * each};
-  turn(&e, (const float *)a->in[1] + k_at(&e), s.keys);
-  turn(&e, (const float *)a->in[2] + k_at(&e), s.values);
+  transpose(&e, (const float *)a->in[1] + k_at(&e), s.keys);
+  transpose(&e, (const float *)a->in[2] + k_at(&e), s.values);
   clear(&e, a->din[1]);
   clear(&e, a->din[2]);
   for (int64_t last = e.h + k->x.group; e.h < last; e.h++)
@@ -388,7 +387,7 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   attention_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  k->x = clv_heads_of(&d->attrs, &d->in[0], &d->in[1]);
+  k->x = clv_heads_of(d);
   k->keys = clv_align_up((size_t)k->x.s, LANES);
   k->parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
   k->floats = (size_t)(k->k.learns ? 2 : 1) * (size_t)k->x.width * k->keys +

@@ -7,7 +7,6 @@
  * bits of word j%4 of block j/4 over 2^24, in row i of part n * heads + h of the key's stream. So
  * neither a longer batch nor padding changes it.
  */
-#include "kernels/ops/attention_int.h"
 #include "kernels/ops/op_int.h"
 
 static clv_code attention_heads(const clv_op_site *s, clv_err *err) {
@@ -59,8 +58,7 @@ typedef struct site {
 
 static site site_of(clv_kernel *base, const clv_kernel_args *a) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  return (site){k, a, clv_heads_of(&k->d.attrs, &k->d.in[0], &k->d.in[1]),
-                clv_rng_stream_of(&a->key)};
+  return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key)};
 }
 
 /* Where row i of head h of sample n begins in [N, steps, heads * width]. */
@@ -91,7 +89,7 @@ static double log_sum(const double *x, int64_t n) {
   double top = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
   for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
-  return top + log(sum);
+  return n ? top + log(sum) : top;
 }
 
 /* Factors of dropout: 0 or 1 / (1 - p). */
@@ -226,7 +224,7 @@ static size_t attention_saved(const clv_ref_kernel *k) {
 }
 
 static size_t attention_scratch(const clv_ref_kernel *k) {
-  clv_heads x = clv_heads_of(&k->d.attrs, &k->d.in[0], &k->d.in[1]);
+  clv_heads x = clv_heads_of(&k->d);
   return (size_t)(x.s * (3 + 2 * x.width)) * sizeof(double);
 }
 
