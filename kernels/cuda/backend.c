@@ -65,9 +65,12 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out}, .gpu = b->own};
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out},
+                     .gpu = b->own,
+                     .bf16 = d->bf16 && ops[d->op]->bf16};
   describe(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
+  if (k->r.base.cache_bytes) k->r.base.refresh = ops[d->op]->refresh;
   if (code != CLV_OK)
     kernel_free(&k->r.base);
   else
@@ -152,6 +155,7 @@ static const clv_backend_memory memory = {
     .put = clv_gpu_put,
     .get = clv_gpu_get,
     .copy = memory_copy,
+    .copy_from = clv_gpu_copy_from,
     .fill = memory_fill,
     .finish = clv_gpu_finish,
     .room = memory_room,
@@ -166,14 +170,23 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->own)->info.libraries;
 }
 
-static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
+static clv_code check_capability(const clv_backend *b, const char *what, const char *instead,
+                                 clv_err *err) {
   const clv_gpu *g = b->own;
   if (g->info.capability >= 80) return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
-      "tf32 needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; leave "
-      "tf32 out, or name such a device",
-      b->device, g->info.capability / 10, g->info.capability % 10);
+      "%s needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; %s, or "
+      "name such a device",
+      what, b->device, g->info.capability / 10, g->info.capability % 10, instead);
+}
+
+static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
+  return check_capability(b, "tf32", "leave tf32 out", err);
+}
+
+static clv_code cuda_check_bf16(const clv_backend *b, clv_err *err) {
+  return check_capability(b, "bf16", "use train.dtype: f32", err);
 }
 
 static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
@@ -212,6 +225,7 @@ static void name_backend(clv_gpu *g) {
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
                              .libraries = cuda_libraries,
+                             .check_bf16 = cuda_check_bf16,
                              .check_tf32 = cuda_check_tf32,
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,

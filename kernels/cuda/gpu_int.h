@@ -80,6 +80,7 @@ enum { GPU_PRODUCTS = 12 };
 typedef struct cuda_kernel {
   clv_ref_kernel r; /* first: what the op's row is asked with; a clv_kernel is a cuda_kernel */
   clv_gpu *gpu;
+  bool bf16;                              /* it is asked for, and the op knows it */
   clv_cuda_matmul *product[GPU_PRODUCTS]; /* what the op's `open` made of them, else NULL */
   clv_cuda_conv *conv[3];                 /* by clv_cuda_pass */
   size_t workspace;                       /* of the above, at the beginning of scratch */
@@ -93,6 +94,8 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
  * writes the parameters' gradients too, whatever the row says. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
+  clv_ref_fn *refresh; /* where open gives the kernel a cache */
+  bool bf16;
   clv_code (*open)(cuda_kernel *k, clv_err *err);
   unsigned tails;
   bool fused;
@@ -107,7 +110,7 @@ typedef struct cuda_op {
 
 /* What its products and convolutions compute in. */
 static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
-  return k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
+  return k->bf16 ? CLV_CUDA_BF16 : k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
 
 /* Makes product i of k; `math` of the description is not read. Its workspace is at the beginning of
@@ -116,7 +119,8 @@ clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                          clv_err *err) CLV_USE_RESULT;
 /* The matrices of product i; beta: 0 or 1. */
 typedef struct cuda_factors {
-  const float *a, *b, *bias;
+  const void *a, *b;
+  const float *bias;
   float beta;
   float *d;
 } cuda_factors;
@@ -166,6 +170,10 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
                      clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                      clv_err *err) CLV_USE_RESULT;
+
+/* From another device, or another stream of this one (peer.c). */
+clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                           const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* Waits for the stream; see clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;

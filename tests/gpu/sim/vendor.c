@@ -30,10 +30,17 @@ static void unlock(const int *held) {
 /* What follows in this scope has the simulation for itself. */
 #define LOCK CLV_AUTO(unlock) __attribute__((unused)) int held_ = locked()
 
+/* Whether what is asked of the device is what was planned to go wrong. */
+static bool is_planned(int device, uint64_t *so_far, uint64_t at) {
+  if (sim.o.failing && sim.o.failing != 1 + device) return false;
+  return ++*so_far == at;
+}
+
 static clv_code check_device(int device, clv_err *err) {
   if (device < 0 || device >= sim.o.devices)
     return clv_fail(err, CLV_UNAVAILABLE, "there is no device %d", device);
-  if (++sim.counts.calls == sim.o.lose_at) sim.broken[device] = true;
+  sim.counts.calls++;
+  if (is_planned(device, &sim.calls, sim.o.lose_at)) sim.broken[device] = true;
   if (sim.broken[device])
     return clv_fail(err, CLV_UNAVAILABLE, "device %d: an earlier launch failed, or it is gone",
                     device);
@@ -81,7 +88,8 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
   char *p;
   CLV_TRY(check_device(s->device, err));
   CLV_TRY(check_not_captured(s, err));
-  if (++sim.counts.takes == sim.o.fail_take)
+  sim.counts.takes++;
+  if (is_planned(s->device, &sim.takes, sim.o.fail_take))
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left, as planned", s->device,
                     bytes);
   CLV_TRY(sim_memory_take(s->device, bytes, &p, err));
@@ -297,7 +305,8 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   sim_lines_here(&lines);
   sim_launch *launch = sim_launch_new(l, &lines);
   sim_launch_check(launch, s->device);
-  if (++sim.counts.launches == sim.o.fail_launch) sim.broken[s->device] = true;
+  sim.counts.launches++;
+  if (is_planned(s->device, &sim.launches, sim.o.fail_launch)) sim.broken[s->device] = true;
   return ask(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
 }
 
@@ -377,9 +386,9 @@ struct clv_cuda_conv {
 static size_t n_plans;
 
 /* Bytes of a column-major matrix; it has no end behind its last column. */
-static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch,
-                           int64_t stride) {
-  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * sizeof(float);
+static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t stride,
+                           size_t of_one) {
+  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * of_one;
 }
 
 static clv_code vendor_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
@@ -409,36 +418,37 @@ static void check_workspace(int device, const void *p, size_t bytes) {
   if ((uintptr_t)p % ALIGNED) sim_fault("the workspace at %p is not on %d bytes", p, ALIGNED);
 }
 
-static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                               const float *bias, float beta, float *d, void *workspace,
                               clv_err *err) {
   LOCK;
   const clv_cuda_matmul_desc *t = &m->d;
-  size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8;
+  size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8, factor = sim_factor_bytes(t->math);
   CLV_TRY(check_device(s->device, err));
-  sim_memory_check(
-      s->device, a,
-      matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch, t->stride_a),
-      "A of a product");
-  sim_memory_check(
-      s->device, b,
-      matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch, t->stride_b),
-      "B of a product");
-  sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d),
+  sim_memory_check(s->device, a,
+                   matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch,
+                                t->stride_a, factor),
+                   "A of a product");
+  sim_memory_check(s->device, b,
+                   matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch,
+                                t->stride_b, factor),
+                   "B of a product");
+  sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d, sizeof *d),
                    "D of a product");
   if (t->after != CLV_CUDA_AFTER_NOTHING)
     sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
   check_workspace(s->device, workspace, bytes);
   sim.counts.products++;
-  return ask(s,
-             &(sim_op){.run = sim_run_library,
-                       .call = sim_matmul_run,
-                       .desc.matmul = *t,
-                       .operand = {(float *)a, (float *)b, (float *)bias, d},
-                       .beta = beta,
-                       .workspace = workspace,
-                       .workspace_bytes = bytes},
-             err);
+  return ask(
+      s,
+      &(sim_op){.run = sim_run_library,
+                .call = sim_matmul_run,
+                .desc.matmul = *t,
+                .operand = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, (void *)(uintptr_t)bias, d},
+                .beta = beta,
+                .workspace = workspace,
+                .workspace_bytes = bytes},
+      err);
 }
 
 static clv_code vendor_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
