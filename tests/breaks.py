@@ -467,10 +467,16 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+of("tests/run-tests", "tests/checks/test_simulated.py",
+   no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+of("common/graph/plan_fuse.c", "tests/gpu/test_together",
+   a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
+of("kernels/cuda/conv.cu", "tests/gpu/test_together",
+   a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
    a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))

@@ -199,7 +199,8 @@ void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* 
 typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
-  bool broken[SIM_MOST_DEVICES]; /* nothing more is done there */
+  bool broken[SIM_MOST_DEVICES];   /* nothing more is done there */
+  uint64_t takes, launches, calls; /* of the device that is to fail */
 } sim_state;
 extern sim_state sim;
 
