@@ -12,16 +12,16 @@
 #include "master/data/text_int.h"
 
 /* What a record is told to be while its table is read. */
-typedef struct table {
+typedef struct text_table {
   clv_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
   clv_bytes text, label; /* of the record at hand */
   bool has_text, has_label;
-} table;
+} text_table;
 
 /* `place`: "file:line" of the record. */
-static clv_code end_record(table *t, const char *place, clv_err *err) {
+static clv_code end_record(text_table *t, const char *place, clv_err *err) {
   const char *missing = !t->has_text                         ? t->o->column
                         : t->rows->labelled && !t->has_label ? t->o->label
                                                              : NULL;
@@ -54,7 +54,7 @@ static clv_code one_column(const clv_csv *c, const char *name, size_t at, size_t
   return CLV_OK;
 }
 
-static clv_code take_header(table *t, clv_csv *c, columns *ret, clv_err *err) {
+static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
   bool last = false;
   *ret = (columns){.text = SIZE_MAX, .label = SIZE_MAX};
   if (!clv_csv_more(c)) return clv_csv_fail(c, 0, 0, err, "no header: the file is empty");
@@ -74,7 +74,7 @@ static clv_code take_header(table *t, clv_csv *c, columns *ret, clv_err *err) {
   return clv_csv_fail(c, 0, 0, err, "the header has no '%.80s'", missing);
 }
 
-static clv_code take_fields(table *t, clv_csv *c, const columns *of, clv_err *err) {
+static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes other = {0};
   bool last = false;
   size_t n = 0, line = c->line, from = c->at;
@@ -88,7 +88,7 @@ static clv_code take_fields(table *t, clv_csv *c, const columns *of, clv_err *er
                       n > of->n ? "more than " : "", CLV_MIN(n, of->n), of->n);
 }
 
-static clv_code take_csv(table *t, const char *text, size_t len, clv_err *err) {
+static clv_code take_csv(text_table *t, const char *text, size_t len, clv_err *err) {
   clv_csv c = {.label = t->rows->path, .text = text, .len = len};
   columns of;
   char place[256];
@@ -105,7 +105,7 @@ static clv_code take_csv(table *t, const char *text, size_t len, clv_err *err) {
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
 /* A class may be a number there. */
-static clv_code take_label(table *t, clv_json *j, clv_err *err) {
+static clv_code take_label(text_table *t, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   int64_t number;
   CLV_TRY(clv_json_peek(j, &kind, err));
@@ -116,7 +116,7 @@ static clv_code take_label(table *t, clv_json *j, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_object(table *t, clv_json *j, clv_err *err) {
+static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   const char *const names[] = {t->o->column, t->o->label};
   uint32_t seen = 0;
   bool more = true;
@@ -136,7 +136,7 @@ static clv_code take_object(table *t, clv_json *j, clv_err *err) {
   return clv_json_end(j, err);
 }
 
-static clv_code take_lines(table *t, const char *text, size_t len, clv_err *err) {
+static clv_code take_lines(text_table *t, const char *text, size_t len, clv_err *err) {
   char place[256];
   size_t line = 0;
   for (size_t at = 0, n; at < len; at += n + 1, line++) {
@@ -160,7 +160,7 @@ static bool ends_in(const char *path, const char *ending) {
 
 clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text, size_t len,
                         clv_err *err) {
-  table t = {.rows = r, .o = o};
+  text_table t = {.rows = r, .o = o};
   bool csv = ends_in(r->path, ".csv");
   if (!csv && !ends_in(r->path, ".jsonl"))
     return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz",
