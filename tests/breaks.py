@@ -458,6 +458,13 @@ of("kernels/cuda/conv.cu", "tests/gpu/test_together",
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
    a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
+TWO = "tests/net/training/test_two_devices.py"
+of("worker/service/methods.c", TWO,
+   every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
+of("master/watch/doctor.c", TWO,
+   only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
+of("common/wire/hello.c", "tests/unit/wire/test_session",
+   an_older_worker_says_nothing_of_its_devices=("static clv_wire_kind kind_by_name(", ".isa = first ? m->about.isa : \"\"", ".isa = \"\""))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
