@@ -112,7 +112,8 @@ def modules_shown(c):
 
 
 def mixed():
-    return body(["cuda", "cpu"], steps=200)
+    """It goes on until somebody ends it."""
+    return body(["cuda", "cpu"], steps=1000000).replace("epochs: 9", "epochs: 100000")
 
 
 @suite.test
@@ -125,13 +126,17 @@ def the_worker_says_of_each_stage_what_computes_it():
         for words in (r"ok +w1 +stages on cuda:0: s1\n", r"ok +w1 +computes on cuda:0: cuda-sim, sm_75, simulation; ",
                       r"ok +w1 +stages on cpu: s2\n", r"FAIL +w1 +computes with sse41, this master with (?!sse41)"):
             assert re.search(words, done.stdout), (words, done.stdout)
-        with concurrent.futures.ThreadPoolExecutor() as beside:
-            run = beside.submit(c.train, c.session("kinds", mixed()))
+        train = subprocess.Popen([MASTER, "train", c.session("kinds", mixed())], cwd=c.dir, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
             until(lambda: modules_shown(c) == {"s1": "cuda:0", "s2": "cpu"})
             text = master("status", c.session("kinds", mixed())).stdout
             assert "stage s1 on cuda:0 " in text and "stage s2 " in text, text
             assert re.search(r"device cuda:1 \(cuda-sim, sm_75\): ", text), text
-            assert "worker w1 computes on cuda:0 (cuda-sim, sm_75): " in run.result().stderr + run.result().stdout
+        finally:
+            train.send_signal(signal.SIGINT)
+            said = train.communicate()[0]
+        assert "worker w1 computes on cuda:0 (cuda-sim, sm_75): " in said, said
 
 
 suite.main()
