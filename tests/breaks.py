@@ -467,6 +467,8 @@ of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
+of("master/watch/hello.c", TWO,
+   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->devices[at], h->kinds[at]", "h->devices[at], h->kinds[0]"))
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/wire/hello.c", "tests/unit/wire/test_session",
