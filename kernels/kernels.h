@@ -81,7 +81,14 @@ size_t clv_layout_numel(const clv_shape *shape, int layout); /* padded number of
  * in plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
-static inline int clv_layout_block(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+/* Beside it, with block 1: the channels of a place lie side by side, [N, H, W, C]. */
+enum { CLV_LAYOUT_LAST = 0x200 };
+
+static inline int clv_layout_block(int layout) {
+  return layout & ~(CLV_LAYOUT_BF16 | CLV_LAYOUT_LAST);
+}
+static inline int clv_layout_f32(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+static inline bool clv_layout_is_last(int layout) { return layout & CLV_LAYOUT_LAST; }
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
 /* attrs->dim as an index of `in`; -1 where it is none. */
@@ -258,7 +265,7 @@ struct clv_backend {
   bool (*has)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
-   * block; the padding of dst is zeroed. */
+   * block; the padding of dst is zeroed. To and from channels last the type may change as well. */
   clv_code (*reorder)(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                       const void *src, int src_block, void *dst, int dst_block, clv_err *err);
 

@@ -22,7 +22,7 @@ int clv_plan_din_block(const clv_plan *p, int node, int i) {
 /* The layout in which gradients of node's value come together: sums are taken in f32. */
 static int sum_block(const clv_plan *p, int node) {
   int block = clv_plan_grad_block(p, node);
-  return clv_plan_one_reader(p, node) ? block : clv_layout_block(block);
+  return clv_plan_one_reader(p, node) ? block : clv_layout_f32(block);
 }
 
 static clv_code move_to_new(clv_plan *p, int node, clv_plan_rep *rep, int block, clv_err *err) {

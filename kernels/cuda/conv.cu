@@ -55,13 +55,19 @@ clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *co
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, from_columns, *c, columns, x, n);
 }
 
-static __global__ void add_bias(const float *bias, float *y, size_t n, size_t channels,
-                                size_t inner) {
-  GPU_FOR(i, n * channels * inner) y[i] += bias[i / inner % channels];
+template <typename T>
+static __global__ void add_bias(const float *bias, T *y, size_t n, size_t channels, size_t inner) {
+  GPU_FOR(i, n * channels * inner) y[i] = gpu_as<T>(gpu_get(y[i]) + bias[i / inner % channels]);
 }
 
-clv_code clv_gpu_add_bias(clv_gpu *g, const float *bias, float *y, size_t n, size_t channels,
-                          size_t inner, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n * channels * inner), GPU_BLOCK, err, add_bias, bias, y, n,
-                    channels, inner);
+template <typename T>
+static clv_code launch_add_bias(clv_gpu *g, const float *bias, void *y, size_t n, size_t channels,
+                                size_t inner, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n * channels * inner), GPU_BLOCK, err, add_bias<T>, bias,
+                    gpu_written<T>(y), n, channels, inner);
+}
+
+clv_code clv_gpu_add_bias(clv_gpu *g, bool last, const float *bias, void *y, size_t n,
+                          size_t channels, size_t inner, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_add_bias, g, bias, y, n, channels, inner, err);
 }
