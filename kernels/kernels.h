@@ -119,8 +119,9 @@ typedef struct clv_node_desc {
   bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
   unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
-  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
-   * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
+  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16; a device may do
+   * so with other ops. Which kernel rounds what does not depend on its neighbours, whose layouts
+   * the two below are offers of. */
   bool bf16;
   bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
@@ -274,7 +275,7 @@ struct clv_backend {
   clv_code (*reorder)(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                       const void *src, int src_block, void *dst, int dst_block, clv_err *err);
 
-  /* dst += src over n values, element by element. */
+  /* dst += src over n values, element by element. CLV_BF16: only where there is channels last. */
   void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
   /* ret[i] (host memory): sum of squares of run i of x, accumulated in double in index order, 8

@@ -452,8 +452,8 @@ of("kernels/cuda/runs.c", "tests/gpu/test_backend",
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
-   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = gpu_as<T>(dy);", "if (passed) passed[at] = from.dy[at];"))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
@@ -461,4 +461,11 @@ TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
+PLANS = "tests/gpu/test_cuda_bf16"
+of("kernels/cuda/batchnorm.cu", PLANS,
+   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
+of("kernels/cuda/pointwise.cu", TYPES,
+   numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
+of("kernels/cuda/conv_last.c", TYPES,
+   gradients_of_weights_replace_what_is_there=("clv_code clv_gpu_conv_last_weight(", ".add = a->accumulate", ".add = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))

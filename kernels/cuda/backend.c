@@ -104,8 +104,9 @@ static void keep_failure(clv_gpu *g, const clv_err *err, clv_code code) {
 static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
   clv_gpu *g = b->own;
   clv_err err = {0};
-  clv_code code = dtype == CLV_F32 ? clv_gpu_add_to(g, dst, src, n, &err)
-                                   : clv_fail(&err, CLV_INVALID, "%s adds f32 alone", b->name);
+  clv_code code = dtype == CLV_F32 || dtype == CLV_BF16
+                      ? clv_gpu_add_to(g, dtype == CLV_BF16, dst, src, n, &err)
+                      : clv_fail(&err, CLV_INVALID, "%s adds f32 and bf16 alone", b->name);
   keep_failure(g, &err, code);
 }
 

@@ -101,7 +101,7 @@ static __global__ void normalise(cuda_batchnorm b, const T *x, const float *w, c
                                  const double *saved, const T *other, T *y) {
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
     float value = normal_of<T>(gpu_get(x[at]), w, bias, saved, channel_of(b.sums, at));
-    if (other) value = gpu_rounded<T>(value + gpu_get(other[at]));
+    if (other) value += gpu_get(other[at]);
     y[at] = gpu_as<T>(b.relu && value <= 0 ? 0 : value);
   }
 }

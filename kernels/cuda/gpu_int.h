@@ -196,8 +196,8 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
 
 /* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 
-/* dst += src over n values. */
-clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n,
+/* dst += src over n values, in GPU_LAST if `last`. */
+clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
                       float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,

@@ -72,8 +72,8 @@ static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 
 CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = pass_backward, .last = true};
 
-clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n, clv_err *err) {
-  return clv_gpu_add(g, false, dst, src, dst, n, 0, err);
+clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
+  return clv_gpu_add(g, last, dst, src, dst, n, 0, err);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back,
     clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_silu, clv_gpu_silu_back,
     clv_gpu_scale, clv_gpu_add;
 
-/* n values; with channels last, `channels` of which lie side by side, `inner` such rows a sample. */
+/* n values; with channels last, `channels` of them lie side by side, `inner` such rows a sample. */
 typedef struct cuda_places {
   size_t n, channels, inner;
   bool last;
