@@ -162,7 +162,7 @@ clv_code clv_gpu_conv_last_forward(const cuda_kernel *k, const clv_kernel_args *
                                     : all_parts(k, a, &v, forward_part, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_add_bias(k->gpu, true, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n * v.image,
-                          (size_t)v.s.k, 1, err);
+                          (size_t)v.s.k, 1, k->r.d.tail, err);
 }
 
 clv_code clv_gpu_conv_last_input(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
