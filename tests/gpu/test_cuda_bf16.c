@@ -16,7 +16,7 @@
 
 static clv_backend *opened(uint64_t seed, bool no_conv) {
   clv_backend *b;
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_conv = no_conv});
+  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_conv});
   assert_ok(clv_cuda_open(v, 0, &b, err));
   return b;
 }

@@ -100,7 +100,7 @@ def bf16_is_near_f32_and_the_same_in_any_placement():
     for tag, text, env in (("f32", in_bf16(whole).replace("dtype: bf16", "dtype: f32"), None),
                            ("whole", in_bf16(whole), {"CLV_SIM_SEED": "3"}),
                            ("cut", in_bf16(cut), {"CLV_SIM_SEED": "4"}),
-                           ("columns", in_bf16(cut), {"CLV_SIM_NO_CONV": "1"})):
+                           ("columns", in_bf16(cut), {"CLV_SIM_NO_CUDNN": "1"})):
         with Cluster(2, limits="device: cuda\n", env=env) as c:
             os.mkdir(os.path.join(c.dir, "data"))
             synthetic_images(os.path.join(c.dir, "data"))
