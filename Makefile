@@ -58,7 +58,7 @@ endif
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # What is missing, by name.
 CUDA_MISSES := $(if $(filter 0,$(CUDA)),CUDA,$(if $(NVCC),,nvcc) $(if $(shell command -v g++),,g++) \
-               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
+               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_adv.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
 ifeq ($(strip $(CUDA_MISSES)),)
 CUDA_LIBRARY := $(OUT)/libcleave_cuda.so
 else ifeq ($(CUDA),1)
