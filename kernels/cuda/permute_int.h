@@ -31,7 +31,7 @@ clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float 
 
 /* y[i] = x[i] z[i] */
 clv_code clv_gpu_mul(clv_gpu *g, const float *x, const float *z, float *y, size_t n,
-                       clv_err *err) CLV_USE_RESULT;
+                     clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }
