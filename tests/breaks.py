@@ -466,6 +466,7 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
+   what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
