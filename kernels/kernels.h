@@ -58,6 +58,8 @@ typedef struct clv_attrs {
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
   int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
   bool causal;
+  clv_shape order; /* of permute */
+  double base;     /* of rotary */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -146,9 +148,25 @@ typedef struct clv_heads {
 } clv_heads;
 clv_heads clv_heads_of(const clv_node_desc *d);
 
+/* matmul's products: `batch` of [m, k] by [k, n]. */
+typedef struct clv_matmul {
+  int64_t batch, m, k, n;
+} clv_matmul;
+clv_matmul clv_matmul_of(const clv_node_desc *d);
+
 /* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
 static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
+}
+
+/* What lies between neighbours along each dimension of a permuted output, in values of the input:
+ * order is clv_attrs.order. And where the output's value i lies in the input. */
+void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
+static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, size_t i) {
+  size_t at = 0;
+  for (int d = out->rank; d-- > 0; i /= (size_t)out->dim[d])
+    at += i % (size_t)out->dim[d] * step[d];
+  return at;
 }
 
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
