@@ -60,7 +60,7 @@ of("master/documents/child.c", DOCUMENTS,
    a_child_has_all_memory=("static void set_limits(", "limit(RLIMIT_AS, l->memory, l->memory);", ";"),
    a_child_writes_files=("static void set_limits(", "limit(RLIMIT_FSIZE, 0, 0);", ";"),
    a_childs_children_stay=("static void let_go(", "kill(-r->pid, SIGKILL);", ";"),
-   a_child_that_prints_nothing_goes_on=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
+   a_silent_child_has_all_the_time=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static const kind *kind_of(", "return NULL;", "return &kinds[1];"))
 of("master/documents/windows.c", DOCUMENTS,

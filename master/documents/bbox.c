@@ -10,11 +10,11 @@
 
 #include "master/documents/documents_int.h"
 
-typedef struct reading {
+typedef struct printed {
   const char *label, *at, *begin, *end;
-} reading;
+} printed;
 
-static clv_code fail_here(const reading *r, clv_err *err, const char *what) {
+static clv_code fail_here(const printed *r, clv_err *err, const char *what) {
   size_t line = 1;
   for (const char *p = r->begin; p < r->at; p++) line += *p == '\n';
   return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what pdftotext prints: %s", r->label,
@@ -73,7 +73,7 @@ static void unescape(const char *at, const char *end, clv_bytes *out) {
   }
 }
 
-static clv_code take_page(reading *r, const char *stop, clv_growing *g, double page[2],
+static clv_code take_page(printed *r, const char *stop, clv_growing *g, double page[2],
                           clv_err *err) {
   if (!attribute(r->at, stop, "width", &page[0]) || !attribute(r->at, stop, "height", &page[1]))
     return fail_here(r, err, "a page without a width and a height");
@@ -83,7 +83,7 @@ static clv_code take_page(reading *r, const char *stop, clv_growing *g, double p
   return CLV_OK;
 }
 
-static clv_code take_word(reading *r, const char **stop, clv_growing *g, const double page[2],
+static clv_code take_word(printed *r, const char **stop, clv_growing *g, const double page[2],
                           clv_bytes *text, clv_err *err) {
   static const char *const names[] = {"xMin", "yMin", "xMax", "yMax"};
   double box[4];
@@ -100,7 +100,7 @@ static clv_code take_word(reading *r, const char **stop, clv_growing *g, const d
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%.200s", r->label);
 }
 
-static clv_code take_tags(reading *r, clv_growing *g, clv_bytes *text, clv_err *err) {
+static clv_code take_tags(printed *r, clv_growing *g, clv_bytes *text, clv_err *err) {
   double page[2] = {0};
   while ((r->at = memchr(r->at, '<', (size_t)(r->end - r->at)))) {
     const char *stop = memchr(r->at, '>', (size_t)(r->end - r->at));
@@ -116,7 +116,7 @@ clv_code clv_bbox_parse(const char *text, size_t len, const char *label, clv_doc
                         clv_err *err) {
   CLV_AUTO(clv_growing_done) clv_growing g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
-  reading r = {.label = label, .at = text, .begin = text, .end = text + len};
+  printed r = {.label = label, .at = text, .begin = text, .end = text + len};
   if (len) CLV_TRY(take_tags(&r, &g, &word, err));
   return clv_growing_take(&g, ret, err);
 }

@@ -10,12 +10,12 @@
 
 enum { COLUMNS = 12, LEVEL = 0, LEFT = 6, TOP, WIDTH, HEIGHT, TEXT = 11, PAGE = 1, WORD = 5 };
 
-typedef struct columns {
+typedef struct tsv_row {
   const char *at[COLUMNS];
   size_t len[COLUMNS];
-} columns;
+} tsv_row;
 
-static bool cut(const char *line, size_t len, columns *ret) {
+static bool cut(const char *line, size_t len, tsv_row *ret) {
   for (int i = 0; i < COLUMNS; i++) {
     const char *tab = i < COLUMNS - 1 ? memchr(line, '\t', len) : line + len;
     if (!tab) return false;
@@ -27,7 +27,7 @@ static bool cut(const char *line, size_t len, columns *ret) {
   return true;
 }
 
-static bool number(const columns *c, int i, double *ret) {
+static bool number(const tsv_row *c, int i, double *ret) {
   char text[16], *rest;
   if (!c->len[i] || c->len[i] >= sizeof text) return false;
   memcpy(text, c->at[i], c->len[i]);
@@ -46,7 +46,7 @@ static void clean(const char *at, size_t len, clv_bytes *out) {
   }
 }
 
-static clv_code take_row(clv_growing *g, const columns *c, double page[2], clv_bytes *text,
+static clv_code take_row(clv_growing *g, const tsv_row *c, double page[2], clv_bytes *text,
                          bool *ret_good, clv_err *err) {
   double level, at[4];
   *ret_good = number(c, LEVEL, &level);
@@ -70,7 +70,7 @@ static clv_code take_rows(clv_growing *g, const char *text, size_t len, const ch
   size_t line = 1;
   for (size_t at = 0, n; at < len; at += n + 1, line++) {
     const char *stop = memchr(text + at, '\n', len - at);
-    columns c;
+    tsv_row c;
     bool good = true;
     n = stop ? (size_t)(stop - text) - at : len - at;
     if (line == 1 || !n) continue; /* the header */

@@ -132,7 +132,8 @@ static void limits_hold(void **state) {
   ends("while :; do :; done", &second, CLV_EXHAUSTED, "takes ");
   ends("exec >&- 2>&-; sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
   ends("yes", &few, CLV_EXHAUSTED, "prints more than 1048576 bytes");
-  ends("head -c 900000000 /dev/zero | tail -n 1", &little, CLV_DATA_LOSS, "it may have 64 MiB of memory");
+  ends("head -c 900000000 /dev/zero | tail -n 1", &little, CLV_DATA_LOSS,
+       "it may have 64 MiB of memory");
   ends("echo x > /tmp/cleave-never-written", NULL, CLV_DATA_LOSS, "ends with");
   ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "sh ends with exit code 3");
   ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "why");
