@@ -441,6 +441,12 @@ of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("common/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
+of("common/graph/plan_chain.c", "tests/gpu/test_together",
+   a_chain_hands_gradients_on_before_others=("static bool extend(", "!keeps_order(p, &more, next) ||", ""))
+of("common/graph/plan_run.c", "tests/gpu/test_together",
+   a_chain_draws_what_its_last_op_would=("static clv_kernel_args args_of(", "q->key_node", "s->node"))
+of("kernels/cuda/chain.c", "tests/gpu/test_together",
+   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "last_needy(links, n, &needy) < sum", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",

@@ -10,8 +10,8 @@
  * and their gradients) are spaces of their own. For a backend with memory of its own these are
  * copies behind the scratch, since what the caller lends is the host's.
  *
- * plan.c makes and frees a plan, plan_fuse.c finds ops for one kernel, plan_forward.c and
- * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
+ * plan.c makes and frees a plan, plan_fuse.c and plan_chain.c find ops for one kernel, plan_forward.c
+ * and plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
  * executes, plan_describe.c prints.
  */
 #ifndef CLEAVE_GRAPH_PLAN_INT_H
@@ -53,6 +53,9 @@ typedef struct clv_plan_node {
   int fused_from;
   unsigned fused_after; /* CLV_TAIL_*: what follows that op, up to and with this node */
   bool forwarded;       /* a relu whose forward the kernel of its input does: it has no step */
+  int n_joined,
+      joined[CLV_MAX_LINKS];  /* the nodes whose ops the kernel does, if several, in order */
+  int key_node;               /* whose random numbers the kernel draws */
   int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
@@ -174,7 +177,13 @@ int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wan
 int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes that of input i */
 
 void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
+void clv_plan_chain(clv_plan *p);                      /* (plan_chain.c) */
 bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
+/* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
+int clv_plan_readers(const clv_plan *p, int node, int from, int to);
+/* node's kernel does the n ops of these nodes, of which it is the last. */
+void clv_plan_join(clv_plan *p, const int *nodes, int n);
+clv_link clv_plan_link(const clv_plan *p, int node);
 /* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
 void clv_plan_unforward(clv_plan *p, int node);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/pointwise_int.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -62,6 +62,7 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
   cuda_kernel *k;
   size_t n_in, n_out;
+  if (d->n_links) return clv_gpu_chain_prepare(b, d, ret, err);
   if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail & ~ops[d->op]->tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
                     clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
@@ -222,6 +223,7 @@ static void name_backend(clv_gpu *g) {
                              .prepare = cuda_prepare,
                              .has = cuda_has,
                              .tails = cuda_tails,
+                             .chains = clv_gpu_chains,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
                              .sum_squares = clv_gpu_sum_squares,

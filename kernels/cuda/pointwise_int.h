@@ -26,6 +26,39 @@ clv_code clv_gpu_draw(clv_gpu *g, const float *x, float *y, uint8_t *mask, size_
 clv_code clv_gpu_mask(clv_gpu *g, const float *dy, const uint8_t *mask, float *dx, size_t n,
                       float factor, clv_err *err) CLV_USE_RESULT;
 
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* Ops one behind the other; by: the factor of a scale or of a dropout. limit and stream: as above,
+ * of the dropout where there is one. */
+typedef struct cuda_chain {
+  int n, op[CLV_MAX_LINKS];
+  float by[CLV_MAX_LINKS];
+  bool draws;
+  uint32_t limit;
+  clv_rng_stream stream;
+} cuda_chain;
+
+/* z: what is added, or NULL where nothing is. y may be x. */
+clv_code clv_gpu_chain(clv_gpu *g, const cuda_chain *c, const float *x, const float *z, float *y,
+                       size_t n, clv_err *err) CLV_USE_RESULT;
+/* The values that backward needs are made of x, or the last one is y: what of them is not read is
+ * NULL. So is what of dx and dz is not wanted; each may be dy. */
+typedef struct cuda_chain_back {
+  const float *x, *y, *dy;
+  float *dx, *dz;
+} cuda_chain_back;
+clv_code clv_gpu_chain_back(clv_gpu *g, const cuda_chain *c, const cuda_chain_back *v, size_t n,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* The numbers of a dropout of p: what it multiplies by, and the limit of what is kept. */
+float clv_gpu_dropout_factor(double p);
+uint32_t clv_gpu_dropout_limit(double p);
+
+/* The kernel of a chain. */
+bool clv_gpu_chains(const clv_link *links, int n);
+clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                               clv_err *err) CLV_USE_RESULT;
+
 #ifdef __cplusplus
 }
 #endif
