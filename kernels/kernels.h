@@ -96,10 +96,10 @@ clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64
                         clv_err *err) CLV_USE_RESULT;
 
 /* An op of a chain, with the number that it computes with: p of dropout, factor of scale. */
-typedef struct clv_link {
+typedef struct clv_chain_link {
   clv_op op;
   double number;
-} clv_link;
+} clv_chain_link;
 
 enum { CLV_MAX_LINKS = 4 };
 
@@ -123,11 +123,11 @@ typedef struct clv_node_desc {
   /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
    * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
   bool bf16;
-  /* Element-wise ops in one kernel, each of what the one before makes: `op` and those behind it. One
-   * at most is a sum, to which in[1] is added, and one a dropout that draws, whose key the arguments
-   * have. The bits are those of the ops apart. Only what the backend's `chains` takes is asked. */
+  /* Element-wise ops in one kernel, each of what the one before makes: `op` and those behind it.
+   * One at most is a sum, to which in[1] is added, and one a dropout that draws, whose key the
+   * arguments have. The bits are those of the ops apart. Only what `chains` takes is asked. */
   int n_links; /* 0: one op */
-  clv_link link[CLV_MAX_LINKS];
+  clv_chain_link link[CLV_MAX_LINKS];
   bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
@@ -281,7 +281,7 @@ struct clv_backend {
   unsigned (*tails)(clv_op op);
 
   /* Whether prepare may have one kernel for a chain of these ops. NULL: never. */
-  bool (*chains)(const clv_link *links, int n);
+  bool (*chains)(const clv_chain_link *links, int n);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
    * block; the padding of dst is zeroed. */

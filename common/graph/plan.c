@@ -270,6 +270,8 @@ static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params,
   if (is_empty(p)) return build_empty(p, err);
   CLV_TRY(analyse(p, err));
   clv_plan_fuse(p);
+  clv_plan_chain(p);
+  clv_plan_fuse_forward(p);
   CLV_TRY(clv_plan_write_forward(p, err));
   CLV_TRY(clv_plan_write_backward(p, err));
   CLV_TRY(clv_plan_place(p, err));

@@ -9,13 +9,13 @@
 
 typedef struct plan_chain {
   int n, node[CLV_MAX_LINKS];
-  clv_link link[CLV_MAX_LINKS];
+  clv_chain_link link[CLV_MAX_LINKS];
   int add, other; /* the sum among them, and what is added there; -1: none */
 } plan_chain;
 
-clv_link clv_plan_link(const clv_plan *p, int node) {
+clv_chain_link clv_plan_link(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
-  return (clv_link){n->op, n->op == CLV_OP_DROPOUT ? n->attrs.p : n->attrs.factor};
+  return (clv_chain_link){n->op, n->op == CLV_OP_DROPOUT ? n->attrs.p : n->attrs.factor};
 }
 
 static bool can_be(const clv_plan *p, int node) {
@@ -68,7 +68,7 @@ static void join(clv_plan *p, const plan_chain *c) {
 }
 
 void clv_plan_chain(clv_plan *p) {
-  for (int i = 0; i < p->graph->n_nodes; i++) {
+  for (int i = 0; i < p->graph->n_nodes && p->backend->chains; i++) {
     plan_chain c = {.n = 1, .node = {i}, .add = -1};
     if (!can_be(p, i)) continue;
     c.link[0] = clv_plan_link(p, i);

@@ -111,7 +111,9 @@ void clv_plan_fuse(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++) stand_alone(p, i);
   for (int i = 0; i < p->graph->n_nodes; i++)
     if (is_relu(p, i)) try_relu(p, i);
-  if (p->backend->chains) clv_plan_chain(p);
+}
+
+void clv_plan_fuse_forward(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes && p->backend->tails; i++)
     if (is_relu(p, i)) try_forward(p, i);
 }

@@ -10,9 +10,9 @@
  * and their gradients) are spaces of their own. For a backend with memory of its own these are
  * copies behind the scratch, since what the caller lends is the host's.
  *
- * plan.c makes and frees a plan, plan_fuse.c and plan_chain.c find ops for one kernel, plan_forward.c
- * and plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
- * executes, plan_describe.c prints.
+ * plan.c makes and frees a plan, plan_fuse.c and plan_chain.c find ops for one kernel,
+ * plan_forward.c and plan_backward.c write the steps, plan_memory.c merges and places the buffers,
+ * plan_run.c executes, plan_describe.c prints.
  */
 #ifndef CLEAVE_GRAPH_PLAN_INT_H
 #define CLEAVE_GRAPH_PLAN_INT_H
@@ -177,14 +177,16 @@ int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank
 int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wants its gradient */
 int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes that of input i */
 
-void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
-void clv_plan_chain(clv_plan *p);                      /* (plan_chain.c) */
+/* (plan_fuse.c, plan_chain.c) One after the other: what goes both ways, then forward alone. */
+void clv_plan_fuse(clv_plan *p);
+void clv_plan_chain(clv_plan *p);
+void clv_plan_fuse_forward(clv_plan *p);
 bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
 /* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
 int clv_plan_readers(const clv_plan *p, int node, int from, int to);
 /* node's kernel does the n ops of these nodes, of which it is the last. */
 void clv_plan_join(clv_plan *p, const int *nodes, int n);
-clv_link clv_plan_link(const clv_plan *p, int node);
+clv_chain_link clv_plan_link(const clv_plan *p, int node);
 /* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
 void clv_plan_unforward(clv_plan *p, int node);

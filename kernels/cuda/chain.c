@@ -27,7 +27,7 @@ static int find(clv_op op) {
 }
 
 /* The last op whose backward reads a value, *ret_n of them; -1: none. */
-static int last_needy(const clv_link *links, int n, int *ret_n) {
+static int last_needy(const clv_chain_link *links, int n, int *ret_n) {
   int last = -1;
   *ret_n = 0;
   for (int i = 0; i < n; i++)
@@ -39,21 +39,21 @@ static int last_needy(const clv_link *links, int n, int *ret_n) {
 }
 
 /* CLV_SAVE_*. */
-static unsigned saves(const clv_link *links, int n) {
+static unsigned saves(const clv_chain_link *links, int n) {
   int needy, last = last_needy(links, n, &needy);
   if (last < 0) return 0;
   bool out = needy == 1 && last == n - 1 && known[find(links[last].op)].needs == NEEDS_OUT;
   return out ? CLV_SAVE_OUT : CLV_SAVE_IN0;
 }
 
-static int count(const clv_link *links, int n, clv_op op) {
+static int count(const clv_chain_link *links, int n, clv_op op) {
   int k = 0;
   for (int i = 0; i < n; i++) k += links[i].op == op;
   return k;
 }
 
 /* Values behind a sum would need both of what is added: more than the ops apart keep. */
-bool clv_gpu_chains(const clv_link *links, int n) {
+bool clv_gpu_chains(const clv_chain_link *links, int n) {
   int needy, sum = n;
   for (int i = 0; i < n; i++) {
     if (find(links[i].op) < 0) return false;

@@ -55,7 +55,7 @@ float clv_gpu_dropout_factor(double p);
 uint32_t clv_gpu_dropout_limit(double p);
 
 /* The kernel of a chain. */
-bool clv_gpu_chains(const clv_link *links, int n);
+bool clv_gpu_chains(const clv_chain_link *links, int n);
 clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                                clv_err *err) CLV_USE_RESULT;
 

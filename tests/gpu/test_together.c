@@ -252,8 +252,8 @@ static int predicted(const char *row) {
   return atoi(strchr(at + strlen(row), '|') + 1);
 }
 
-/* Six of a convolution with bias and of a normalisation, but no gradient of the input; a relu with a
- * sum, three sums of two gradients, the optimiser. Apart: four relus, three sums. */
+/* Six of a convolution with bias and of a normalisation, but no gradient of the input; a relu with
+ * a sum, three sums of two gradients, the optimiser. Apart: four relus, three sums. */
 enum {
   EITHER = 4 * (6 + 6) - 1 + 3 + 1,
   RESIDUAL = EITHER + 2,
