@@ -153,14 +153,15 @@ static clv_graph *layers(void) {
   x = add_plain(g, CLV_OP_RELU, 4, add_linear(g, 3, x, 9));
   x = add_plain(g, CLV_OP_RELU, 6, add_node(g, CLV_OP_LINEAR, 5, x, -1, plain, 2));
   y = add_linear(g, 7, x, 5);
-  x = add_node(g, CLV_OP_ADD, 9, y, add_plain(g, CLV_OP_RELU, 8, y), NULL, 0);
-  add_plain(g, CLV_OP_RELU, 11, add_linear(g, 10, x, 4));
+  x = add_linear(g, 9, add_plain(g, CLV_OP_RELU, 8, y), 5);
+  x = add_linear(g, 11, add_node(g, CLV_OP_ADD, 10, x, y, NULL, 0), 4);
+  add_plain(g, CLV_OP_RELU, 12, x);
   return g;
 }
 
 static void layers_do_the_relu_behind_them(void **state) {
   (void)state;
-  every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "10.weight", "10.bias"}});
+  every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "11.weight", "11.bias"}});
   says(layers, true, "conv2d+relu", 1);
   says(layers, true, "linear+relu", 2);
 }
