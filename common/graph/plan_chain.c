@@ -29,14 +29,14 @@ static int reader_of(const clv_plan *p, int node) {
   const clv_graph *g = p->graph;
   if (g->output == node || !clv_plan_one_reader(p, node)) return -1;
   int i = node + 1;
-  while (!clv_plan_readers(p, node, i - 1, i + 1)) i++;
+  while (!clv_plan_readers_in(p, node, i - 1, i + 1)) i++;
   return i;
 }
 
 static bool keeps_order(const clv_plan *p, const plan_chain *c, int last) {
   const int first = p->graph->nodes[c->node[0]].in[0];
-  return !clv_plan_readers(p, first, c->node[0], last) &&
-         (c->add < 0 || !clv_plan_readers(p, c->other, c->add, last));
+  return !clv_plan_readers_in(p, first, c->node[0], last) &&
+         (c->add < 0 || !clv_plan_readers_in(p, c->other, c->add, last));
 }
 
 /* c with the node behind it; false: it ends here. */

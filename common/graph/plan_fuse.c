@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-int clv_plan_readers(const clv_plan *p, int node, int from, int to) {
+int clv_plan_readers_in(const clv_plan *p, int node, int from, int to) {
   const clv_graph *g = p->graph;
   int n = g->output == node && to > g->output;
   for (int i = from + 1; i < to && i < g->n_nodes; i++)
@@ -21,9 +21,11 @@ int clv_plan_readers(const clv_plan *p, int node, int from, int to) {
   return n;
 }
 
-bool clv_plan_one_reader(const clv_plan *p, int node) {
-  return clv_plan_readers(p, node, node, p->graph->n_nodes) == 1;
+int clv_plan_readers(const clv_plan *p, int node) {
+  return clv_plan_readers_in(p, node, node, p->graph->n_nodes);
 }
+
+bool clv_plan_one_reader(const clv_plan *p, int node) { return clv_plan_readers(p, node) == 1; }
 
 static bool is_norm(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
@@ -68,7 +70,7 @@ static void try_relu(clv_plan *p, int relu) {
   if (nodes[x].op != CLV_OP_ADD) return;
   for (int i = 0; i < 2; i++) {
     int norm = nodes[x].in[i], other = nodes[x].in[1 - i];
-    if (!is_norm(p, norm) || clv_plan_readers(p, other, x, relu)) continue;
+    if (!is_norm(p, norm) || clv_plan_readers_in(p, other, x, relu)) continue;
     join(p, relu, x, norm, other);
     return;
   }

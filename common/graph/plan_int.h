@@ -184,9 +184,10 @@ int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes
 void clv_plan_fuse(clv_plan *p);
 void clv_plan_chain(clv_plan *p);
 void clv_plan_fuse_forward(clv_plan *p);
-bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
+int clv_plan_readers(const clv_plan *p, int node); /* live nodes that read it, and the caller */
+bool clv_plan_one_reader(const clv_plan *p, int node);
 /* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
-int clv_plan_readers(const clv_plan *p, int node, int from, int to);
+int clv_plan_readers_in(const clv_plan *p, int node, int from, int to);
 /* node's kernel does the n ops of these nodes, of which it is the last. */
 void clv_plan_join(clv_plan *p, const int *nodes, int n);
 clv_chain_link clv_plan_link(const clv_plan *p, int node);
