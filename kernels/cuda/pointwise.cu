@@ -45,9 +45,13 @@ MAP(add, x + z)
 
 /* Four values of one block of the generator; see common/base/rng.c. */
 static __global__ void draw(const float *x, float *y, uint8_t *mask, size_t n, clv_rng_stream s,
-                            uint32_t limit, float factor) {
+                            const clv_turn *turn, uint32_t limit, float factor) {
+  uint64_t step = turn ? turn->step : 0;
+  uint32_t micro_batch = turn ? turn->micro_batch : 0;
   GPU_FOR(b, (n + 3) / 4) {
-    philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0], s.counter[1], s.counter[2]}};
+    philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,
+                                 s.counter[1] ^ (uint32_t)step,
+                                 s.counter[2] ^ (uint32_t)(step >> 32)}};
     philox4x32_key_t key = {{s.key[0], s.key[1]}};
     philox4x32_ctr_t word = philox4x32(counter, key);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < n; i++) {
@@ -59,9 +63,10 @@ static __global__ void draw(const float *x, float *y, uint8_t *mask, size_t n, c
 }
 
 clv_code clv_gpu_draw(clv_gpu *g, const float *x, float *y, uint8_t *mask, size_t n,
-                      const clv_rng_stream *stream, uint32_t limit, float factor, clv_err *err) {
-  return gpu_launch(g, gpu_blocks((n + 3) / 4), GPU_BLOCK, err, draw, x, y, mask, n, *stream, limit,
-                    factor);
+                      const clv_rng_stream *stream, const clv_turn *turn, uint32_t limit,
+                      float factor, clv_err *err) {
+  return gpu_launch(g, gpu_blocks((n + 3) / 4), GPU_BLOCK, err, draw, x, y, mask, n, *stream, turn,
+                    limit, factor);
 }
 
 static __global__ void mask_back(const float *dy, const uint8_t *mask, float *dx, size_t n,

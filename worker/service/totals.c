@@ -32,6 +32,8 @@ static void add_modules(clv_session_node *node, clv_work_counts *w) {
   w->backwards += c.backwards;
   w->steps += c.stepped;
   w->compute_ns += c.compute_ns;
+  w->replays += c.replays;
+  w->not_recorded += c.not_recorded;
 }
 
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
@@ -77,6 +79,8 @@ void clv_session_count_totals(clv_session *s) {
   move(&total->backwards, w.backwards, &s->counted.backwards);
   move(&total->steps, w.steps, &s->counted.steps);
   move(&total->compute_ns, w.compute_ns, &s->counted.compute_ns);
+  move(&total->replays, w.replays, &s->counted.replays);
+  move(&total->not_recorded, w.not_recorded, &s->counted.not_recorded);
   move(&total->idle_ns, w.idle_ns, &s->counted.idle_ns);
   move(&total->share_ns, w.share_ns, &s->counted.share_ns);
   move(&total->wakes, w.wakes, &s->counted.wakes);
