@@ -120,6 +120,15 @@ clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret, clv_e
   return CLV_OK;
 }
 
+clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) {
+  if (b->check_tf32) return b->check_tf32(b, err);
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "tf32 needs a device of NVIDIA of capability 8.0 or above, and %s is a processor; "
+      "leave tf32 out, or name such a device",
+      b->device);
+}
+
 const clv_backend *clv_backend_hold(const clv_backend *b) {
   if (b->hold) b->hold(b);
   return b;

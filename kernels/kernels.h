@@ -115,6 +115,7 @@ typedef struct clv_node_desc {
   /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
    * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
   bool bf16;
+  bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
 } clv_node_desc;
@@ -308,6 +309,8 @@ struct clv_backend {
   /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL:
    * never. */
   clv_code (*check_bf16)(const clv_backend *b, clv_err *err);
+  /* The same of factors in TF32. */
+  clv_code (*check_tf32)(const clv_backend *b, clv_err *err);
 
   /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
   uint64_t (*reorder_count)(void);
@@ -333,6 +336,9 @@ clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret,
                             clv_err *err) CLV_USE_RESULT;
 const clv_backend *clv_backend_hold(const clv_backend *b);
 void clv_backend_drop(const clv_backend *b); /* takes NULL */
+
+/* b->check_tf32, which processors do not have. CLV_PRECONDITION: what the key needs. */
+clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
 /* The backend's memory, or the host's where it has none of its own: there a finish has nothing to
  * wait for, and what is taken may hold anything. */

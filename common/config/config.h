@@ -191,7 +191,9 @@ typedef struct clv_stage_spec {
   char *at;   /* "master" or a worker's name */
   int worker; /* index into workers, -1 = master */
   uint64_t threads;
-  char *device;    /* "cpu", "auto" */
+  char *device; /* "cpu", "auto" */
+  bool tf32;
+  clv_config_pos tf32_pos;
   size_t n_layers; /* own layers; 0 when `range` is given */
   clv_layer_spec *layers;
   clv_layer_range range;  /* layers of `model`, when it has no own ones */

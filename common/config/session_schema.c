@@ -195,6 +195,10 @@ static const clv_row rows[] = {
     {.path = "stages[].device", .kind = CLV_ROW_TEXT, .offset = STAGE(device),
      .format = CLV_FORMAT_DEVICE, .initial = "auto",
      .doc = "Device that computes it: auto is what its node computes on."},
+    {.path = "stages[].tf32", .kind = CLV_ROW_BOOL, .offset = STAGE(tf32), .pos = STAGE(tf32_pos),
+     .initial = "false",
+     .doc = "On a device of NVIDIA of capability 8.0 or above, products and convolutions may round "
+            "their factors to TF32: faster, with 10 bits of each. Refused elsewhere."},
     {.path = "stages[].layers", .kind = CLV_ROW_LIST, .offset = STAGE(layers),
      .count = STAGE(n_layers), .pos = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
      .min = 1, .required = true, .example = "[{op: linear, out: 10}]",

@@ -89,7 +89,7 @@ typedef struct clv_module_options {
   clv_account *account; /* of the device: charged with the module's memory beside the pool's;
                            outlives the module. NULL: none */
   int threads;
-  bool bf16;                  /* as in clv_plan_options */
+  bool bf16, tf32;            /* as in clv_plan_options */
   bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
   clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
   const clv_module_group *groups; /* [n_groups] groups 1.., of the same kind */

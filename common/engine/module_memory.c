@@ -257,6 +257,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .training = training,
                          .threads = m->o.threads,
                          .bf16 = m->o.bf16,
+                         .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
                          .transient_weights = training && alone,
                          .records = m->records};

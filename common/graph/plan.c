@@ -295,6 +295,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
   p->options.threads = CLV_MAX(options->threads, 1);
   if (options->bf16 && options->backend->check_bf16)
     CLV_TRY(options->backend->check_bf16(options->backend, err));
+  if (options->tf32) CLV_TRY(clv_backend_check_tf32(options->backend, err));
   p->backend = options->dtype == CLV_F64 ? clv_backend_ref() : options->backend;
   if (p->backend != options->backend) p->options.records = NULL;
   p->backend->set_threads(p->options.threads);

@@ -51,11 +51,11 @@ bool clv_plan_falls_back(const clv_plan *p, int node) {
 void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
   static const char *const phases[PHASES] = {"forward", "backward_input", "backward_weight"};
   char a[32], b[32], c[32];
-  clv_bytes_printf(out, "batch %lld, %s%s, %s, backend %s, %d thread%s\n",
-                   (long long)p->options.batch, clv_dtype_name(p->options.dtype),
-                   p->options.bf16 ? ", conv2d in bf16" : "",
-                   p->options.training ? "training" : "evaluation", p->backend->name,
-                   p->options.threads, p->options.threads == 1 ? "" : "s");
+  clv_bytes_printf(
+      out, "batch %lld, %s%s%s, %s, backend %s, %d thread%s\n", (long long)p->options.batch,
+      clv_dtype_name(p->options.dtype), p->options.bf16 ? ", conv2d in bf16" : "",
+      p->options.tf32 ? ", factors in tf32" : "", p->options.training ? "training" : "evaluation",
+      p->backend->name, p->options.threads, p->options.threads == 1 ? "" : "s");
   clv_bytes_printf(out,
                    "%s per call, %s scratch, %s weight cache; reorders %d+%d, %d on new weights\n",
                    clv_format_size(p->info.call_bytes, a, sizeof a),

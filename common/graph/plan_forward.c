@@ -40,7 +40,8 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
                        .need_dw = q->learns,
                        .threads = p->options.threads,
                        .tail = q->fused_after,
-                       .bf16 = p->options.bf16};
+                       .bf16 = p->options.bf16,
+                       .tf32 = p->options.tf32};
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
     d->in_dtype[i] = nodes[q->src[i]].dtype;

@@ -474,6 +474,7 @@ typedef struct clv_wire_load_request {
   bool input_needs_grad;
   bool hold_rest;               /* nobody is in group 0 */
   bool bf16;                    /* conv2d computes in it */
+  bool tf32;                    /* factors may be rounded to it */
   clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
   clv_wire_group *groups;       /* 1.. */
   const char *device;

@@ -35,14 +35,15 @@ static void kernel_free(clv_kernel *base) {
 /* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
 static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;
-  bool dx = false, dw = d->need_dw && (op->backward_weight || row->fused);
+  bool fused = op->fused || row->fused, dx = false;
+  bool dw = d->need_dw && (op->backward_weight || fused);
   clv_kernel *b = &k->r.base;
   for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
   k->r.learns = dx || dw;
   b->forward = op->forward;
-  b->backward_input = dx || (dw && row->fused) ? op->backward_input : NULL;
+  b->backward_input = dx || (dw && fused) ? op->backward_input : NULL;
   b->backward_weight = dw ? op->backward_weight : NULL;
-  b->fused_grads = dw && row->fused;
+  b->fused_grads = dw && fused;
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
   b->out_block = 1;
@@ -57,7 +58,7 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
   cuda_kernel *k;
   size_t n_in, n_out;
-  if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail)
+  if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail & ~ops[d->op]->tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
                     clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
   CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
@@ -179,6 +180,16 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->own)->info.libraries;
 }
 
+static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
+  const clv_gpu *g = b->own;
+  if (g->info.capability >= 80) return CLV_OK;
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "tf32 needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; leave "
+      "tf32 out, or name such a device",
+      b->device, g->info.capability / 10, g->info.capability % 10);
+}
+
 static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
   const clv_gpu *g = b->own;
   clv_backend *made;
@@ -216,6 +227,7 @@ static void name_backend(clv_gpu *g) {
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
                              .libraries = cuda_libraries,
+                             .check_tf32 = cuda_check_tf32,
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
                              .hold = cuda_hold,

@@ -2,8 +2,13 @@
  *
  * Scratch holds the parts of a sum, and behind them the saved statistics of a forward that saves
  * nothing, or the totals of a backward.
+ *
+ * With a relu and nothing added, backward works out from x again which outputs were above 0. With
+ * something added it reads the output, and its first walk writes what passed: the gradient of what
+ * was added, of which the second walk goes on.
  */
 #include "kernels/cuda/batchnorm_int.h"
+#include "kernels/cuda/pointwise_int.h"
 
 static cuda_batchnorm site_of(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
@@ -12,7 +17,8 @@ static cuda_batchnorm site_of(const cuda_kernel *k) {
   return (cuda_batchnorm){.sums = gpu_sums_of(n, channels, inner),
                           .training = k->r.d.training,
                           .eps = k->r.d.attrs.eps,
-                          .momentum = k->r.d.attrs.momentum};
+                          .momentum = k->r.d.attrs.momentum,
+                          .relu = k->r.d.tail & CLV_TAIL_RELU};
 }
 
 static void *after_parts(const cuda_batchnorm *b, const clv_kernel_args *a) {
@@ -30,35 +36,53 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
     CLV_TRY(clv_gpu_running_moments(k->gpu, &b, a->param[CLV_SLOT_MEAN], a->param[CLV_SLOT_VAR],
                                     saved, err));
   return clv_gpu_batchnorm(k->gpu, &b, a->in[0], a->param[CLV_SLOT_WEIGHT], a->param[CLV_SLOT_BIAS],
-                           saved, a->out, err);
+                           saved, a->in[1], a->out, err);
 }
 
-static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_batchnorm b = site_of(k);
-  if (b.training)
-    CLV_TRY(clv_gpu_batchnorm_sums(k->gpu, &b, a->in[0], a->dout, a->saved, a->scratch, err));
-  return clv_gpu_batchnorm_back(k->gpu, &b, a->in[0], a->param[CLV_SLOT_WEIGHT], a->dout, a->saved,
-                                a->scratch, after_parts(&b, a), a->din[0], err);
+static cuda_gradient gradient_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  unsigned tail = k->r.d.tail;
+  return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_BY_Y
+                                 : tail              ? GPU_BY_X
+                                                     : GPU_OPEN,
+                         .x = a->in[0],
+                         .w = a->param[CLV_SLOT_WEIGHT],
+                         .bias = a->param[CLV_SLOT_BIAS],
+                         .y = a->out,
+                         .dy = a->dout,
+                         .saved = a->saved};
 }
 
-static clv_code batchnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
-                                          clv_err *err) {
+static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_batchnorm b = site_of(k);
-  CLV_TRY(clv_gpu_batchnorm_sums(k->gpu, &b, a->in[0], a->dout, a->saved, a->scratch, err));
-  return clv_gpu_batchnorm_weights_back(k->gpu, &b, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
-                                        a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
+  cuda_gradient from = gradient_of(k, a);
+  float *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
+  bool dw = k->r.d.need_dw;
+  if (dw || (b.training && a->din[0]))
+    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, after_parts(&b, a), passed,
+                                     dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
+                                     dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
+  else if (passed)
+    CLV_TRY(clv_gpu_relu_back(k->gpu, a->out, a->dout, passed, k->r.n_in, 0, err));
+  if (!a->din[0]) return CLV_OK;
+  if (passed) {
+    from.dy = passed;
+    from.gate = GPU_OPEN;
+  }
+  return clv_gpu_batchnorm_back(k->gpu, &b, &from, after_parts(&b, a), a->din[0], err);
 }
 
 static clv_code batchnorm_open(cuda_kernel *k, clv_err *err) {
   cuda_batchnorm b = site_of(k);
   (void)err;
   k->r.base.scratch_bytes = gpu_parts_bytes(&b.sums) + b.sums.channels * sizeof(cuda_pair);
+  if (k->r.learns && k->r.d.tail & CLV_TAIL_ADD) k->r.base.saves |= CLV_SAVE_OUT;
+  k->r.base.din_in_place = k->r.d.n_in == 2 ? 1u << 1 : 1u << 0;
   return CLV_OK;
 }
 
 CLV_CUDA_OP(batchnorm) = {.forward = batchnorm_forward,
-                          .backward_input = batchnorm_backward_input,
-                          .backward_weight = batchnorm_backward_weight,
-                          .open = batchnorm_open};
+                          .backward_input = batchnorm_backward,
+                          .open = batchnorm_open,
+                          .tails = CLV_TAIL_ADD | CLV_TAIL_RELU,
+                          .fused = true};

@@ -12,10 +12,14 @@
 extern "C" {
 #endif
 
+/* What passes of a gradient: all, or that of outputs above 0, which are made again of x or read. */
+typedef enum cuda_gate { GPU_OPEN, GPU_BY_X, GPU_BY_Y } cuda_gate;
+
 typedef struct cuda_batchnorm {
   cuda_sums sums;
   bool training;
   double eps, momentum;
+  bool relu; /* behind it, and behind what is added to it */
 } cuda_batchnorm;
 
 /* The statistics of the batch into saved, and the running ones moved towards them. */
@@ -26,21 +30,26 @@ clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const float 
 clv_code clv_gpu_running_moments(clv_gpu *g, const cuda_batchnorm *b, const float *running_mean,
                                  const float *running_var, double *saved,
                                  clv_err *err) CLV_USE_RESULT;
+/* other: added to each value, or NULL. */
 clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const float *x, const float *w,
-                           const float *bias, const double *saved, float *y,
+                           const float *bias, const double *saved, const float *other, float *y,
                            clv_err *err) CLV_USE_RESULT;
 
-/* The sums that both backward functions need, in parts. */
-clv_code clv_gpu_batchnorm_sums(clv_gpu *g, const cuda_batchnorm *b, const float *x,
-                                const float *dy, const double *saved, void *parts,
-                                clv_err *err) CLV_USE_RESULT;
-/* totals: a cuda_pair for each channel. */
-clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const float *x, const float *w,
-                                const float *dy, const double *saved, const void *parts,
-                                cuda_pair *totals, float *dx, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_batchnorm_weights_back(clv_gpu *g, const cuda_batchnorm *b, const void *parts,
-                                        float *dw, float *db, bool accumulate,
-                                        clv_err *err) CLV_USE_RESULT;
+/* What both ways back read. */
+typedef struct cuda_gradient {
+  cuda_gate gate;
+  const float *x, *w, *bias, *y, *dy; /* y: GPU_BY_Y alone */
+  const double *saved;
+} cuda_gradient;
+
+/* Gradients of bias and weight, in this order, into totals (a cuda_pair for each channel), and into
+ * db and dw where dw is not NULL. passed: what of dy the gate lets through, or NULL; may be dy. */
+clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+                                  void *parts, cuda_pair *totals, float *passed, float *dw,
+                                  float *db, bool accumulate, clv_err *err) CLV_USE_RESULT;
+/* totals: read in training alone. dx may be dy. */
+clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+                                const cuda_pair *totals, float *dx, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

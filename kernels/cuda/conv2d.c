@@ -185,7 +185,7 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
 
 static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
                           size_t *ret_columns, clv_err *err) {
-  clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups};
+  clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups, .math = gpu_math(k)};
   size_t workspace = 0;
   clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
   k->workspace = CLV_MAX(k->workspace, workspace);

@@ -57,7 +57,12 @@ typedef struct clv_cuda_launch {
 
 /* cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then what `after` says. D is
  * m x n with leading dimension ldd, op(A) m x k, op(B) k x n. `batch` such products lie
- * stride_a, stride_b, stride_d elements apart. f32 throughout; tf32 allows its rounding. */
+ * stride_a, stride_b, stride_d elements apart. Sums are f32 throughout. */
+typedef enum clv_cuda_math {
+  CLV_CUDA_F32,
+  CLV_CUDA_TF32, /* f32 whose factors may be rounded to TF32 */
+} clv_cuda_math;
+
 typedef enum clv_cuda_after {
   CLV_CUDA_AFTER_NOTHING,
   CLV_CUDA_AFTER_BIAS,      /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
@@ -69,7 +74,7 @@ typedef struct clv_cuda_matmul_desc {
   int64_t m, n, k, lda, ldb, ldd;
   int64_t batch, stride_a, stride_b, stride_d; /* batch 1: strides are not read */
   clv_cuda_after after;
-  bool tf32;
+  clv_cuda_math math;
 } clv_cuda_matmul_desc;
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
@@ -86,7 +91,7 @@ typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
   int64_t groups;
-  bool tf32;
+  clv_cuda_math math;
 } clv_cuda_conv_desc;
 
 /* ---- the table ------------------------------------------------------------------------------- */

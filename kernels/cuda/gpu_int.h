@@ -74,10 +74,13 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
 
 /* What the backend has for an op. All else comes from the op's row: what is saved and how much, and
  * whether forward works in place. open: makes the products, changes what the row does not know, and
- * sets scratch_bytes; NULL: nothing of it. */
+ * sets scratch_bytes; NULL: nothing of it. tails: the CLV_TAIL_* it takes. fused: backward_input
+ * writes the parameters' gradients too, whatever the row says. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
   clv_code (*open)(cuda_kernel *k, clv_err *err);
+  unsigned tails;
+  bool fused;
 } cuda_op;
 
 /* CLV_CUDA_OP(name) = {...}, at the beginning of a line: what the backend has for the op `name`.
@@ -87,7 +90,13 @@ typedef struct cuda_op {
   extern const cuda_op clv_gpu_op_##name;                      \
   const cuda_op clv_gpu_op_##name
 
-/* Makes product i of k; its workspace is at the beginning of scratch, as those of the others. */
+/* What its products and convolutions compute in. */
+static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
+  return k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
+}
+
+/* Makes product i of k; `math` of the description is not read. Its workspace is at the beginning of
+ * scratch, as those of the others. */
 clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                          clv_err *err) CLV_USE_RESULT;
 /* The matrices of product i; beta: 0 or 1. */

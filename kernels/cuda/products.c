@@ -5,9 +5,11 @@
 #include "kernels/cuda/gpu_int.h"
 
 clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
+  clv_cuda_matmul_desc own = *d;
   size_t workspace = 0;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
-  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, d, &k->product[i], &workspace, err));
+  own.math = gpu_math(k);
+  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, &own, &k->product[i], &workspace, err));
   k->workspace = CLV_MAX(k->workspace, clv_align_up(workspace, 256));
   return CLV_OK;
 }

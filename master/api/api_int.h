@@ -154,7 +154,7 @@ struct cleave_module {
   uint32_t tried_from;    /* generation, or a later one */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
-  bool bf16;
+  bool bf16, tf32;
   char *artifact;
   clv_sha256 artifact_sha256;
   api_module_state state;

@@ -397,6 +397,10 @@ typedef struct cleave_module_options {
    * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,
    * and from this program (leaves), values come to the module's device in either case. */
   bool any_device;
+  /* On a device of NVIDIA of capability 8.0 or above, products and convolutions may round their
+   * factors to TF32, which has 10 bits behind the point: faster, and less exact than f32. Elsewhere
+   * the module is refused. */
+  bool tf32;
 } cleave_module_options;
 
 typedef struct cleave_input {

@@ -146,6 +146,13 @@ static cleave_status no_own_device(const cleave_module *m, cleave_error *error) 
                   m->device, has.len ? (const char *)has.data : "");
 }
 
+/* A worker with a device says for itself whether it can. */
+static clv_code check_tf32(const cleave_module *m, clv_err *err) {
+  const clv_backend *b = strncmp(m->device, "cpu", 3) == 0 ? clv_backend_cpu() : m->backend;
+  if (!m->tf32 || !b || clv_backend_check_tf32(b, err) == CLV_OK) return CLV_OK;
+  return clv_err_prefix(err, "module '%s' at %s", m->name, m->runtime->peers[m->node].name);
+}
+
 /* "auto", and "cuda" without a number, as the node says what they are there. */
 static void find_device(const cleave_runtime *rt, cleave_module *m) {
   const api_peer *p = &rt->peers[m->node];
@@ -182,7 +189,9 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   m->local_only = o->local_only;
   PASS(keep_direct(m, o, error));
   m->bf16 = o->bf16;
+  m->tf32 = o->tf32;
   if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
+  TRY(check_tf32(m, &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));

@@ -230,6 +230,19 @@ static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
 }
 
+/* Of what the file says, as far as it names a processor. */
+static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
+  clv_err why;
+  for (size_t i = 0; i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    bool here = s->worker < 0 && strcmp(s->device, "auto") == 0;
+    if (!s->tf32 || !(here || strncmp(s->device, "cpu", 3) == 0)) continue;
+    if (clv_backend_check_tf32(clv_backend_cpu(), &why) == CLV_OK) continue;
+    return clv_session_fail_at(c, s->tf32_pos, err, "stage '%s': %s", s->name, why.text);
+  }
+  return CLV_OK;
+}
+
 bool clv_blueprint_bf16(const clv_blueprint *b) {
   clv_err why;
   return b->config->train.dtype == CLV_COMPUTE_BF16 &&
@@ -241,6 +254,7 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->stages, &b->stages, err));
   CLV_TRY(clv_alloc(c->n_workers, sizeof *b->worker_used, &b->worker_used, err));
   CLV_TRY(check_dtype(c, err));
+  CLV_TRY(check_tf32(c, err));
   place_sizes(b);
   CLV_TRY(make_stages(b, err));
   CLV_TRY(make_loss(b, label_dtype, err));

@@ -114,6 +114,9 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
 static void text_devices(const clv_blueprint *b, clv_bytes *out) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
+    if (s->tf32)
+      clv_bytes_printf(out, "stage '%s' may round factors to tf32, on a device that can\n",
+                       s->name);
     if (strncmp(s->device, "cuda", 4) != 0) continue;
     clv_bytes_printf(out,
                      "stage '%s' computes on %s: its bits are those of such devices, and its "
@@ -170,6 +173,7 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_bytes_json(out, place_of(b, i));
   clv_bytes_puts(out, ",\"device\":");
   clv_bytes_json(out, b->config->stages[i].device);
+  clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
   clv_bytes_printf(out,
                    ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
                    "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"

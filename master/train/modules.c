@@ -103,6 +103,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .in_flight = live_of(t, i),
                              .seed = 1, /* one network */
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
+                             .tf32 = spec->tf32,
                              .frozen = frozen,
                              .direct_to = direct,
                              .n_direct_to = direct_of(t, i, direct),
@@ -114,7 +115,13 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
     return clv_session_fail_at(t->config, spec->weights_pos, err,
                                "stage '%s': an artifact needs its sha256", spec->name);
-  return load_graph(t, &o, s->graph, &t->modules[i], err);
+  clv_err why;
+  clv_code code = load_graph(t, &o, s->graph, &t->modules[i], &why);
+  if (code == CLV_OK) return CLV_OK;
+  if (code == CLV_PRECONDITION && spec->tf32)
+    return clv_session_fail_at(t->config, spec->tf32_pos, err, "%s", why.text);
+  *err = why;
+  return code;
 }
 
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,

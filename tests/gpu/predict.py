@@ -64,11 +64,12 @@ class Step:
             self.add("convolutions", x + w + y, 2 * y * c * kernel * kernel)
         return oh
 
-    def batchnorm(self, n):
-        """Two walks for the moments, one to apply; backward sums for inputs and for weights."""
-        for reads in (1, 1, 2, 2):
-            self.sums(reads * n)
-        self.add("batchnorm", 2 * n)
+    def batchnorm(self, n, adds):
+        """A walk for the moments, one to apply; backward a walk for sums, one for inputs. These do
+        what follows: the first walk back reads the output, and writes a sum's gradient."""
+        self.sums(n)
+        self.add("batchnorm", (3 if adds else 2) * n)
+        self.sums((4 if adds else 2) * n)
         self.add("batchnorm", 3 * n)
 
     def loss(self, rows, classes):
@@ -129,13 +130,11 @@ def lstm():
 
 def resnet50():
     n = 128
-    s = Step("ResNet50", f"{n} images of 224 x 224, SGD with momentum, each op a launch of its own")
+    s = Step("ResNet50", f"{n} images of 224 x 224, SGD with momentum")
 
-    def unit(c, k, h, kernel, stride, relu=True, first=False):
+    def unit(c, k, h, kernel, stride, adds=False, first=False):
         oh = s.conv(n, c, k, h, kernel, stride, first)
-        s.batchnorm(n * k * oh * oh)
-        if relu:
-            s.relu(n * k * oh * oh)
+        s.batchnorm(n * k * oh * oh, adds)
         s.parameters += 2 * k
         return oh
 
@@ -147,12 +146,10 @@ def resnet50():
             step = stride if block == 0 else 1
             unit(c, width, h, 1, 1)
             oh = unit(width, width, h, 3, step)
-            unit(width, 4 * width, oh, 1, 1, relu=False)
+            unit(width, 4 * width, oh, 1, 1, adds=True)
             if block == 0:
-                unit(c, 4 * width, h, 1, step, relu=False)
-            values = n * 4 * width * oh * oh
-            s.add("element-wise", 3 * values, times=2)  # the sum, and that of two gradients
-            s.relu(values)
+                unit(c, 4 * width, h, 1, step)
+            s.add("element-wise", 3 * n * c * h * h)  # the sum of two gradients
             h, c = oh, 4 * width
     s.add("pools", n * c * h * h, times=2)
     s.linear(n, c, 1000)

@@ -31,6 +31,7 @@ typedef struct clv_sim_options {
   size_t memory_bytes; /* of each device; 0: a GiB */
   bool no_conv;        /* as where cuDNN is absent */
   bool no_graphs;      /* nothing can be captured */
+  int capability;      /* 0: 90 */
   /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
   uint64_t fail_take; /* this taking of device memory finds none */
   uint64_t
@@ -41,7 +42,8 @@ typedef struct clv_sim_options {
 
 typedef struct clv_sim_counts {
   uint64_t takes, host_takes, launches, captures, graph_launches, calls;
-  uint64_t waits; /* finish functions that were called */
+  uint64_t products; /* and convolutions, of the libraries */
+  uint64_t waits;    /* finish functions that were called */
   uint64_t put_bytes, get_bytes, copy_bytes;
 } clv_sim_counts;
 

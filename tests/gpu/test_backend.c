@@ -309,6 +309,19 @@ static void nothing_is_left_whatever_fails(void **state) {
   assert_true(failed[0] >= 3 && failed[1] >= 2 && failed[2] >= 20);
 }
 
+static void an_old_device_refuses_tf32(void **state) {
+  (void)state;
+  for (int capability = 75; capability <= 80; capability += 5) {
+    clv_backend *b = opened(&(clv_sim_options){.capability = capability});
+    if (capability == 80)
+      must(clv_backend_check_tf32(b, &err), &err);
+    else
+      assert_int_equal(clv_backend_check_tf32(b, &err), CLV_PRECONDITION);
+    closed(b);
+  }
+  assert_non_null(strstr(err.text, "capability 8.0 or above, and cuda:0 has 7.5; leave tf32 out"));
+}
+
 static void tables_of_other_versions_are_refused(void **state) {
   clv_vendor other = *clv_sim_vendor(&(clv_sim_options){0});
   clv_backend *b;
@@ -332,6 +345,7 @@ int main(void) {
       cmocka_unit_test(optimisers_step_as_ref_does),
       cmocka_unit_test(values_are_refused_in_the_words_of_ref),
       cmocka_unit_test(nothing_is_left_whatever_fails),
+      cmocka_unit_test(an_old_device_refuses_tf32),
       cmocka_unit_test(tables_of_other_versions_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

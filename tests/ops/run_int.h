@@ -112,6 +112,7 @@ typedef struct run_options {
   clv_dtype dtype;
   int offered_block; /* for inputs of rank 4 */
   int threads;
+  bool tf32;               /* as in clv_node_desc */
   bool in_place;           /* where the kernel allows it */
   bool accumulate;         /* parameter gradients are added to ones */
   uint64_t (*waits)(void); /* of the host for its device so far, or NULL */
@@ -357,6 +358,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   execution e = {.o = o, .d = *d};
   clv_err err;
   e.d.dtype = o->dtype;
+  e.d.tf32 = o->tf32;
   if (o->threads) e.d.threads = o->threads;
   for (int i = 0; i < e.d.n_in; i++) {
     e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;

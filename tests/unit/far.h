@@ -253,6 +253,11 @@ static inline clv_code far_check_bf16(const clv_backend *b, clv_err *err) {
   return far.inner->check_bf16(far.inner, err);
 }
 
+static inline clv_code far_check_tf32(const clv_backend *b, clv_err *err) {
+  (void)b;
+  return far.inner->check_tf32(far.inner, err);
+}
+
 /* With the kernels of `inner`, or ref's where it has none. There is one far memory in a program. */
 static inline const clv_backend *far_backend(const clv_backend *inner) {
   static const clv_backend_memory memory = {.take = far_take,
@@ -277,6 +282,7 @@ static inline const clv_backend *far_backend(const clv_backend *inner) {
   b.isa = far_isa;
   b.libraries = far_libraries;
   b.check_bf16 = inner->check_bf16 ? far_check_bf16 : NULL;
+  b.check_tf32 = inner->check_tf32 ? far_check_tf32 : NULL;
   b.trim = NULL;
   return &b;
 }

@@ -67,6 +67,7 @@ static clv_code check_place(const clv_wire_load_request *r, const clv_backend *b
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
   if (r->bf16 && backend->check_bf16) CLV_TRY(backend->check_bf16(backend, err));
+  if (r->tf32) CLV_TRY(clv_backend_check_tf32(backend, err));
   return CLV_OK;
 }
 
@@ -109,6 +110,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
                           .account = device->account,
                           .threads = (int)CLV_MAX(r->threads, 1u),
                           .bf16 = r->bf16,
+                          .tf32 = r->tf32,
                           .input_needs_grad = r->input_needs_grad,
                           .optimizer = optimizer_of(&r->optimizer),
                           .groups = groups,

@@ -95,7 +95,7 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
   };
   cublasOperation_t a = d->a_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = d->b_t ? CUBLAS_OP_T : CUBLAS_OP_N;
   LT_TRY(m, err, cublasLtMatmulDescCreate, &m->op,
-         d->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
+         d->math == CLV_CUDA_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
   if (d->after == CLV_CUDA_AFTER_NOTHING) return CLV_OK;

@@ -84,6 +84,7 @@ LOADS = {
                     node(14, [2], "r", 2, shape_10=(2, 3))], [spec(4, 3), spec(4, 3)]),
     "wait": load([X, node(29, [0], "w", 1, forward_17=(1,))]),
     "bf16": changed(LINEAR, bf16=True),
+    "tf32": changed(LINEAR, tf32=True),
     "threads": changed(LINEAR, threads=100000),
     "device": changed(LINEAR, device="cuda:7"),
     "artifact": changed(LINEAR, init=pb.INIT_ARTIFACT, artifact=ARTIFACT),

@@ -5,11 +5,12 @@
 #include "tests/gpu/sim/sim_int.h"
 
 /* op(A) of rows x columns, one column after another. */
-static double *matrix(const float *a, bool transposed, int64_t ld, int64_t rows, int64_t columns) {
+static double *matrix(clv_cuda_math math, const float *a, bool transposed, int64_t ld, int64_t rows,
+                      int64_t columns) {
   double *all = sim_fresh_take((size_t)(rows * columns) * sizeof *all);
   for (int64_t j = 0; j < columns; j++)
     for (int64_t i = 0; i < rows; i++)
-      all[j * rows + i] = (double)(transposed ? a[i * ld + j] : a[j * ld + i]);
+      all[j * rows + i] = sim_factor(math, transposed ? a[i * ld + j] : a[j * ld + i]);
   return all;
 }
 
@@ -21,8 +22,8 @@ static float finished(const clv_cuda_matmul_desc *d, double sum, const float *bi
 
 static void product(const clv_cuda_matmul_desc *d, const float *a, const float *b,
                     const float *bias, float beta, float *out) {
-  double *left = matrix(a, d->a_t, d->lda, d->m, d->k);
-  double *right = matrix(b, d->b_t, d->ldb, d->k, d->n);
+  double *left = matrix(d->math, a, d->a_t, d->lda, d->m, d->k);
+  double *right = matrix(d->math, b, d->b_t, d->ldb, d->k, d->n);
   double *sums = sim_fresh_take((size_t)(d->m * d->n) * sizeof *sums);
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)

@@ -27,7 +27,7 @@ static void plan(const clv_cuda_conv_desc *d, float beta) {
   clv_err err;
   printf("%lld->%lld %lldx%lld kernel %lld stride %lld %s%s %s: ", (long long)w->c, (long long)w->k,
          (long long)w->h, (long long)w->w, (long long)w->kernel[0], (long long)w->stride[0],
-         passes[d->pass], beta > 0 ? " added" : "", d->tf32 ? "tf32" : "f32");
+         passes[d->pass], beta > 0 ? " added" : "", d->math == CLV_CUDA_TF32 ? "tf32" : "f32");
   clv_code code = clv_nvidia_plan_conv(json, d, beta, &about, &err);
   if (code == CLV_UNAVAILABLE) {
     puts(err.text);
@@ -57,9 +57,9 @@ static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t st
                                      .kernel = {kernel, kernel},
                                      .stride = {stride, stride},
                                      .pad = {pad, pad}}};
-  for (int tf32 = 0; tf32 < 2; tf32++)
+  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_TF32; math++)
     for (int pass = 0; pass < 3; pass++) {
-      d.tf32 = tf32;
+      d.math = (clv_cuda_math)math;
       d.pass = (clv_cuda_pass)pass;
       plan(&d, 0);
       if (d.pass == CLV_CUDA_GRAD_WEIGHT) plan(&d, 1);

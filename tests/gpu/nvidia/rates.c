@@ -83,30 +83,31 @@ static void borrow(bench *m, size_t workspace) {
   must(m->v->take(m->s, workspace, &m->lent, &err), &err);
 }
 
-static void products(bench *m, bool tf32) {
+static void products(bench *m, clv_cuda_math math) {
   const int64_t n = 4096;
   const clv_cuda_matmul_desc d = {
-      .a_t = true, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldd = n, .batch = 1, .tf32 = tf32};
+      .a_t = true, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldd = n, .batch = 1, .math = math};
   size_t workspace;
   clv_err err;
   must(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);
   borrow(m, workspace);
-  measure(m, tf32 ? "product of 4096, TF32" : "product of 4096, f32", multiply, 10,
+  measure(m, math == CLV_CUDA_TF32 ? "product of 4096, TF32" : "product of 4096, f32", multiply, 10,
           2.0 * (double)(n * n * n), "FLOP/s");
   m->v->matmul_free(m->product);
 }
 
-static void convolutions(bench *m, bool tf32) {
+static void convolutions(bench *m, clv_cuda_math math) {
   static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
   for (int pass = 0; pass < 3; pass++) {
     const clv_cuda_conv_desc d = {.pass = (clv_cuda_pass)pass,
                                   .groups = 1,
-                                  .tf32 = tf32,
+                                  .math = math,
                                   .window = {64, 128, 28, 28, 128, 28, 28, {3, 3}, {1, 1}, {1, 1}}};
     char what[64];
     size_t workspace;
     clv_err err;
-    snprintf(what, sizeof what, "3x3 128->128 28x28, %s, %s", passes[pass], tf32 ? "TF32" : "f32");
+    snprintf(what, sizeof what, "3x3 128->128 28x28, %s, %s", passes[pass],
+             math == CLV_CUDA_TF32 ? "TF32" : "f32");
     if (m->v->conv_new(m->device, &d, &m->conv, &workspace, &err) != CLV_OK) {
       printf("{\"what\":\"%s\",\"missing\":\"%s\"}\n", what, err.text);
       continue;
@@ -160,9 +161,9 @@ int main(int argc, char **argv) {
   measure(&m, "host to device", put, 5, (double)m.bytes, "B/s");
   measure(&m, "device to host", get, 5, (double)m.bytes, "B/s");
   measure(&m, "launches, one after the other", small, MANY, 1, "1/s");
-  for (int tf32 = 0; tf32 < 2; tf32++) {
-    products(&m, tf32);
-    convolutions(&m, tf32);
+  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_TF32; math++) {
+    products(&m, (clv_cuda_math)math);
+    convolutions(&m, (clv_cuda_math)math);
   }
   close_bench(&m);
   return 0;

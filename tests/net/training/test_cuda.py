@@ -135,6 +135,61 @@ def the_plan_says_whose_bits_they_are():
         c.trained("named", body(ONE).replace("{name: s2, at: w1,", "{name: s2, at: w1, device: cuda,"), STEPS)
 
 
+def rounding(text, stage):
+    """The session with tf32 allowed for a stage."""
+    return text.replace(f"{{name: {stage}, at", f"{{name: {stage}, tf32: true, at")
+
+
+@suite.test
+def factors_are_rounded_to_tf32_where_the_file_allows_it():
+    weights, losses, _ = on_device("exact", TWO)
+    found = []
+    for tag, places in (("rounded", TWO), ("again", ONE)):
+        with Cluster(2, limits="device: cuda\n", env={"CLV_SIM_SEED": "5"}) as c:
+            os.mkdir(os.path.join(c.dir, "data"))
+            synthetic_images(os.path.join(c.dir, "data"))
+            text = rounding(rounding(rounding(body(places), "s1"), "s2"), "s3")
+            other, log, _ = c.trained(tag, text, STEPS)
+        near = [json.loads(line)["loss"] for line in log.splitlines()]
+        assert other != weights, "tf32 computed what f32 does"
+        assert all(abs(a - b) < 5e-3 * abs(b) for a, b in zip(near, losses)), (near, losses)
+        found.append(other)
+    assert found[0] == found[1], "the bits depend on the placement"
+
+
+@suite.test
+def tf32_is_refused_where_it_would_mean_nothing():
+    with Cluster(1) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        for stage, verb, where in (("s0", "check", "stage 's0'"), ("s0", "plan", "stage 's0'"),
+                                   ("s1", "train", "module 's1' at w1")):
+            text = rounding(body(ONE), stage)
+            path = c.session("refused", text)
+            with open(path) as f:
+                line = 1 + next(i for i, row in enumerate(f) if "tf32" in row)
+            done = master(verb, path, cwd=c.dir)
+            said = done.stdout + done.stderr
+            assert done.returncode != 0, f"{verb}: {said}"
+            for word in (f"refused.yaml:{line}:", where, "capability 8.0 or above, and cpu is a processor",
+                         "leave tf32 out"):
+                assert word in said, f"{verb} should say '{word}': {said}"
+
+
+@suite.test
+def an_older_device_refuses_tf32():
+    with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_CAPABILITY": "75"}) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        path = c.session("old", rounding(body(ONE), "s1"))
+        assert "stage 's1' may round factors to tf32" in master("plan", path, cwd=c.dir).stdout
+        done = c.train(path)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said
+        for word in ("w1", "capability 8.0 or above, and cuda:0 has 7.5", "leave tf32 out"):
+            assert word in said, f"it should say '{word}': {said}"
+
+
 @suite.test
 def too_little_memory_ends_the_session_and_not_the_daemon():
     with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_MEMORY": str(3 << 20)}) as c:

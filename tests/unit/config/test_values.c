@@ -436,7 +436,8 @@ static const char rich_text[] =
     "   images: {channels: 1, resize: 5, crop: 4, train_crop: random, pad: 2, area: [0.1, 0.7],\n"
     "    ratio: [0.3, 3], flip: 0.7, max_pixels: 12345}}\n"
     "stages:\n"
-    "  - {name: '1', at: master, threads: 3, device: auto, weights: {file: w.st, secret: "
+    "  - {name: '1', at: master, threads: 3, device: auto, tf32: true, weights: {file: w.st, "
+    "secret: "
     "true}, freeze: true,\n"
     "     layers: [{op: conv2d, name: c.0, out: 16, f: 1.0, g: 1e22, h: -0.0, i: "
     "-9223372036854775807,\n"
@@ -524,6 +525,7 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
     assert_int_equal(x->worker, y->worker);
     assert_true(x->threads == y->threads && x->freeze == y->freeze && x->transfer == y->transfer);
     assert_string_equal(x->device, y->device);
+    assert_true(x->tf32 == y->tf32);
     assert_memory_equal(&x->range, &y->range, sizeof x->range);
     same_text(x->weights_file, y->weights_file);
     assert_int_equal(x->weights_secret, y->weights_secret);
