@@ -143,10 +143,10 @@ enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1 };
 enum { CLV_SAVE_IN0 = 1u << 0, CLV_SAVE_IN1 = 1u << 1, CLV_SAVE_OUT = 1u << 2 };
 
 /* What of a key another execution of the same kernel has otherwise. */
-typedef struct clv_turn {
+typedef struct clv_occasion {
   uint64_t step;
   uint32_t micro_batch, zero;
-} clv_turn;
+} clv_occasion;
 
 /* Arguments of one execution. Activations are in the kernel's layouts; parameters and their
  * gradients are always row-major. Unused pointers are NULL. */
@@ -163,9 +163,9 @@ typedef struct clv_kernel_args {
   void *dparam[CLV_MAX_PARAMS]; /* trainable slots; batchnorm: 0 and 1 */
   bool accumulate;              /* dparam += instead of = */
   clv_rng_key key;              /* key.layer is already (layer << 4) */
-  /* For kernels that read_turn: the key's step and micro-batch, in the backend's memory. NULL: they
+  /* For kernels that read_occasion: the key's step and micro-batch, in the backend's memory. NULL: they
    * are in the key. */
-  const clv_turn *turn;
+  const clv_occasion *occasion;
 } clv_kernel_args;
 
 /* Functions that read the cache. */
@@ -197,7 +197,7 @@ struct clv_kernel {
   bool fused_grads;
   bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
   unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
-  bool reads_turn;       /* forward draws numbers, and takes args->turn where it is given */
+  bool reads_occasion;       /* forward draws numbers, and takes args->occasion where it is given */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
@@ -355,7 +355,7 @@ clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t byte
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what is asked for again and again (records.c) ------------------------------------------- */
+/* ---- what is asked for again and again (recorder.c) ------------------------------------------- */
 
 /* Work on a device that repeats is recorded when it is asked for the second time on the same
  * memory, and asked for as a whole from then on. What differs from time to time therefore lies in
@@ -363,8 +363,8 @@ clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
  * counted, and no error. The least recently used of CLV_RECORDS gives way: with more kinds of work
  * than that in turn, none is recorded.
  *
- * Threads: one at a time; clv_records_count any. */
-typedef struct clv_records clv_records;
+ * Threads: one at a time; clv_recorder_count any. */
+typedef struct clv_recorder clv_recorder;
 
 enum { CLV_RECORDS = 32, CLV_RECORD_PLACES = 32 };
 
@@ -384,13 +384,13 @@ typedef struct clv_record_counts {
 } clv_record_counts;
 
 /* *ret: NULL where the backend records nothing. b outlives it. */
-clv_code clv_records_new(const clv_backend *b, clv_records **ret, clv_err *err) CLV_USE_RESULT;
-void clv_records_free(clv_records *r);                     /* takes NULL */
-void clv_records_forget(clv_records *r, const void *owner); /* takes NULL; before the owner goes */
-void clv_records_count(const clv_records *r, clv_record_counts *ret); /* takes NULL */
+clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
+void clv_recorder_free(clv_recorder *r);                     /* takes NULL */
+void clv_recorder_forget(clv_recorder *r, const void *owner); /* takes NULL; before the owner goes */
+void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret); /* takes NULL */
 
 /* Does what `ask` asks for; where it has been recorded, without calling it. */
-clv_code clv_records_run(clv_records *r, const clv_record_key *key,
+clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
                          clv_code (*ask)(void *user, clv_err *err), void *user,
                          clv_err *err) CLV_USE_RESULT;
 

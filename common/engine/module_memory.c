@@ -139,7 +139,7 @@ static clv_code count_inputs(clv_module *m, clv_err *err) {
 }
 
 static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
-  CLV_TRY(clv_records_new(m->o.backend, &m->records, err));
+  CLV_TRY(clv_recorder_new(m->o.backend, &m->records, err));
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
@@ -187,7 +187,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
 void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
-  clv_records_free(m->records);
+  clv_recorder_free(m->records);
   clv_tensor_unref(m->snapshot);
   clv_module_tensors_gone(m, &m->on_device);
   clv_module_blocks_done(m);
@@ -214,7 +214,7 @@ void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
   clv_record_counts r;
-  clv_records_count(m->records, &r);
+  clv_recorder_count(m->records, &r);
   *ret = (clv_module_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
                              .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
                              .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),

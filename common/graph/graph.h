@@ -218,7 +218,7 @@ typedef struct clv_plan_options {
   bool transient_weights;
   /* What a device is asked for in each phase is recorded there, where it is not NULL; it outlives
    * the plan. The bits are the same. */
-  clv_records *records;
+  clv_recorder *records;
 } clv_plan_options;
 
 typedef struct clv_plan_info {

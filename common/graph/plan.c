@@ -306,7 +306,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
 
 clv_plan *clv_plan_free(clv_plan *p) {
   if (!p) return NULL;
-  clv_records_forget(p->options.records, p);
+  clv_recorder_forget(p->options.records, p);
   for (clv_call *c = p->calls, *next; c; c = next) {
     next = c->next;
     clv_backend_give(p->backend, c->block);

@@ -50,7 +50,7 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
                        .key = key_of(&p->graph->nodes[s->node], f),
-                       .turn = f->turn};
+                       .occasion = f->occasion};
   for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, q->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
@@ -188,7 +188,7 @@ static clv_code run_steps(void *user, clv_err *err) {
 
 _Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_PLACES, "all memory of a frame");
 
-/* The rest of the frame is the turn's. */
+/* The rest of the frame is the occasion's. */
 static clv_record_key key_of_phase(const clv_plan *p, const clv_plan_frame *f, int phase) {
   clv_record_key key = {.of = p, .what = (uintptr_t)phase << 1 | f->accumulate};
   for (int i = 0; i < SPACE_COUNT; i++) key.places[i] = f->base[i];
@@ -204,7 +204,7 @@ static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_e
   if (!p->options.records || p->times || first_step(p, phase) == p->phase_end[phase])
     return run_steps(&r, err);
   clv_record_key key = key_of_phase(p, f, phase);
-  return clv_records_run(p->options.records, &key, run_steps, &r, err);
+  return clv_recorder_run(p->options.records, &key, run_steps, &r, err);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -314,13 +314,13 @@ static void put_nan(const clv_plan *p, void *out) {
     *(float *)out = NAN;
 }
 
-/* The numbers that are drawn are those of this turn, whoever asks the kernels for them. */
-static clv_code put_turn(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
-  const clv_turn turn = {.step = f->key.step, .micro_batch = f->key.micro_batch};
+/* The numbers that are drawn are those of this occasion, whoever asks the kernels for them. */
+static clv_code put_occasion(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
+  const clv_occasion occasion = {.step = f->key.step, .micro_batch = f->key.micro_batch};
   if (!p->draws || !p->options.records) return CLV_OK;
-  void *at = p->scratch + p->turn;
-  f->turn = at;
-  return clv_backend_put(p->backend, at, &turn, sizeof turn, err);
+  void *at = p->scratch + p->occasion;
+  f->occasion = at;
+  return clv_backend_put(p->backend, at, &occasion, sizeof occasion, err);
 }
 
 static clv_code forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
@@ -329,7 +329,7 @@ static clv_code forward(clv_plan *p, clv_call *c, void *param_block, uint64_t pa
   f.base[SPACE_OUT] = place_of(p, SPACE_OUT, out);
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh(p, &f, param_version, err));
-  CLV_TRY(put_turn(p, &f, err));
+  CLV_TRY(put_occasion(p, &f, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
   return bring(p, SPACE_OUT, out, p->out_bytes, err);
 }

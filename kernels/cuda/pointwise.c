@@ -91,9 +91,9 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
   clv_rng_key key = a->key;
-  if (a->turn) key.step = key.micro_batch = 0;
+  if (a->occasion) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
-  return clv_gpu_draw(k->gpu, a->in[0], a->out, a->saved, k->r.n_in, &stream, a->turn,
+  return clv_gpu_draw(k->gpu, a->in[0], a->out, a->saved, k->r.n_in, &stream, a->occasion,
                       dropout_limit(k->r.d.attrs.p), dropout_factor(k), err);
 }
 
@@ -107,7 +107,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
-  k->r.base.reads_turn = k->r.d.training;
+  k->r.base.reads_occasion = k->r.d.training;
   return CLV_OK;
 }
 

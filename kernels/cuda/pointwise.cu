@@ -45,9 +45,9 @@ MAP(add, x + z)
 
 /* Four values of one block of the generator; see common/base/rng.c. */
 static __global__ void draw(const float *x, float *y, uint8_t *mask, size_t n, clv_rng_stream s,
-                            const clv_turn *turn, uint32_t limit, float factor) {
-  uint64_t step = turn ? turn->step : 0;
-  uint32_t micro_batch = turn ? turn->micro_batch : 0;
+                            const clv_occasion *occasion, uint32_t limit, float factor) {
+  uint64_t step = occasion ? occasion->step : 0;
+  uint32_t micro_batch = occasion ? occasion->micro_batch : 0;
   GPU_FOR(b, (n + 3) / 4) {
     philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,
                                  s.counter[1] ^ (uint32_t)step,
@@ -63,9 +63,9 @@ static __global__ void draw(const float *x, float *y, uint8_t *mask, size_t n, c
 }
 
 clv_code clv_gpu_draw(clv_gpu *g, const float *x, float *y, uint8_t *mask, size_t n,
-                      const clv_rng_stream *stream, const clv_turn *turn, uint32_t limit,
+                      const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
                       float factor, clv_err *err) {
-  return gpu_launch(g, gpu_blocks((n + 3) / 4), GPU_BLOCK, err, draw, x, y, mask, n, *stream, turn,
+  return gpu_launch(g, gpu_blocks((n + 3) / 4), GPU_BLOCK, err, draw, x, y, mask, n, *stream, occasion,
                     limit, factor);
 }
 

@@ -35,9 +35,9 @@ typedef struct clv_sim_options {
   /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
   uint64_t fail_take; /* this taking of device memory finds none */
   uint64_t
-      fail_launch;  /* this launch fails, and with it all that its device is asked from then on */
+      fail_launch; /* this launch fails, and with it all that its device is asked from then on */
   uint64_t fail_capture; /* this capture fails at its end */
-  uint64_t lose_at; /* at this call of a function that takes a clv_err the device is gone */
+  uint64_t lose_at;      /* at this call of a function that takes a clv_err the device is gone */
 } clv_sim_options;
 
 typedef struct clv_sim_counts {

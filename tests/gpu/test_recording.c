@@ -15,7 +15,7 @@ typedef struct bench {
   clv_backend *b;
   clv_graph *graph;
   clv_params *params;
-  clv_records *records;
+  clv_recorder *records;
   clv_plan *plan, *odd;
   char *block, *moment, *grads[2]; /* of the device */
 } bench;
@@ -62,7 +62,7 @@ static char *zeros(const bench *t, size_t bytes) {
 static bench set_up(const clv_sim_options *o, bool records, bool waits) {
   bench t = {0};
   assert_ok(clv_cuda_open(clv_sim_vendor(o), 0, &t.b, err));
-  if (records) assert_ok(clv_records_new(t.b, &t.records, err));
+  if (records) assert_ok(clv_recorder_new(t.b, &t.records, err));
   t.graph = network(waits);
   assert_ok(clv_params_of(t.graph, &t.params, err));
   t.plan = plan_of(&t, BATCH);
@@ -81,9 +81,9 @@ static void tear_down(bench *t) {
   clv_plan_free(t->plan);
   clv_plan_free(t->odd);
   clv_record_counts c;
-  clv_records_count(t->records, &c);
+  clv_recorder_count(t->records, &c);
   assert_int_equal(c.bytes, 0);
-  clv_records_free(t->records);
+  clv_recorder_free(t->records);
   char *const all[] = {t->block, t->moment, t->grads[0], t->grads[1]};
   for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_give(t->b, all[i]);
   clv_params_free(t->params);
@@ -166,7 +166,7 @@ static outcome *trained(const clv_sim_options *o, bool records, bool waits) {
   ret->bytes = t.params->total_bytes;
   ret->block = malloc(ret->bytes);
   assert_ok(clv_backend_get(t.b, ret->block, t.block, ret->bytes, err));
-  clv_records_count(t.records, &ret->counts);
+  clv_recorder_count(t.records, &ret->counts);
   ret->device = clv_sim_count();
   tear_down(&t);
   return ret;
@@ -222,7 +222,7 @@ static void each_turn_draws_its_own_numbers(void **state) {
     if (!i) memcpy(first, now.out, sizeof first);
   }
   clv_record_counts c;
-  clv_records_count(t.records, &c);
+  clv_recorder_count(t.records, &c);
   assert_int_equal(c.replays, 7);
   tear_down(&t);
 }
@@ -276,27 +276,27 @@ static char first_byte(const work *w) {
 
 static void the_least_recently_used_gives_way(void **state) {
   clv_backend *b;
-  clv_records *r;
+  clv_recorder *r;
   clv_record_counts c;
   (void)state;
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
-  assert_ok(clv_records_new(b, &r, err));
+  assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .byte = 7};
   assert_ok(clv_backend_take(b, 64, &w.at, err));
   for (uintptr_t i = 0; i < 6 * CLV_RECORDS; i++) {
     const clv_record_key key = {.of = b, .what = i % 2 ? 1 : 1 + i};
-    assert_ok(clv_records_run(r, &key, ask, &w, err));
+    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
-  clv_records_count(r, &c);
+  clv_recorder_count(r, &c);
   assert_int_equal(c.made, 1);
   assert_int_equal(c.replays, 3 * CLV_RECORDS);
   for (uintptr_t i = 0; i < 3 * (CLV_RECORDS + 1); i++) {
     const clv_record_key key = {.of = b, .what = 1 + i % (CLV_RECORDS + 1)};
-    assert_ok(clv_records_run(r, &key, ask, &w, err));
+    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
-  clv_records_count(r, &c);
+  clv_recorder_count(r, &c);
   assert_int_equal(c.bytes, 0);
-  clv_records_free(r);
+  clv_recorder_free(r);
   clv_backend_give(b, w.at);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
@@ -304,24 +304,24 @@ static void the_least_recently_used_gives_way(void **state) {
 
 static void what_passes_memory_is_not_recorded(void **state) {
   clv_backend *b;
-  clv_records *r;
+  clv_recorder *r;
   clv_record_counts c;
   int64_t layer;
   (void)state;
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
-  assert_ok(clv_records_new(b, &r, err));
+  assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .passes_memory = true};
   assert_ok(clv_backend_take(b, 64, &w.at, err));
   for (w.byte = 1; w.byte < 5; w.byte++) {
-    assert_ok(clv_records_run(r, &(clv_record_key){.of = b}, ask, &w, err));
+    assert_ok(clv_recorder_run(r, &(clv_record_key){.of = b}, ask, &w, err));
     assert_int_equal(first_byte(&w), w.byte);
   }
   assert_ok(b->memory->finish(b, &layer, err)); /* that it could not be recorded is no failure */
-  clv_records_count(r, &c);
+  clv_recorder_count(r, &c);
   assert_int_equal(c.made, 0);
   assert_int_equal(c.refused, 1);
   assert_int_equal(c.in_parts, 4);
-  clv_records_free(r);
+  clv_recorder_free(r);
   clv_backend_give(b, w.at);
   clv_cuda_close(b);
 }
@@ -329,16 +329,16 @@ static void what_passes_memory_is_not_recorded(void **state) {
 /* The first thing that it is asked after `at` calls finds it gone. */
 static clv_code lost_at(uint64_t at) {
   clv_backend *b;
-  clv_records *r;
+  clv_recorder *r;
   clv_err why = {0};
   clv_code code = clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.lose_at = at}), 0, &b, &why);
   if (code != CLV_OK) return code;
-  assert_ok(clv_records_new(b, &r, err));
+  assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .byte = 3};
   code = clv_backend_take(b, 64, &w.at, &why);
   for (int i = 0; i < 20 && code == CLV_OK; i++)
-    code = clv_records_run(r, &(clv_record_key){.of = b}, ask, &w, &why);
-  clv_records_free(r);
+    code = clv_recorder_run(r, &(clv_record_key){.of = b}, ask, &w, &why);
+  clv_recorder_free(r);
   clv_backend_give(b, w.at);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);

@@ -15,7 +15,7 @@ typedef struct kept_record {
   size_t bytes;
 } kept_record;
 
-struct clv_records {
+struct clv_recorder {
   const clv_backend *backend;
   uint64_t runs;
   clv_record_counts counts; /* written by one thread, read by any */
@@ -26,7 +26,7 @@ static void count(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
-clv_code clv_records_new(const clv_backend *b, clv_records **ret, clv_err *err) {
+clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) {
   *ret = NULL;
   if (!b->recording) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
@@ -34,24 +34,24 @@ clv_code clv_records_new(const clv_backend *b, clv_records **ret, clv_err *err) 
   return CLV_OK;
 }
 
-static void let_go(clv_records *r, kept_record *k) {
+static void let_go(clv_recorder *r, kept_record *k) {
   if (k->record) r->backend->recording->free(r->backend, k->record);
   count(&r->counts.bytes, -(uint64_t)k->bytes);
   *k = (kept_record){0};
 }
 
-void clv_records_forget(clv_records *r, const void *owner) {
+void clv_recorder_forget(clv_recorder *r, const void *owner) {
   for (int i = 0; r && i < CLV_RECORDS; i++)
     if (r->kept[i].used && r->kept[i].key.of == owner) let_go(r, &r->kept[i]);
 }
 
-void clv_records_free(clv_records *r) {
+void clv_recorder_free(clv_recorder *r) {
   if (!r) return;
   for (int i = 0; i < CLV_RECORDS; i++) let_go(r, &r->kept[i]);
   free(r);
 }
 
-void clv_records_count(const clv_records *r, clv_record_counts *ret) {
+void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret) {
   *ret = (clv_record_counts){0};
   if (!r) return;
   const clv_record_counts *c = &r->counts;
@@ -63,7 +63,7 @@ void clv_records_count(const clv_records *r, clv_record_counts *ret) {
 }
 
 /* The one of that key, or the least recently used without what it kept. */
-static kept_record *place_of(clv_records *r, const clv_record_key *key) {
+static kept_record *place_of(clv_recorder *r, const clv_record_key *key) {
   kept_record *oldest = &r->kept[0];
   for (int i = 0; i < CLV_RECORDS; i++) {
     kept_record *k = &r->kept[i];
@@ -92,7 +92,7 @@ static clv_code record(const clv_backend *b, kept_record *k,
 }
 
 /* From now on in parts. */
-static void refuse(clv_records *r, kept_record *k, const clv_err *why) {
+static void refuse(clv_recorder *r, kept_record *k, const clv_err *why) {
   if (k->record) r->backend->recording->free(r->backend, k->record);
   count(&r->counts.bytes, -(uint64_t)k->bytes);
   count(&r->counts.refused, 1);
@@ -103,7 +103,7 @@ static void refuse(clv_records *r, kept_record *k, const clv_err *why) {
           why->text);
 }
 
-static void make(clv_records *r, kept_record *k, clv_code (*ask)(void *user, clv_err *err),
+static void make(clv_recorder *r, kept_record *k, clv_code (*ask)(void *user, clv_err *err),
                  void *user) {
   clv_err why;
   if (record(r->backend, k, ask, user, &why) != CLV_OK) {
@@ -118,7 +118,7 @@ static void make(clv_records *r, kept_record *k, clv_code (*ask)(void *user, clv
 
 /* A launch that fails has asked for nothing; what is wrong with the device is said again by what is
  * asked for in parts. */
-static bool replay(clv_records *r, kept_record *k) {
+static bool replay(clv_recorder *r, kept_record *k) {
   clv_err why;
   if (r->backend->recording->again(r->backend, k->record, &why) == CLV_OK) {
     count(&r->counts.replays, 1);
@@ -128,7 +128,7 @@ static bool replay(clv_records *r, kept_record *k) {
   return false;
 }
 
-clv_code clv_records_run(clv_records *r, const clv_record_key *key,
+clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
                          clv_code (*ask)(void *user, clv_err *err), void *user, clv_err *err) {
   if (!r) return ask(user, err);
   kept_record *k = place_of(r, key);
