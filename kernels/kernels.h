@@ -197,7 +197,7 @@ struct clv_kernel {
   bool fused_grads;
   bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
   unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
-  bool reads_occasion;       /* forward draws numbers, and takes args->occasion where it is given */
+  bool reads_occasion;   /* forward draws numbers, and takes args->occasion where it is given */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
@@ -385,14 +385,15 @@ typedef struct clv_record_counts {
 
 /* *ret: NULL where the backend records nothing. b outlives it. */
 clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
-void clv_recorder_free(clv_recorder *r);                     /* takes NULL */
-void clv_recorder_forget(clv_recorder *r, const void *owner); /* takes NULL; before the owner goes */
+void clv_recorder_free(clv_recorder *r); /* takes NULL */
+void clv_recorder_forget(clv_recorder *r,
+                         const void *owner); /* takes NULL; before the owner goes */
 void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret); /* takes NULL */
 
 /* Does what `ask` asks for; where it has been recorded, without calling it. */
 clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
-                         clv_code (*ask)(void *user, clv_err *err), void *user,
-                         clv_err *err) CLV_USE_RESULT;
+                          clv_code (*ask)(void *user, clv_err *err), void *user,
+                          clv_err *err) CLV_USE_RESULT;
 
 static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
 static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }

@@ -444,6 +444,10 @@ of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
    a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->failed = (clv_err){0};", ""))
+of("kernels/cuda/runs.c", "tests/gpu/test_backend",
+   other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
+of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
+   a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
    a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
@@ -453,5 +457,5 @@ of("master/api/module.c", CUDA,
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
-   an_old_device_takes_tf32=("static clv_code cuda_check_tf32(", "capability >= 80", "capability >= 70"))
+   an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))

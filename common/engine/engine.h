@@ -125,7 +125,7 @@ typedef struct clv_module_counts {
   uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
   uint64_t compute_ns;
   uint64_t replays, not_recorded; /* clv_record_counts: replays, refused */
-  uint32_t most_versions; /* of the parameters alive at once, so far */
+  uint32_t most_versions;         /* of the parameters alive at once, so far */
 } clv_module_counts;
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */

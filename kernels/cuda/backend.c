@@ -65,9 +65,12 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out}, .gpu = b->own};
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out},
+                     .gpu = b->own,
+                     .bf16 = d->bf16 && ops[d->op]->bf16};
   describe(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
+  if (k->r.base.cache_bytes) k->r.base.refresh = ops[d->op]->refresh;
   if (code != CLV_OK)
     kernel_free(&k->r.base);
   else
@@ -106,19 +109,6 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
                       size_t n_runs) {
   clv_err err = {0};
   keep_failure(b->own, &err, clv_gpu_step(b->own, a, p, grad, moments, runs, n_runs, &err));
-}
-
-static clv_code cuda_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
-                                 size_t n_runs, double *ret, clv_err *err) {
-  clv_gpu *g = b->own;
-  for (size_t from = 0; from < n_runs; from += GPU_SUMS) {
-    size_t n = CLV_MIN(n_runs - from, (size_t)GPU_SUMS);
-    for (size_t i = 0; i < n; i++)
-      CLV_TRY(clv_gpu_square_sum(g, x + runs[from + i].at, runs[from + i].n, g->sums + GPU_SUMS,
-                                 g->sums + i, err));
-    CLV_TRY(clv_gpu_get(b, ret + from, g->sums, n * sizeof *ret, err));
-  }
-  return CLV_OK;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -180,14 +170,23 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->own)->info.libraries;
 }
 
-static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
+static clv_code check_capability(const clv_backend *b, const char *what, const char *instead,
+                                 clv_err *err) {
   const clv_gpu *g = b->own;
   if (g->info.capability >= 80) return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
-      "tf32 needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; leave "
-      "tf32 out, or name such a device",
-      b->device, g->info.capability / 10, g->info.capability % 10);
+      "%s needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; %s, or "
+      "name such a device",
+      what, b->device, g->info.capability / 10, g->info.capability % 10, instead);
+}
+
+static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
+  return check_capability(b, "tf32", "leave tf32 out", err);
+}
+
+static clv_code cuda_check_bf16(const clv_backend *b, clv_err *err) {
+  return check_capability(b, "bf16", "use train.dtype: f32", err);
 }
 
 static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
@@ -222,11 +221,12 @@ static void name_backend(clv_gpu *g) {
                              .has = cuda_has,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
-                             .sum_squares = cuda_sum_squares,
+                             .sum_squares = clv_gpu_sum_squares,
                              .step = cuda_step,
                              .set_threads = cuda_set_threads,
                              .isa = cuda_isa,
                              .libraries = cuda_libraries,
+                             .check_bf16 = cuda_check_bf16,
                              .check_tf32 = cuda_check_tf32,
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
@@ -236,13 +236,10 @@ static void name_backend(clv_gpu *g) {
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
-  const cuda_sums sums = gpu_sums_of(1, 1, SIZE_MAX / 2);
   void *p;
   CLV_TRY(clv_gpu_open_slots(g, err));
   CLV_TRY(memory_take(&g->backend, sizeof *g->fault, &p, err));
   g->fault = p;
-  CLV_TRY(memory_take(&g->backend, GPU_SUMS * sizeof(double) + gpu_parts_bytes(&sums), &p, err));
-  g->sums = p;
   return CLV_OK;
 }
 
@@ -251,7 +248,7 @@ void clv_cuda_close(clv_backend *b) {
   if (!g) return;
   if (g->stream) {
     memory_give(b, g->fault);
-    memory_give(b, g->sums);
+    clv_gpu_runs_done(g);
     g->vendor->stream_free(g->stream);
   }
   clv_gpu_close_slots(g);

@@ -57,10 +57,12 @@ typedef struct clv_cuda_launch {
 
 /* cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then what `after` says. D is
  * m x n with leading dimension ldd, op(A) m x k, op(B) k x n. `batch` such products lie
- * stride_a, stride_b, stride_d elements apart. Sums are f32 throughout. */
+ * stride_a, stride_b, stride_d elements apart. D, its
+ * sums and the bias are f32; what A and B are, `math` says. */
 typedef enum clv_cuda_math {
   CLV_CUDA_F32,
   CLV_CUDA_TF32, /* f32 whose factors may be rounded to TF32 */
+  CLV_CUDA_BF16, /* factors are bf16, the upper halves of f32 */
 } clv_cuda_math;
 
 typedef enum clv_cuda_after {
@@ -148,7 +150,7 @@ typedef struct clv_vendor {
   clv_code (*matmul_new)(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                          size_t *ret_workspace, clv_err *err);
   void (*matmul_free)(clv_cuda_matmul *m);
-  clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+  clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                      const float *bias, float beta, float *d, void *workspace, clv_err *err);
 
   /* The same for a convolution; beta is of what the pass writes. CLV_UNIMPLEMENTED: there is no

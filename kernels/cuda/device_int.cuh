@@ -89,6 +89,18 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
 #define gpu_launch(g, blocks, threads, err, kernel, ...) \
   gpu_launch_as(g, #kernel, kernel, GPU_CALLER(kernel), blocks, threads, err, __VA_ARGS__)
 
+/* ---- bf16 ------------------------------------------------------------------------------------ */
+
+/* To nearest even; a NaN stays one. */
+static __device__ inline uint16_t gpu_to_bf16(float x) {
+  unsigned bits = __float_as_uint(x);
+  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+static __device__ inline float gpu_from_bf16(uint16_t x) {
+  return __uint_as_float(static_cast<unsigned>(x) << 16);
+}
+
 /* ---- sums of a block ------------------------------------------------------------------------- */
 
 /* The sum of every thread's value, in a tree whose shape is the block's; for all threads of it. The

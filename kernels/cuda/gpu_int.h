@@ -39,6 +39,23 @@ typedef struct cuda_slot {
   clv_cuda_event *free; /* its last copy is done */
 } cuda_slot;
 
+/* A run of a block: n values from the one with number `at`; `first`: how many chunks are before. */
+typedef struct cuda_run {
+  size_t at, n, first;
+} cuda_run;
+
+/* Runs that a launch walks, of which the device has a table. */
+typedef struct cuda_runs {
+  clv_extent *host;
+  size_t n, chunks;
+  cuda_run *run; /* [n], device memory, as */
+  double *part;  /* [chunks], and [n] totals behind them */
+  uint64_t used; /* when, counted in uses */
+} cuda_runs;
+
+/* Those of all groups that an optimiser may have, and of all parameters. */
+enum { GPU_TABLES = 17 };
+
 /* One device, opened. */
 typedef struct clv_gpu {
   const clv_vendor *vendor;
@@ -48,15 +65,14 @@ typedef struct clv_gpu {
   cuda_slot slots[GPU_SLOTS];
   int next_slot;
   clv_gpu_fault *fault; /* device memory */
-  double *sums;         /* device memory: GPU_SUMS results, and parts behind them */
-  clv_err failed;       /* of what cannot report it itself; told by finish */
-  bool recording;       /* the stream is captured: nothing may wait, or pass memory */
+  cuda_runs runs[GPU_TABLES];
+  uint64_t tables_used;
+  clv_err failed; /* of what cannot report it itself; told by finish */
+  bool recording; /* the stream is captured: nothing may wait, or pass memory */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
   clv_backend backend;    /* its `own` is this */
 } clv_gpu;
-
-enum { GPU_SUMS = 64 };
 
 /* ---- kernels (backend.c, products.c) --------------------------------------------------------- */
 
@@ -65,6 +81,7 @@ enum { GPU_PRODUCTS = 12 };
 typedef struct cuda_kernel {
   clv_ref_kernel r; /* first: what the op's row is asked with; a clv_kernel is a cuda_kernel */
   clv_gpu *gpu;
+  bool bf16;                              /* it is asked for, and the op knows it */
   clv_cuda_matmul *product[GPU_PRODUCTS]; /* what the op's `open` made of them, else NULL */
   clv_cuda_conv *conv[3];                 /* by clv_cuda_pass */
   size_t workspace;                       /* of the above, at the beginning of scratch */
@@ -78,6 +95,8 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
  * writes the parameters' gradients too, whatever the row says. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
+  clv_ref_fn *refresh; /* where open gives the kernel a cache */
+  bool bf16;
   clv_code (*open)(cuda_kernel *k, clv_err *err);
   unsigned tails;
   bool fused;
@@ -92,7 +111,7 @@ typedef struct cuda_op {
 
 /* What its products and convolutions compute in. */
 static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
-  return k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
+  return k->bf16 ? CLV_CUDA_BF16 : k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
 
 /* Makes product i of k; `math` of the description is not read. Its workspace is at the beginning of
@@ -101,7 +120,8 @@ clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                          clv_err *err) CLV_USE_RESULT;
 /* The matrices of product i; beta: 0 or 1. */
 typedef struct cuda_factors {
-  const float *a, *b, *bias;
+  const void *a, *b;
+  const float *bias;
   float beta;
   float *d;
 } cuda_factors;
@@ -142,9 +162,6 @@ static inline size_t gpu_parts_bytes(const cuda_sums *s) {
 /* dst[c], or dst[c] +=, the sum of channel c. parts: gpu_parts_bytes. */
 clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, const float *x, void *parts,
                               float *dst, bool accumulate, clv_err *err) CLV_USE_RESULT;
-/* ret: one double of the device. */
-clv_code clv_gpu_square_sum(clv_gpu *g, const float *x, size_t n, void *parts, double *ret,
-                            clv_err *err) CLV_USE_RESULT;
 
 /* ---- to the host and back (staging.c) -------------------------------------------------------- */
 
@@ -164,7 +181,7 @@ extern const clv_backend_recording clv_gpu_recording;
 /* An error, and the end of the recording's use, for what cannot be done again. */
 clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
 
-/* ---- whole buffers (pointwise.c, steps.cu) -------------------------------------------------- */
+/* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 
 /* dst += src over n values. */
 clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n,
@@ -172,6 +189,9 @@ clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n,
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
                       float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
                       size_t n_runs, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                             size_t n_runs, double *ret, clv_err *err) CLV_USE_RESULT;
+void clv_gpu_runs_done(clv_gpu *g);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
  * Row-major x [rows, in] is column-major [in, rows], so the products below have their factors the
  * other way round: y' = W x', with W column-major [in, out].
  */
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT };
 
@@ -16,29 +16,57 @@ static linear_site linear_of(const cuda_kernel *k) {
   return (linear_site){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
 }
 
+/* What of scratch holds factors that are rounded, and behind them the parts of a sum. */
+typedef struct linear_room {
+  cuda_bf16 *x, *dout;
+  void *parts;
+} linear_room;
+
+static linear_room room_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  char *at = gpu_scratch(k, a);
+  linear_room r = {.x = (cuda_bf16 *)at};
+  r.dout = (cuda_bf16 *)(at += gpu_factor_bytes(k, k->r.n_in));
+  r.parts = at + gpu_factor_bytes(k, k->r.n_out);
+  return r;
+}
+
+static const void *weight_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  return k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
+}
+
+static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  linear_site s = linear_of(k);
+  return clv_gpu_round(k->gpu, a->param[CLV_SLOT_WEIGHT], a->cache, (size_t)(s.in * s.out), err);
+}
+
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.a = a->param[CLV_SLOT_WEIGHT],
-                    .b = a->in[0],
+  cuda_factors f = {.a = weight_of(k, a),
                     .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
                     .d = a->out};
+  CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, room_of(k, a).x, &f.b, err));
   return clv_gpu_multiply(k, FORWARD, &f, a, err);
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  cuda_factors f = {.a = a->param[CLV_SLOT_WEIGHT], .b = a->dout, .d = a->din[0]};
-  return clv_gpu_multiply(gpu_kernel_of(base), GRAD_INPUT, &f, a, err);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_factors f = {.a = weight_of(k, a), .d = a->din[0]};
+  CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, room_of(k, a).dout, &f.b, err));
+  return clv_gpu_multiply(k, GRAD_INPUT, &f, a, err);
 }
 
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   linear_site s = linear_of(k);
+  linear_room r = room_of(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
-  cuda_factors f = {
-      .a = a->in[0], .b = a->dout, .beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
+  cuda_factors f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
+  CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, r.x, &f.a, err));
+  CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, r.dout, &f.b, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, a->dout, gpu_scratch(k, a), a->dparam[CLV_SLOT_BIAS],
+  return clv_gpu_channel_sums(k->gpu, &sums, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
                               a->accumulate, err);
 }
 
@@ -69,11 +97,16 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
     if (wanted[i]) CLV_TRY(clv_gpu_product(k, i, &products[i], err));
-  k->r.base.scratch_bytes = k->workspace + (k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
+  k->r.base.cache_bytes = gpu_factor_bytes(k, (size_t)(s.in * s.out));
+  k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, k->r.n_in) +
+                            gpu_factor_bytes(k, k->r.n_out) +
+                            (k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
   return CLV_OK;
 }
 
 CLV_CUDA_OP(linear) = {.forward = linear_forward,
                        .backward_input = linear_backward_input,
                        .backward_weight = linear_backward_weight,
+                       .refresh = linear_refresh,
+                       .bf16 = true,
                        .open = linear_open};

@@ -2,7 +2,7 @@
  *
  * The products of a kernel: made once, multiplied at each call.
  */
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
   clv_cuda_matmul_desc own = *d;
@@ -19,4 +19,11 @@ clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
   if (!k->product[i]) return CLV_OK;
   return k->gpu->vendor->matmul(k->gpu->stream, k->product[i], f->a, f->b, f->bias, f->beta, f->d,
                                 a->scratch, err);
+}
+
+clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+                        const void **ret, clv_err *err) {
+  bool rounded = gpu_math(k) == CLV_CUDA_BF16;
+  *ret = rounded ? (const void *)room : x;
+  return rounded ? clv_gpu_round(k->gpu, x, room, n, err) : CLV_OK;
 }

@@ -2,18 +2,11 @@
  *
  * Sums of channels and of squares.
  */
-#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/chunks_int.cuh"
 
 struct value_term {
   const float *x;
   __device__ cuda_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
-};
-
-struct square_term {
-  const float *x;
-  __device__ cuda_pair operator()(size_t at, size_t) const {
-    return {static_cast<double>(x[at]) * static_cast<double>(x[at]), 0};
-  }
 };
 
 static __global__ void put_channels(cuda_sums s, const cuda_pair *parts, float *dst,
@@ -28,13 +21,37 @@ clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, const float *x, vo
                     static_cast<const cuda_pair *>(parts), dst, accumulate);
 }
 
-static __global__ void put_total(cuda_sums s, const cuda_pair *parts, double *ret) {
-  *ret = gpu_total(s, parts, 0).first;
+/* ---- squares --------------------------------------------------------------------------------- */
+
+static __global__ void square_parts(const float *x, const cuda_run *runs, size_t n_runs,
+                                    size_t chunks, double *part) {
+  GPU_ROWS(chunk, chunks) {
+    clv_extent e = gpu_chunk(runs, n_runs, chunk);
+    double sum = 0;
+    GPU_ROW(i, e.n) {
+      double value = static_cast<double>(x[e.at + i]);
+      sum += value * value;
+    }
+    sum = gpu_block_sum(sum);
+    if (threadIdx.x == 0) part[chunk] = sum;
+  }
 }
 
-clv_code clv_gpu_square_sum(clv_gpu *g, const float *x, size_t n, void *parts, double *ret,
-                            clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, n);
-  CLV_TRY(gpu_parts(g, &s, square_term{x}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_total, s, static_cast<const cuda_pair *>(parts), ret);
+static __global__ void square_totals(const cuda_run *runs, size_t n_runs, size_t chunks,
+                                     double *part) {
+  GPU_ROWS(r, n_runs) {
+    size_t end = r + 1 < n_runs ? runs[r + 1].first : chunks, n = end - runs[r].first;
+    double sum = 0;
+    GPU_ROW(i, n) sum += part[runs[r].first + i];
+    sum = gpu_block_sum(sum);
+    if (threadIdx.x == 0) part[chunks + r] = sum;
+  }
+}
+
+clv_code clv_gpu_square_sums(clv_gpu *g, const float *x, const cuda_runs *t, clv_err *err) {
+  const cuda_run *runs = t->run;
+  CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(t->chunks), GPU_BLOCK, err, square_parts, x, runs, t->n,
+                     t->chunks, t->part));
+  return gpu_launch(g, gpu_blocks_of_rows(t->n), GPU_BLOCK, err, square_totals, runs, t->n,
+                    t->chunks, t->part);
 }

@@ -7,7 +7,7 @@
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
 
-enum { N = 1003 };
+enum { N = 3003 };
 
 static clv_err err;
 
@@ -124,7 +124,10 @@ static void squares_are_summed(void **state) {
   for (uint64_t seed = 0; seed < 3; seed++) {
     clv_backend *b = opened(&(clv_sim_options){.seed = seed});
     void *p = put(b, x, 90000 * sizeof *x);
+    uint64_t before = clv_sim_count().launches;
     must(b->sum_squares(b, p, runs, RUNS, seed ? again : sums, &err), &err);
+    assert_int_equal(clv_sim_count().launches - before, 2);
+    must(b->sum_squares(b, p, NULL, 0, NULL, &err), &err);
     b->memory->give(b, p);
     closed(b);
     if (seed) assert_memory_equal(sums, again, sizeof sums);
@@ -138,9 +141,31 @@ static void squares_are_summed(void **state) {
   free(x);
 }
 
+/* More than there are tables of: each sum is that of its own runs, the first time and again. */
+static void other_runs_have_other_sums(void **state) {
+  enum { LISTS = 40 };
+  clv_backend *b = opened(&(clv_sim_options){0});
+  float *x = drawn(1, N);
+  void *p = put(b, x, N * sizeof *x);
+  (void)state;
+  for (size_t i = 0; i < 4 * LISTS; i++) {
+    size_t from = i % 3 ? i % LISTS : i % 2;
+    clv_extent runs[] = {{from, 5}, {from + 7, 1}};
+    double sums[2], want[2] = {0, (double)x[from + 7] * (double)x[from + 7]};
+    for (size_t k = from; k < from + 5; k++) want[0] += (double)x[k] * (double)x[k];
+    must(b->sum_squares(b, p, runs, 2, sums, &err), &err);
+    for (int k = 0; k < 2; k++) assert_true(fabs(sums[k] - want[k]) <= 1e-12 * want[k]);
+  }
+  b->memory->give(b, p);
+  closed(b);
+  free(x);
+}
+
 /* Two steps over the runs, on both: to the bit. Values between the runs stay. */
 static void check_optimiser(const clv_optim_config *c) {
-  static const clv_extent runs[] = {{0, 300}, {310, 1}, {400, 603}};
+  enum { RUNS = 70 };
+  clv_extent runs[RUNS] = {{0, 300}, {310, 1}, {311, 0}, {400, 2300}};
+  for (size_t i = 4; i < RUNS; i++) runs[i] = (clv_extent){2700 + 4 * i, i % 4};
   clv_backend *b = opened(&(clv_sim_options){.seed = (uint64_t)c->kind});
   const clv_backend *ref = clv_backend_ref();
   float *p = drawn(1, N), *g = drawn(2, N), *m[CLV_OPTIM_MAX_MOMENTS] = {0}, *back = take(N * 4);
@@ -154,8 +179,11 @@ static void check_optimiser(const clv_optim_config *c) {
   for (int t = 1; t <= 2; t++) {
     clv_step_args a;
     clv_step_prepare(c, t, c->lr, 0.5, &a);
-    ref->step(ref, &a, p, g, m, runs, CLV_COUNT(runs));
-    b->step(b, &a, dp, dg, dm, runs, CLV_COUNT(runs));
+    ref->step(ref, &a, p, g, m, runs, RUNS);
+    uint64_t before = clv_sim_count().launches;
+    b->step(b, &a, dp, dg, dm, runs, RUNS);
+    b->step(b, &a, dp, dg, dm, runs, 0);
+    assert_int_equal(clv_sim_count().launches - before, 1);
   }
   must(b->memory->get(b, back, dp, N * 4, &err), &err);
   if (memcmp(back, p, N * 4) != 0)
@@ -286,6 +314,8 @@ static bool use_all(const clv_sim_options *o) {
       b->memory->put(b, p, x, sizeof x, &err) == CLV_OK &&
       b->sum_squares(b, p, &(clv_extent){0, 100}, 1, &sum, &err) == CLV_OK) {
     b->add(b, CLV_F32, p, p, 100);
+    b->step(b, &(clv_step_args){0}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0},
+            &(clv_extent){0, 7}, 1);
     well = b->memory->get(b, back, p, sizeof x, &err) == CLV_OK;
     well = b->memory->finish(b, &layer, &err) == CLV_OK && well;
   }
@@ -342,6 +372,7 @@ int main(void) {
       cmocka_unit_test(memory_is_zero_when_taken),
       cmocka_unit_test(sums_are_added),
       cmocka_unit_test(squares_are_summed),
+      cmocka_unit_test(other_runs_have_other_sums),
       cmocka_unit_test(optimisers_step_as_ref_does),
       cmocka_unit_test(values_are_refused_in_the_words_of_ref),
       cmocka_unit_test(nothing_is_left_whatever_fails),

@@ -6,26 +6,58 @@
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
 
-/* What is left of 10 bits behind the point after a sum of many. */
-static const double TF32_FAR = 2e-3;
+/* What is asked of an op, and how far from ref it may be. Of givens that bf16 holds, an op in bf16
+ * rounds nothing but what it writes in bf16 or makes on the way. */
+typedef struct kind {
+  const char *name;
+  run_options o;
+  double far, far_of_few_bits; /* 0: any number is as good */
+} kind;
 
-static bool run_cuda(const op_case *c, const run_options *with, uint64_t seed, values *ret,
-                     const char **ret_impl) {
-  run_options o = *with;
+enum { SUMS = 1 << 0, WRITES = 1 << 1 }; /* what an op does in bf16 */
+static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS};
+
+static const run_options on_ref = {.dtype = CLV_F32};
+
+static clv_backend *opened(uint64_t seed) {
   clv_backend *b;
   clv_err err;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_conv = seed & 1});
   must(clv_cuda_open(v, 0, &b, &err), &err);
-  o.backend = b;
-  o.dtype = CLV_F32;
-  bool ran = run_on(c, &o, ret, ret_impl);
-  clv_cuda_close(b);
-  if (clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
-  return ran;
+  return b;
 }
 
-static bool has_products(clv_op op) {
-  return op == CLV_OP_LINEAR || op == CLV_OP_LSTM || op == CLV_OP_CONV2D;
+/* ---- givens ---------------------------------------------------------------------------------- */
+
+static double few_bits(double value) {
+  float x = (float)value;
+  uint32_t bits;
+  if (!isfinite(x)) return value;
+  memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+  memcpy(&x, &bits, sizeof x);
+  return (double)x;
+}
+
+static void draw(const op_case *c, bool few, values *s) {
+  values_init(s, &c->d);
+  draw_case(c, s);
+  for (int i = 0; i < V_FIRST_RESULT && few; i++)
+    for (size_t j = 0; j < s->n[i]; j++) s->v[i][j] = few_bits(s->v[i][j]);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* seed: of the device; on ref where `o` is its. */
+static void run(const op_case *c, const run_options *o, bool few, uint64_t seed, values *ret) {
+  run_options with = *o;
+  clv_backend *b = o == &on_ref ? NULL : opened(seed);
+  with.backend = b ? b : clv_backend_ref();
+  with.dtype = CLV_F32;
+  draw(c, few, ret);
+  if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
+  clv_cuda_close(b);
+  if (b && clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
 
 static bool finite_numbers(const values *s) {
@@ -41,52 +73,79 @@ static bool same(const values *a, const values *b) {
   return true;
 }
 
-static double farthest(const op_case *c, const values *got, const values *want, double most) {
+static double farthest(const op_case *c, const char *name, const values *got, const values *want,
+                       double most) {
   double worst = 0;
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
     double far = distance(got->v[i], want->v[i], got->n[i]);
     if (!(far <= most))
-      fail_msg("%s: %s is %.2e from ref", c->name, value_name(&c->d, i, (char[40]){0}), far);
+      fail_msg("%s in %s: %s is %.2e from ref", c->name, name, value_name(&c->d, i, (char[40]){0}),
+               far);
     worst = fmax(worst, far);
   }
   return worst;
 }
 
-static void check_again(const op_case *c, const run_options *o, uint64_t seed, const values *got) {
-  values again;
-  const char *impl = "?";
-  run_cuda(c, o, seed, &again, &impl);
-  same_bits(c, impl, "in another order", got, &again);
-  values_done(&again);
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static double check_near(const op_case *c, const kind *k, bool few, const values *got) {
+  values want;
+  double far = few ? k->far_of_few_bits : k->far;
+  run(c, &on_ref, few, 0, &want);
+  double worst = finite_numbers(&want) ? farthest(c, k->name, got, &want, far) : 0;
+  values_done(&want);
+  return worst;
 }
 
-static void check_tf32(const op_case *c, double *worst) {
-  run_options rounded = {.tf32 = true}, plain = {0};
-  values want, got, exact;
-  run_on(c, &(run_options){.backend = clv_backend_ref(), .dtype = CLV_F32}, &want, NULL);
-  run_cuda(c, &rounded, 0, &got, NULL);
-  run_cuda(c, &plain, 0, &exact, NULL);
-  if (finite_numbers(&want)) {
-    *worst = fmax(*worst, farthest(c, &got, &want, TF32_FAR));
-    if (same(&got, &exact)) fail_msg("%s: tf32 was asked for, and nothing is rounded", c->name);
-  }
-  check_again(c, &rounded, 2, &got);
-  check_again(c, &rounded, 4, &got);
-  values_done(&want);
-  values_done(&got);
+static void check_rounds(const op_case *c, const kind *k, const values *got) {
+  values exact;
+  run(c, &(run_options){0}, false, 0, &exact);
+  if (finite_numbers(&exact) && same(got, &exact))
+    fail_msg("%s: %s was asked for, and nothing is rounded", c->name, k->name);
   values_done(&exact);
 }
 
-static void test_op(clv_op op) {
+static void check_orders(const op_case *c, const kind *k, const values *got) {
+  static const uint64_t seeds[] = {2, 4};
+  for (size_t i = 0; i < CLV_COUNT(seeds); i++) {
+    values again;
+    run(c, &k->o, false, seeds[i], &again);
+    same_bits(c, k->name, "in another order", got, &again);
+    values_done(&again);
+  }
+}
+
+static double check(const op_case *c, const kind *k) {
+  values got, few;
+  run(c, &k->o, false, 0, &got);
+  double worst = check_near(c, k, false, &got);
+  check_rounds(c, k, &got);
+  check_orders(c, k, &got);
+  values_done(&got);
+  if (!(k->far_of_few_bits > 0)) return worst;
+  run(c, &k->o, true, 1, &few);
+  worst = check_near(c, k, true, &few);
+  values_done(&few);
+  return worst;
+}
+
+static void check_all(clv_op op, const kind *k) {
   double worst = 0;
   int n = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || !cases[i].small || !has_products(op)) continue;
-    check_tf32(&cases[i], &worst);
+    if (cases[i].d.op != op || !cases[i].small) continue;
+    worst = fmax(worst, check(&cases[i], k));
     n++;
   }
-  if (n)
-    print_message("%-16s in tf32: %d cases, largest distance %.1e\n", clv_op_name(op), n, worst);
+  print_message("%-16s in %s: %d cases, largest distance %.1e\n", clv_op_name(op), k->name, n,
+                worst);
+}
+
+static void test_op(clv_op op) {
+  static const kind tf32 = {"tf32", {.tf32 = true}, 2e-3, 0};
+  kind bf16 = {"bf16", {.bf16 = true}, 1e-2, in_bf16[op] & WRITES ? 5e-3 : 1e-5};
+  if (op == CLV_OP_LINEAR || op == CLV_OP_LSTM || op == CLV_OP_CONV2D) check_all(op, &tf32);
+  if (in_bf16[op]) check_all(op, &bf16);
 }
 
 int main(int argc, char **argv) {

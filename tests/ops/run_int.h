@@ -112,7 +112,7 @@ typedef struct run_options {
   clv_dtype dtype;
   int offered_block; /* for inputs of rank 4 */
   int threads;
-  bool tf32;               /* as in clv_node_desc */
+  bool tf32, bf16;         /* as in clv_node_desc */
   bool in_place;           /* where the kernel allows it */
   bool accumulate;         /* parameter gradients are added to ones */
   uint64_t (*waits)(void); /* of the host for its device so far, or NULL */
@@ -359,6 +359,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   clv_err err;
   e.d.dtype = o->dtype;
   e.d.tf32 = o->tf32;
+  e.d.bf16 = o->bf16;
   if (o->threads) e.d.threads = o->threads;
   for (int i = 0; i < e.d.n_in; i++) {
     e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;

@@ -211,7 +211,7 @@ static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
-  c->tf32 = d->math == CLV_CUDA_TF32;
+  c->tf32 = d->math != CLV_CUDA_F32;
   clv_code code = choose(c, of, d, beta, ret, about, err);
   forget(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);

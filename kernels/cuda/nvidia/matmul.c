@@ -14,7 +14,7 @@ enum { WORKSPACE_BYTES = 32 << 20 };
 /* Operands are mostly aligned, and what is then faster is wrong for the others: each has a way of
  * its own. */
 enum { ALIGNED, ANYWHERE, WAYS };
-static const uint32_t alignment_of[WAYS] = {16, 4};
+static const uint32_t alignment_of[WAYS] = {16, 4}, bf16_alignment_of[WAYS] = {16, 2};
 
 struct clv_cuda_matmul {
   const nvidia_cublas *lib;
@@ -22,6 +22,7 @@ struct clv_cuda_matmul {
   cublasLtHandle_t handle; /* the device's */
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
+  cudaDataType_t factors; /* that A and B consist of */
   size_t workspace;
   cublasLtMatmulAlgo_t way[WAYS];
 };
@@ -59,12 +60,11 @@ static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
-static clv_code layout_new(const clv_cuda_matmul *m, int64_t rows, int64_t columns, int64_t ld,
-                           int64_t batch, int64_t stride, cublasLtMatrixLayout_t *ret,
-                           clv_err *err) {
+static clv_code layout_new(const clv_cuda_matmul *m, cudaDataType_t type, int64_t rows,
+                           int64_t columns, int64_t ld, int64_t batch, int64_t stride,
+                           cublasLtMatrixLayout_t *ret, clv_err *err) {
   int32_t count = (int32_t)batch;
-  LT_TRY(m, err, cublasLtMatrixLayoutCreate, ret, CUDA_R_32F, (uint64_t)rows, (uint64_t)columns,
-         ld);
+  LT_TRY(m, err, cublasLtMatrixLayoutCreate, ret, type, (uint64_t)rows, (uint64_t)columns, ld);
   if (batch == 1) return CLV_OK;
   LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
          sizeof count);
@@ -74,11 +74,12 @@ static clv_code layout_new(const clv_cuda_matmul *m, int64_t rows, int64_t colum
 }
 
 static clv_code describe_layouts(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
-  CLV_TRY(layout_new(m, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda, d->batch, d->stride_a,
-                     &m->a, err));
-  CLV_TRY(layout_new(m, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb, d->batch, d->stride_b,
-                     &m->b, err));
-  return layout_new(m, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
+  m->factors = d->math == CLV_CUDA_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+  CLV_TRY(layout_new(m, m->factors, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda, d->batch,
+                     d->stride_a, &m->a, err));
+  CLV_TRY(layout_new(m, m->factors, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb, d->batch,
+                     d->stride_b, &m->b, err));
+  return layout_new(m, CUDA_R_32F, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
 }
 
 static clv_code set_bias(const clv_cuda_matmul *m, const float *bias, clv_err *err) {
@@ -107,7 +108,7 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, uint32_t alignment,
+static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way,
                        clv_err *err) {
   static const cublasLtMatmulPreferenceAttributes_t operands[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -118,16 +119,19 @@ static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, u
          &most, sizeof most);
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p,
          CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
-  for (size_t i = 0; i < CLV_COUNT(operands); i++)
+  for (size_t i = 0; i < CLV_COUNT(operands); i++) {
+    uint32_t alignment =
+        (m->factors == CUDA_R_16BF && i < 2 ? bf16_alignment_of : alignment_of)[way];
     LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, operands[i], &alignment,
            sizeof alignment);
+  }
   return CLV_OK;
 }
 
 static clv_code ask(clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way, clv_err *err) {
   cublasLtMatmulHeuristicResult_t first = {0};
   int n = 0;
-  CLV_TRY(prefer(m, p, alignment_of[way], err));
+  CLV_TRY(prefer(m, p, way, err));
   LT_TRY(m, err, cublasLtMatmulAlgoGetHeuristic, m->handle, m->op, m->a, m->b, m->d, m->d, p, 1,
          &first, &n);
   if (n < 1)
@@ -183,12 +187,12 @@ void clv_nvidia_matmul_free(clv_cuda_matmul *m) {
   free(m);
 }
 
-static int way_of(const float *a, const float *b, const float *d) {
+static int way_of(const void *a, const void *b, const float *d) {
   uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
   return bits % alignment_of[ALIGNED] ? ANYWHERE : ALIGNED;
 }
 
-clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                            const float *bias, float beta, float *d, void *workspace, clv_err *err) {
   static const float one = 1;
   CLV_TRY(clv_nvidia_use(s->device, err));

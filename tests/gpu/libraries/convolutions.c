@@ -14,9 +14,9 @@ void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]) {
 static const int written[] = {
     [CLV_CUDA_FORWARD] = 2, [CLV_CUDA_GRAD_INPUT] = 0, [CLV_CUDA_GRAD_WEIGHT] = 1};
 
-static double *doubles(clv_cuda_math math, const float *x, size_t n, bool zero) {
+static double *doubles(clv_cuda_math math, const void *x, size_t n, bool zero) {
   double *d = sim_fresh_take(n * sizeof *d);
-  for (size_t i = 0; i < n; i++) d[i] = zero ? 0 : sim_factor(math, x[i]);
+  for (size_t i = 0; i < n; i++) d[i] = zero ? 0 : sim_factor(math, x, i);
   return d;
 }
 
@@ -30,6 +30,6 @@ void sim_conv_run(const sim_op *op) {
     operand[i] = doubles(i == out ? CLV_CUDA_F32 : d->math, op->operand[i], n[i],
                          i == out && !(op->beta > 0));
   sim_convolution(d, operand);
-  for (size_t i = 0; i < n[out]; i++) op->operand[out][i] = (float)operand[out][i];
+  for (size_t i = 0; i < n[out]; i++) ((float *)op->operand[out])[i] = (float)operand[out][i];
   for (int i = 0; i < 3; i++) sim_fresh_give(operand[i]);
 }

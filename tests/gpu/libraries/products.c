@@ -5,12 +5,12 @@
 #include "tests/gpu/sim/sim_int.h"
 
 /* op(A) of rows x columns, one column after another. */
-static double *matrix(clv_cuda_math math, const float *a, bool transposed, int64_t ld, int64_t rows,
+static double *matrix(clv_cuda_math math, const void *a, bool transposed, int64_t ld, int64_t rows,
                       int64_t columns) {
   double *all = sim_fresh_take((size_t)(rows * columns) * sizeof *all);
   for (int64_t j = 0; j < columns; j++)
     for (int64_t i = 0; i < rows; i++)
-      all[j * rows + i] = sim_factor(math, transposed ? a[i * ld + j] : a[j * ld + i]);
+      all[j * rows + i] = sim_factor(math, a, (size_t)(transposed ? i * ld + j : j * ld + i));
   return all;
 }
 
@@ -20,8 +20,8 @@ static float finished(const clv_cuda_matmul_desc *d, double sum, const float *bi
   return (float)sum;
 }
 
-static void product(const clv_cuda_matmul_desc *d, const float *a, const float *b,
-                    const float *bias, float beta, float *out) {
+static void product(const clv_cuda_matmul_desc *d, const void *a, const void *b, const float *bias,
+                    float beta, float *out) {
   double *left = matrix(d->math, a, d->a_t, d->lda, d->m, d->k);
   double *right = matrix(d->math, b, d->b_t, d->ldb, d->k, d->n);
   double *sums = sim_fresh_take((size_t)(d->m * d->n) * sizeof *sums);
@@ -39,7 +39,9 @@ static void product(const clv_cuda_matmul_desc *d, const float *a, const float *
 
 void sim_matmul_run(const sim_op *op) {
   const clv_cuda_matmul_desc *d = &op->desc.matmul;
+  size_t bytes = sim_factor_bytes(d->math);
   for (int64_t i = 0; i < d->batch; i++)
-    product(d, op->operand[0] + i * d->stride_a, op->operand[1] + i * d->stride_b, op->operand[2],
-            op->beta, op->operand[3] + i * d->stride_d);
+    product(d, (const char *)op->operand[0] + (size_t)(i * d->stride_a) * bytes,
+            (const char *)op->operand[1] + (size_t)(i * d->stride_b) * bytes, op->operand[2],
+            op->beta, (float *)op->operand[3] + i * d->stride_d);
 }

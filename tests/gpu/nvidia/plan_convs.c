@@ -21,13 +21,14 @@ static int failed, planned;
 
 static void plan(const clv_cuda_conv_desc *d, float beta) {
   static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
+  static const char *const names[] = {"f32", "tf32", "bf16"};
   const clv_window *w = &d->window;
   clv_nvidia_plan about;
   char size[32];
   clv_err err;
   printf("%lld->%lld %lldx%lld kernel %lld stride %lld %s%s %s: ", (long long)w->c, (long long)w->k,
          (long long)w->h, (long long)w->w, (long long)w->kernel[0], (long long)w->stride[0],
-         passes[d->pass], beta > 0 ? " added" : "", d->math == CLV_CUDA_TF32 ? "tf32" : "f32");
+         passes[d->pass], beta > 0 ? " added" : "", names[d->math]);
   clv_code code = clv_nvidia_plan_conv(json, d, beta, &about, &err);
   if (code == CLV_UNAVAILABLE) {
     puts(err.text);

@@ -7,15 +7,30 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-/* Rounded to nearest even where bits are dropped. */
-double sim_factor(clv_cuda_math math, float x) {
-  static const int dropped[] = {[CLV_CUDA_F32] = 0, [CLV_CUDA_TF32] = 13};
-  int n = dropped[math];
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if (n && isfinite(x)) bits = (bits + (1u << (n - 1)) - 1 + (bits >> n & 1)) & ~((1u << n) - 1);
+size_t sim_factor_bytes(clv_cuda_math math) {
+  return math == CLV_CUDA_BF16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+static double widened(const uint16_t *p) {
+  uint32_t bits = (uint32_t)*p << 16;
+  float x;
   memcpy(&x, &bits, sizeof x);
   return (double)x;
+}
+
+/* Rounded to nearest even, to 10 bits behind the point. */
+static double rounded(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if (isfinite(x)) bits = (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFFu;
+  memcpy(&x, &bits, sizeof x);
+  return (double)x;
+}
+
+double sim_factor(clv_cuda_math math, const void *p, size_t i) {
+  if (math == CLV_CUDA_BF16) return widened((const uint16_t *)p + i);
+  float x = ((const float *)p)[i];
+  return math == CLV_CUDA_TF32 ? rounded(x) : (double)x;
 }
 
 void sim_product(const sim_product_of *p) {

@@ -131,7 +131,7 @@ struct sim_op {
     clv_cuda_matmul_desc matmul;
     clv_cuda_conv_desc conv;
   } desc;
-  float *operand[4];
+  void *operand[4];
   float beta;
   void *workspace;
   size_t workspace_bytes;
@@ -175,8 +175,9 @@ void sim_matmul_run(const sim_op *op);                            /* operands a,
 void sim_conv_run(const sim_op *op);                              /* operands x, w, y */
 void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]); /* elements of those */
 
-/* A factor as it goes into a product. */
-double sim_factor(clv_cuda_math math, float x);
+/* Factor i of those at p as it goes into a product, and how many bytes one has. */
+double sim_factor(clv_cuda_math math, const void *p, size_t i);
+size_t sim_factor_bytes(clv_cuda_math math);
 
 /* ---- their loops (arithmetic.c) -------------------------------------------------------------- */
 

@@ -401,9 +401,9 @@ struct clv_cuda_conv {
 static size_t n_plans;
 
 /* Bytes of a column-major matrix; it has no end behind its last column. */
-static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch,
-                           int64_t stride) {
-  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * sizeof(float);
+static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t stride,
+                           size_t of_one) {
+  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * of_one;
 }
 
 static clv_code vendor_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
@@ -434,36 +434,37 @@ static void check_workspace(int device, const void *p, size_t bytes) {
   if ((uintptr_t)p % ALIGNED) sim_fault("the workspace at %p is not on %d bytes", p, ALIGNED);
 }
 
-static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const float *a, const float *b,
+static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                               const float *bias, float beta, float *d, void *workspace,
                               clv_err *err) {
   LOCK;
   const clv_cuda_matmul_desc *t = &m->d;
-  size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8;
+  size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8, factor = sim_factor_bytes(t->math);
   CLV_TRY(check_device(s->device, err));
-  sim_memory_check(
-      s->device, a,
-      matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch, t->stride_a),
-      "A of a product");
-  sim_memory_check(
-      s->device, b,
-      matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch, t->stride_b),
-      "B of a product");
-  sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d),
+  sim_memory_check(s->device, a,
+                   matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch,
+                                t->stride_a, factor),
+                   "A of a product");
+  sim_memory_check(s->device, b,
+                   matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch,
+                                t->stride_b, factor),
+                   "B of a product");
+  sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d, sizeof *d),
                    "D of a product");
   if (t->after != CLV_CUDA_AFTER_NOTHING)
     sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
   check_workspace(s->device, workspace, bytes);
   sim.counts.products++;
-  return ask(s,
-             &(sim_op){.run = sim_run_library,
-                       .call = sim_matmul_run,
-                       .desc.matmul = *t,
-                       .operand = {(float *)a, (float *)b, (float *)bias, d},
-                       .beta = beta,
-                       .workspace = workspace,
-                       .workspace_bytes = bytes},
-             err);
+  return ask(
+      s,
+      &(sim_op){.run = sim_run_library,
+                .call = sim_matmul_run,
+                .desc.matmul = *t,
+                .operand = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, (void *)(uintptr_t)bias, d},
+                .beta = beta,
+                .workspace = workspace,
+                .workspace_bytes = bytes},
+      err);
 }
 
 static clv_code vendor_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * bf16_int: numbers in bf16, the upper halves of f32. Rounding is to nearest even.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_BF16_INT_H
+#define CLEAVE_KERNELS_CUDA_BF16_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint16_t cuda_bf16;
+
+clv_code clv_gpu_round(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
+                       clv_err *err) CLV_USE_RESULT;
+
+/* A factor of k's products: x, or in bf16 what is rounded of it into `room`. */
+clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+                        const void **ret, clv_err *err) CLV_USE_RESULT;
+
+/* Bytes of that room: none where nothing is rounded. They keep what follows on 256. */
+static inline size_t gpu_factor_bytes(const cuda_kernel *k, size_t n) {
+  return gpu_math(k) == CLV_CUDA_BF16 ? clv_align_up(n * sizeof(cuda_bf16), 256) : 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

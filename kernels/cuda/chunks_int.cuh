@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * chunks_int: for launches whose blocks each take a chunk of some run.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_CHUNKS_INT_CUH
+#define CLEAVE_KERNELS_CUDA_CHUNKS_INT_CUH
+
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/runs_int.h"
+
+/* Where chunk `chunk` of all lies. Its run is the last that begins before it or there; those without
+ * values have no chunk. */
+static __device__ inline clv_extent gpu_chunk(const cuda_run *runs, size_t n, size_t chunk) {
+  size_t low = 0, high = n;
+  while (high - low > 1) {
+    size_t middle = (low + high) / 2;
+    *(runs[middle].first <= chunk ? &low : &high) = middle;
+  }
+  size_t begin = (chunk - runs[low].first) * GPU_CHUNK, left = runs[low].n - begin;
+  size_t most = GPU_CHUNK;
+  return {runs[low].at + begin, left < most ? left : most};
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of runs on the device, so that one launch walks them all however many there are. An
+ * optimiser has the same runs at every step: a table is made when they come for the first time, and
+ * the one that was not used for longest makes room.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/runs_int.h"
+
+static bool is_of(const cuda_runs *t, const clv_extent *runs, size_t n) {
+  if (!t->run || t->n != n) return false;
+  for (size_t i = 0; i < n; i++)
+    if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;
+  return true;
+}
+
+static void table_done(clv_gpu *g, cuda_runs *t) {
+  clv_backend_give(&g->backend, t->run);
+  clv_backend_give(&g->backend, t->part);
+  free(t->host);
+  *t = (cuda_runs){0};
+}
+
+static clv_code table_fill(clv_gpu *g, cuda_runs *t, const clv_extent *runs, size_t n,
+                           clv_err *err) {
+  CLV_AUTO(clv_freep) cuda_run *list = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *list, &list, err));
+  CLV_TRY(clv_alloc(n, sizeof *t->host, &t->host, err));
+  for (size_t i = 0; i < n; i++) {
+    t->host[i] = runs[i];
+    list[i] = (cuda_run){runs[i].at, runs[i].n, t->chunks};
+    t->chunks += gpu_chunks_of(runs[i].n);
+  }
+  t->n = n;
+  CLV_TRY(clv_backend_take(&g->backend, (t->chunks + n) * sizeof *t->part, &t->part, err));
+  CLV_TRY(clv_backend_take(&g->backend, n * sizeof *list, &t->run, err));
+  return clv_backend_put(&g->backend, t->run, list, n * sizeof *list, err);
+}
+
+clv_code clv_gpu_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
+                      clv_err *err) {
+  cuda_runs *t = &g->runs[0];
+  for (int i = 0; i < GPU_TABLES; i++) {
+    if (is_of(&g->runs[i], runs, n)) {
+      t = &g->runs[i];
+      break;
+    }
+    if (g->runs[i].used < t->used) t = &g->runs[i];
+  }
+  if (!is_of(t, runs, n)) {
+    table_done(g, t);
+    clv_code code = table_fill(g, t, runs, n, err);
+    if (code != CLV_OK) table_done(g, t);
+    CLV_TRY(code);
+  }
+  t->used = ++g->tables_used;
+  *ret = t;
+  return CLV_OK;
+}
+
+void clv_gpu_runs_done(clv_gpu *g) {
+  for (int i = 0; i < GPU_TABLES; i++) table_done(g, &g->runs[i]);
+}
+
+clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
+                             size_t n_runs, double *ret, clv_err *err) {
+  clv_gpu *g = b->own;
+  const cuda_runs *t;
+  if (!n_runs) return CLV_OK;
+  CLV_TRY(clv_gpu_runs(g, runs, n_runs, &t, err));
+  CLV_TRY(clv_gpu_square_sums(g, x, t, err));
+  return clv_gpu_get(b, ret, t->part + t->chunks, n_runs * sizeof *ret, err);
+}
