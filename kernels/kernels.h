@@ -163,7 +163,7 @@ typedef struct clv_kernel_args {
   void *dparam[CLV_MAX_PARAMS]; /* trainable slots; batchnorm: 0 and 1 */
   bool accumulate;              /* dparam += instead of = */
   clv_rng_key key;              /* key.layer is already (layer << 4) */
-  /* For kernels that read_occasion: the key's step and micro-batch, in the backend's memory. NULL: they
+  /* For kernels that read it: the key's step and micro-batch, in the backend's memory. NULL: they
    * are in the key. */
   const clv_occasion *occasion;
 } clv_kernel_args;
@@ -248,8 +248,8 @@ typedef struct clv_backend_memory {
   clv_code (*room)(const clv_backend *b, size_t *ret_free, size_t *ret_total, clv_err *err);
 } clv_backend_memory;
 
-/* What one thread asks for between begin and end is not done, but kept: each `again` asks for all of
- * it at once, with the pointers and numbers that it was asked for with. In between nothing is
+/* What one thread asks for between begin and end is not done, but kept: each `again` asks for all
+ * of it at once, with the pointers and numbers that it was asked for with. In between nothing is
  * taken, given, put, got or waited for: that makes `end` fail. Before it is recorded it has been
  * asked for in the ordinary way, so that libraries have made what they make at their first use. */
 typedef struct clv_backend_recording {
@@ -355,13 +355,14 @@ clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t byte
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what is asked for again and again (recorder.c) ------------------------------------------- */
+/* ---- what is asked for again and again (recorder.c) ------------------------------------------ */
 
 /* Work on a device that repeats is recorded when it is asked for the second time on the same
  * memory, and asked for as a whole from then on. What differs from time to time therefore lies in
  * memory, put there before. What cannot be recorded is asked for piece by piece as ever; that is
  * counted, and no error. The least recently used of CLV_RECORDS gives way: with more kinds of work
- * than that in turn, none is recorded.
+ * than that in turn, none is recorded. What is one launch is better asked for alone, such as the
+ * step of an optimiser, whose numbers would have to be put first.
  *
  * Threads: one at a time; clv_recorder_count any. */
 typedef struct clv_recorder clv_recorder;

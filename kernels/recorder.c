@@ -129,7 +129,7 @@ static bool replay(clv_recorder *r, kept_record *k) {
 }
 
 clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
-                         clv_code (*ask)(void *user, clv_err *err), void *user, clv_err *err) {
+                          clv_code (*ask)(void *user, clv_err *err), void *user, clv_err *err) {
   if (!r) return ask(user, err);
   kept_record *k = place_of(r, key);
   bool known = k->used;

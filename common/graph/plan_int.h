@@ -117,7 +117,7 @@ struct clv_plan {
   clv_call *idle;
   /* for a device */
   size_t copy[SPACE_COUNT]; /* where in the scratch the caller's buffers stand */
-  size_t occasion;              /* and what the kernels that draw numbers read, if some do */
+  size_t occasion;          /* and what the kernels that draw numbers read, if some do */
   bool draws;
   size_t out_bytes;
 };

@@ -19,8 +19,8 @@ cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back,
     clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_silu, clv_gpu_silu_back,
     clv_gpu_scale, clv_gpu_add;
 
-/* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which. occasion,
- * where it is not NULL: what the stream's step and micro-batch, then 0, are. */
+/* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which.
+ * occasion, where it is not NULL: what the stream's step and micro-batch, then 0, are. */
 clv_code clv_gpu_draw(clv_gpu *g, const float *x, float *y, uint8_t *mask, size_t n,
                       const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
                       float factor, clv_err *err) CLV_USE_RESULT;

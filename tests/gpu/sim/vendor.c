@@ -289,6 +289,11 @@ static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
   return CLV_OK;
 }
 
+/* Those of graphs too, each time. */
+static void count_launch(int device) {
+  if (++sim.counts.launches == sim.o.fail_launch) sim.broken[device] = true;
+}
+
 static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *err) {
   LOCK;
   sim_lines lines;
@@ -297,7 +302,7 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   sim_lines_here(&lines);
   sim_launch *launch = sim_launch_new(l, &lines);
   sim_launch_check(launch, s->device);
-  if (++sim.counts.launches == sim.o.fail_launch) sim.broken[s->device] = true;
+  count_launch(s->device);
   return ask(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
 }
 
@@ -374,9 +379,10 @@ static clv_code vendor_graph_launch(sim_stream *s, clv_cuda_graph *g, clv_err *e
   sim.counts.graph_launches++;
   for (const sim_op *op = g->first; op; op = op->next) {
     check_again(op, s->device);
+    if (op->launch) count_launch(s->device);
     sim_ask_again(s, op);
   }
-  return CLV_OK;
+  return sim.broken[s->device] ? check_device(s->device, err) : CLV_OK;
 }
 
 static void vendor_graph_free(clv_cuda_graph *g) {

@@ -68,7 +68,7 @@ GRAPHS = 8  # steps: the first two are asked for in parts and captured
 
 
 def with_graphs(tag, key="", env=None):
-    """A run with dropout, over a schedule of the learning rate; and what its workers have logged."""
+    """A run with dropout while the learning rate falls, and what its workers have logged."""
     limits = f"log: {{level: debug}}\n{key}"
     weights, losses, said = on_device(tag, TWO, steps=GRAPHS, limits=limits, env=env, rate=FALLS)
     return (weights, losses), "".join(said)
