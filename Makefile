@@ -370,7 +370,7 @@ $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 GPU_WORKER := $(OUT)/gpu/cleave-worker
 comma := ,
 GPU_WORKER_LDFLAGS := $(EXPORT_ACCEPT4) -Wl,--wrap=clv_cuda_load
-$(GPU_WORKER): $(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $(SIM_LIB) $(call libs_for,worker) $(call lib_of,kernels/cuda)
+$(GPU_WORKER): $(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $$(SIM_LIB) $(call libs_for,worker) $(call lib_of,kernels/cuda)
 	@mkdir -p $(@D)
 	$(call link,$(GPU_WORKER_LDFLAGS),$(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o -Wl$(comma)--start-group $(SIM_LIB) $(call lib_of,kernels/cuda) -Wl$(comma)--end-group,worker,-lstdc++)
 

@@ -103,6 +103,17 @@ clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size
   return CLV_OK;
 }
 
+bool clv_backend_reaches(const clv_backend *b, const clv_backend *from) {
+  return b->memory && b->memory->copy_from && from->memory && strcmp(b->name, from->name) == 0;
+}
+
+clv_code clv_backend_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                               const void *src, size_t bytes, clv_err *err) {
+  if (!from) return clv_backend_put(b, dst, src, bytes, err);
+  if (from == b) return clv_backend_copy(b, dst, src, bytes, err);
+  return b->memory->copy_from(b, dst, from, src, bytes, err);
+}
+
 clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err) {
   if (b->memory) return b->memory->fill(b, dst, byte, bytes, err);
   if (bytes) memset(dst, byte, bytes);

@@ -239,6 +239,11 @@ typedef struct clv_backend_memory {
   /* Waits until the bytes are there. */
   clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes, clv_err *err);
   clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
+  /* From the memory of `from`, another backend of the same kind, whichever its device, without the
+   * host's. It is done behind what `from` was asked for before, and before what it is asked for
+   * from now on. No thread uses `from` meanwhile. NULL: it cannot. */
+  clv_code (*copy_from)(const clv_backend *b, void *dst, const clv_backend *from, const void *src,
+                        size_t bytes, clv_err *err);
   clv_code (*fill)(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err);
   /* Waits until all that this thread has asked for is done. The first failure of it since the last
    * finish: of a kernel that refused its values (a row number, a class label) with the text and the
@@ -351,6 +356,11 @@ clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
+/* Whether b copies from the memory of `from` without the host's; from may be b. */
+bool clv_backend_reaches(const clv_backend *b, const clv_backend *from);
+/* From the memory of `from` that b reaches, or of the host, which is NULL. */
+clv_code clv_backend_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                               const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;

@@ -279,6 +279,16 @@ of("common/graph/plan_forward.c", "tests/unit/graph/test_far",
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
    nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
+PEERS = "tests/gpu/test_backend"
+of("kernels/cuda/peer.c", PEERS,
+   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order(of, to, err));", ""),
+   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order(to, of, err);", "return CLV_OK;"))
+of("common/engine/context_forward.c", "tests/unit/engine/test_far",
+   values_pass_the_host=("static clv_code take_output(", "near = (near || !host) && clv_module_reaches(c->mod, c->mod);", "near = false;"))
+of("common/engine/context_backward.c", "tests/unit/engine/test_far",
+   gradients_pass_the_host=("static clv_code take_din(", "to && clv_module_reaches(to, c->mod)", "false"))
+of("common/engine/context_backward.c", "tests/unit/engine/test_work",
+   one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
    copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
@@ -444,6 +454,8 @@ of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
    a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->failed = (clv_err){0};", ""))
+of("tests/run-tests", "tests/checks/test_simulated.py",
+   no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",

@@ -11,6 +11,8 @@ PYTHON = "/usr/bin/python3"
 FILE_ALONE = re.compile(r"^(?:#|/\*| \*) runs alone: \S", re.M)
 # @alone("REASON") before a test of a script: that test (lib: cluster.Suite).
 TEST_ALONE = re.compile(r"^@alone\(", re.M)
+# What computes on the simulated device names its header, its worker or its planted faults.
+ON_SIMULATION = re.compile(r"tests/gpu/sim\.h|gpu/cleave-worker|plants/plants")
 
 
 def scripts():
@@ -45,3 +47,9 @@ def parts(program, out):
     if TEST_ALONE.search(found):
         return {"beside": "beside", "alone": "alone"}
     return {"beside": ""}
+
+
+def on_simulation(program, out):
+    """Whether a test computes on the simulated device (tests/gpu/SIMULATION.md)."""
+    path = source(program, out)
+    return path.endswith((".c", ".py")) and ON_SIMULATION.search(text(path)) is not None

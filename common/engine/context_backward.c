@@ -47,28 +47,54 @@ static bool flows(const clv_context_call *c, const clv_contribution *k) {
   return k->phase == c->out->ctx->phase && k->tensor;
 }
 
+/* Where one of several lies on a device, all are added on that of the call. */
+static clv_code ready_device_sum(clv_context_call *c, clv_err *err) {
+  c->dout = clv_tensor_unref(c->dout);
+  CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->dout, err));
+  return clv_module_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->addend, err);
+}
+
 /* Memory for the sum, with its start. None when nothing flows; a single gradient is the sum: others
  * may still read it. */
 static clv_code ready_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_tensor *only = NULL;
   uint32_t n = 0;
+  bool on_device = false;
   take_addends(c, c->out->ctx->phase);
   if (c->root != 0) CLV_TRY(start_of_root(e, c, err));
   for (const clv_contribution *k = c->addends; k; k = k->next) {
     if (!flows(c, k)) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
     only = k->tensor;
+    on_device |= only->home != NULL;
     n++;
   }
+  if (on_device && (c->dout || n > 1)) return ready_device_sum(c, err);
   if (c->dout || !n) return CLV_OK;
   if (n > 1) return take_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err);
   c->dout = clv_tensor_ref(only);
   return CLV_OK;
 }
 
-/* The contributions of a pass in ascending order, added. */
-static void sum_up(clv_context_call *c) {
+static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
+  const clv_backend *b = c->mod->o.backend;
   clv_tensor *sum = c->dout;
+  bool begun = c->root != 0;
+  if (begun) CLV_TRY(clv_backend_put(b, sum->data, &c->root, sizeof c->root, err));
+  for (const clv_contribution *k = c->addends; k; k = k->next) {
+    if (!flows(c, k)) continue;
+    void *to = begun ? c->addend->data : sum->data;
+    CLV_TRY(clv_backend_copy_from(b, to, k->tensor->home, k->tensor->data, sum->bytes, err));
+    if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);
+    begun = true;
+  }
+  return CLV_OK;
+}
+
+/* The contributions of a pass in ascending order, added. */
+static clv_code sum_up(clv_context_call *c, clv_err *err) {
+  clv_tensor *sum = c->dout;
+  if (c->addend) return sum_on_device(c, err);
   bool begun = c->root != 0;
   for (const clv_contribution *k = c->addends; k; k = k->next) {
     if (!flows(c, k) || k->tensor == sum) continue;
@@ -78,6 +104,7 @@ static void sum_up(clv_context_call *c) {
       memcpy(sum->data, k->tensor->data, k->tensor->bytes);
     begun = true;
   }
+  return CLV_OK;
 }
 
 /* ---- where gradients go ---------------------------------------------------------------------- */
@@ -85,7 +112,10 @@ static void sum_up(clv_context_call *c) {
 static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
                               clv_tensor *din, clv_err *err) {
   clv_value *v = clv_context_value(e, ctx, t->value);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *host = NULL;
   if (v && v->maker) return clv_pass_contribute(e, v, ctx->phase, t->order, din, err);
+  if (din && din->home) CLV_TRY(clv_contexts_bring(e, din, &host, err));
+  if (host) din = host;
   clv_packet *p;
   CLV_TRY(clv_exit_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.phase = ctx->phase;
@@ -183,10 +213,26 @@ static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient 
   return CLV_OK;
 }
 
+/* The module here that the gradient of input i is for, or NULL. */
+static clv_module *maker_of(clv_contexts *e, const clv_context_call *c, uint32_t i) {
+  uint64_t id = c->targets[i].value;
+  const clv_value *v = id ? clv_context_value(e, c->out->ctx, id) : NULL;
+  return v && v->maker ? v->maker->mod : NULL;
+}
+
+static clv_code take_din(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {
+  clv_module *to = maker_of(e, c, i);
+  if (to && clv_module_reaches(to, c->mod))
+    CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
+  else
+    CLV_TRY(take_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
+  if (to) clv_module_count_move(to, c->mod, c->dins[i]);
+  return CLV_OK;
+}
+
 static clv_code take_dins(clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
-    if (c->input_grads >> i & 1)
-      CLV_TRY(take_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
+    if (c->input_grads >> i & 1) CLV_TRY(take_din(e, c, i, err));
   return CLV_OK;
 }
 
@@ -211,10 +257,15 @@ static clv_code ready_input(clv_contexts *e, clv_work *w, bool *ret_computes, cl
 static clv_code compute_input(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   void *to[CLV_MAX_INPUTS] = {0};
-  sum_up(c);
+  clv_plan_homes homes = {.dout = c->dout->home};
+  CLV_TRY(sum_up(c, err));
   if (c->again) CLV_TRY(run_again(c, err));
   CLV_TRY(own_weights(c, err));
-  for (uint32_t i = 0; i < c->n_in; i++) to[i] = c->dins[i] ? c->dins[i]->data : NULL;
+  for (uint32_t i = 0; i < c->n_in; i++) {
+    to[i] = c->dins[i] ? c->dins[i]->data : NULL;
+    homes.din[i] = c->dins[i] ? c->dins[i]->home : NULL;
+  }
+  clv_plan_call_homes(c->state, &homes);
   return clv_plan_backward_input(c->plan->plan, c->state, clv_call_block(c), c->dout->data, to,
                                  c->gradients ? c->gradients->data : NULL, c->add_input, err);
 }
@@ -224,6 +275,7 @@ static void release_input(clv_contexts *e, clv_context_call *c) {
   clv_contributions_free(e, c->addends);
   c->addends = NULL;
   c->dout = clv_tensor_unref(c->dout);
+  c->addend = clv_tensor_unref(c->addend);
   c->result = clv_tensor_unref(c->result);
   c->buffers_kept = clv_tensor_unref(c->buffers_kept);
   for (uint32_t i = 0; i < c->n_in; i++) c->dins[i] = clv_tensor_unref(c->dins[i]);

@@ -30,12 +30,29 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
   return CLV_OK;
 }
 
+/* Who waits for the output at this node: another module that takes it where it is made, and
+ * somebody who does not. Calls and deliveries may come later still. */
+static void look_for_users(const clv_context_call *c, bool *ret_near, bool *ret_host) {
+  *ret_near = false;
+  *ret_host = c->out->deliveries;
+  for (const clv_input_use *u = c->out->uses; u; u = u->next) {
+    bool near = u->call->mod && clv_module_reaches(u->call->mod, c->mod);
+    *(near ? ret_near : ret_host) = true;
+  }
+}
+
+/* What nobody is known to want in the host's memory stays on the device. */
 static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  const clv_node *node = &c->mod->graph->nodes[c->mod->graph->output];
-  c->out_shape = *clv_plan_output(c->plan->plan);
+  clv_dtype dtype = c->mod->graph->nodes[c->mod->graph->output].dtype;
+  bool near = false, host = false;
   uint64_t *charged = c->again ? &c->passing : &c->holds;
-  return clv_module_tensor(c->mod, e->env.pool, node->dtype, &c->out_shape, charged, &c->result,
-                           err);
+  c->out_shape = *clv_plan_output(c->plan->plan);
+  if (!c->again) look_for_users(c, &near, &host);
+  near = (near || !host) && clv_module_reaches(c->mod, c->mod);
+  if (near) CLV_TRY(clv_module_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
+  if (near && !host) return CLV_OK;
+  return clv_module_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
+                           near ? &c->on_host : &c->result, err);
 }
 
 clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
@@ -74,13 +91,19 @@ static void return_buffers(const clv_context_call *c) {
 
 clv_code clv_call_forward(clv_context_call *c, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
-  for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
+  clv_plan_homes homes = {.out = c->result->home};
+  for (uint32_t i = 0; i < c->n_in; i++) {
+    in[i] = c->in[i]->data;
+    homes.in[i] = c->in[i]->home;
+  }
+  clv_plan_call_homes(c->state, &homes);
   clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
   lend_buffers(c);
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
                            c->result->data, &key, err));
   return_buffers(c);
-  return CLV_OK;
+  if (!c->on_host) return CLV_OK;
+  return clv_backend_get(c->result->home, c->on_host->data, c->result->data, c->result->bytes, err);
 }
 
 /* A step that is not taken, or a context that fails, leaves running statistics as they were. */
@@ -139,12 +162,14 @@ static void has_run(clv_contexts *e, clv_context_call *c) {
 static void has_failed(clv_contexts *e, clv_context_call *c) {
   clv_call_release(e, c);
   c->result = clv_tensor_unref(c->result);
+  c->on_host = clv_tensor_unref(c->on_host);
   clv_call_meets(e, c, CALL_HAS_FAILED);
 }
 
 static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = clv_steal(&c->result);
   clv_value *v = c->out;
+  v->host = clv_steal(&c->on_host);
   clv_context *ctx = v->ctx;
   clv_action action;
   if (c->progress == CALL_ALONE) clv_call_let_followers_run(e, c);

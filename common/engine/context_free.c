@@ -80,6 +80,7 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
   if (v->maker) call_free(e, v->maker);
   clv_value_forget_gradients(e, v, UINT32_MAX);
   clv_tensor_unref(v->tensor);
+  clv_tensor_unref(v->host);
   clv_shared_err_unref(e, v->failed);
   clv_value_unlink(e, v);
 }

@@ -309,7 +309,10 @@ clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv
                           clv_err *err);
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err);
 /* A settled value becomes an input; a call that will never run is in nobody's way. */
-void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_value *v);
+void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v);
+/* A copy in the host's memory of a tensor that has a home. BLOCKS until it is there. */
+clv_code clv_contexts_bring(const clv_contexts *e, const clv_tensor *t, clv_tensor **ret,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* ---- calls (context_call.c) ------------------------------------------------------------------ */
 

@@ -169,6 +169,7 @@ struct clv_value {
   uint64_t id;
   uint8_t state;      /* clv_value_state */
   clv_tensor *tensor; /* settled: this or `failed` */
+  clv_tensor *host;   /* its copy there, where it has a home and somebody asked; or NULL */
   clv_shared_err *failed;
   clv_input_use *uses;
   clv_delivery *deliveries;
@@ -206,6 +207,7 @@ struct clv_context_call {
   clv_module_plan *plan;
   clv_call *state;
   clv_tensor *result;       /* of its forward, while that is work; as buffers_kept */
+  clv_tensor *on_host;      /* the result's copy there, if it has a home and somebody wants one */
   clv_tensor *buffers_kept; /* running statistics, while its forward runs again */
   bool again;               /* its forward runs again */
   uint64_t version;         /* of the parameters at its forward */
@@ -222,6 +224,7 @@ struct clv_context_call {
    * its inputs. */
   clv_contribution *addends;
   clv_tensor *dout, *dins[CLV_MAX_INPUTS];
+  clv_tensor *addend;         /* where the gradients are added on a device: the next of them */
   clv_tensor *gradients;      /* of its parameters: the block of the context, or NULL */
   bool add_input, add_weight; /* to what is there */
   uint64_t backward_ns;       /* when the first part began */

@@ -1,18 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values: who waits for one gets it, or its failure; DELIVER, VALUE and DROP.
+ * Values: who waits for one gets it, or its failure; DELIVER, VALUE and DROP. One that lies on a
+ * device comes to the host's memory when somebody wants it who is not on a device.
  */
 #include "common/engine/context_int.h"
 
-static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
+/* ---- where it lies --------------------------------------------------------------------------- */
+
+clv_code clv_contexts_bring(const clv_contexts *e, const clv_tensor *t, clv_tensor **ret,
+                            clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *host = NULL;
+  CLV_TRY(clv_pool_tensor(e->env.pool, t->dtype, &t->shape, &host, err));
+  CLV_TRY(clv_backend_get(t->home, host->data, t->data, t->bytes, err));
+  *ret = clv_steal(&host);
+  return CLV_OK;
+}
+
+static clv_code on_host(const clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
+  if (v->tensor->home && !v->host) CLV_TRY(clv_contexts_bring(e, v->tensor, &v->host, err));
+  *ret = v->tensor->home ? v->host : v->tensor;
+  return CLV_OK;
+}
+
+/* Where a call of the module can take it from. */
+static clv_code for_module(const clv_contexts *e, clv_value *v, const clv_module *m,
+                           clv_tensor **ret, clv_err *err) {
+  bool reads = !m || !v->tensor->home || clv_backend_reaches(m->o.backend, v->tensor->home);
+  if (!reads) return on_host(e, v, ret, err);
+  *ret = v->tensor;
+  return CLV_OK;
+}
+
+/* ---- who gets it ----------------------------------------------------------------------------- */
+
+/* The tensor, or why there is none. */
+static void fill_value(clv_contexts *e, clv_value *v, clv_packet *p) {
+  clv_tensor *t = NULL;
+  clv_err why;
+  clv_code code = v->tensor ? on_host(e, v, &t, &why) : CLV_OK;
+  if (t) {
+    clv_packet_add(p, t);
+    return;
+  }
+  clv_shared_err *failed = code != CLV_OK ? clv_shared_err_of(e, &why, "") : v->failed;
+  p->frame.has_failure = true;
+  clv_shared_err_put(failed, &p->frame);
+  if (code != CLV_OK) clv_shared_err_unref(e, failed);
+}
+
+static clv_code send_value(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_exit_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
-  if (v->tensor) {
-    clv_packet_add(p, v->tensor);
-  } else {
-    p->frame.has_failure = true;
-    clv_shared_err_put(v->failed, &p->frame);
-  }
+  fill_value(e, v, p);
   clv_context_note_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_contexts_now(e));
   clv_exit_send(e, p);
   return CLV_OK;
@@ -31,13 +70,29 @@ clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv
   return CLV_OK;
 }
 
-void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_value *v) {
-  if (v->tensor) {
-    c->in[slot] = clv_tensor_ref(v->tensor);
+void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v) {
+  clv_tensor *t = NULL;
+  clv_err why;
+  clv_code code = v->tensor ? for_module(e, v, c->mod, &t, &why) : CLV_OK;
+  if (t) {
+    c->in[slot] = clv_tensor_ref(t);
+    if (v->maker && v->maker->mod && c->mod) clv_module_count_move(c->mod, v->maker->mod, t);
     return;
   }
-  if (!c->failed) c->failed = clv_shared_err_ref(v->failed);
+  if (!c->failed)
+    c->failed =
+        code != CLV_OK ? clv_shared_err_at(e, &why, c->module) : clv_shared_err_ref(v->failed);
   clv_queue_leave(e, c);
+}
+
+/* Kept values are the host's: they outlive modules. */
+static void keep_value(clv_contexts *e, clv_value *v, clv_delivery *d) {
+  clv_tensor *t = NULL;
+  clv_err why;
+  clv_code code = v->tensor ? on_host(e, v, &t, &why) : CLV_OK;
+  clv_shared_err *failed = code != CLV_OK ? clv_shared_err_of(e, &why, "") : v->failed;
+  clv_exit_keep(e, d, t, failed);
+  if (code != CLV_OK) clv_shared_err_unref(e, failed);
 }
 
 /* Whoever asked for it gets it. */
@@ -47,7 +102,7 @@ static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
     clv_delivery *d = v->deliveries;
     v->deliveries = d->next;
     if (d->keep) {
-      clv_exit_keep(e, d, v->tensor, v->failed);
+      keep_value(e, v, d);
       continue;
     }
     if (code == CLV_OK) code = send_value(e, v, d->name, err);

@@ -126,6 +126,9 @@ typedef struct clv_module_counts {
   uint64_t compute_ns;
   uint64_t replays, not_recorded; /* clv_record_counts: replays, refused */
   uint32_t most_versions;         /* of the parameters alive at once, so far */
+  /* Of values and gradients that another module of the node has made on a device, for this one on a
+   * device: copied within it, to it from another, and by way of the host's memory. */
+  uint64_t device_bytes, peer_bytes, host_bytes;
 } clv_module_counts;
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */

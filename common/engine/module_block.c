@@ -119,6 +119,35 @@ clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_te
   return code;
 }
 
+static void leave_block(void *block) { clv_tensor_unref(block); }
+
+clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
+                                  clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *block = NULL;
+  uint64_t charged = 0;
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
+  CLV_TRY(clv_module_block(m, bytes, &charged, &block, err));
+  CLV_TRY(clv_tensor_wrap(dtype, shape, block->data, leave_block, block, ret, err));
+  block = NULL;
+  (*ret)->home = m->o.backend;
+  return CLV_OK;
+}
+
+bool clv_module_reaches(const clv_module *m, const clv_module *from) {
+  return clv_backend_reaches(m->o.backend, from->o.backend);
+}
+
+void clv_module_count_move(clv_module *m, const clv_module *from, const clv_tensor *t) {
+  const clv_backend *to = m->o.backend, *of = from->o.backend;
+  bool stays = strcmp(to->device, of->device) == 0;
+  if (!to->memory || !of->memory) return;
+  clv_counter_add(!t->home ? &m->counts.host_bytes
+                  : stays  ? &m->counts.device_bytes
+                           : &m->counts.peer_bytes,
+                  t->bytes);
+}
+
 void clv_module_blocks_done(clv_module *m) {
   if (!m) return;
   for (size_t i = 0; i < m->n_blocks; i++) clv_tensor_unref(m->blocks[i]);

@@ -81,6 +81,13 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call);
 clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_module_blocks_done(clv_module *m);
+/* A tensor in that memory, of a backend that has its own; its `home` says so. */
+clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
+                                  clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Whether what `from` makes need not pass the host's memory on its way to m. */
+bool clv_module_reaches(const clv_module *m, const clv_module *from);
+/* m gets t, which another module of its node has made. */
+void clv_module_count_move(clv_module *m, const clv_module *from, const clv_tensor *t);
 
 /* Within that memory; it has been done, or the module is broken, when it returns. */
 void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);

@@ -215,7 +215,10 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
   clv_record_counts r;
   clv_recorder_count(m->records, &r);
-  *ret = (clv_module_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
+  *ret = (clv_module_counts){.device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
+                             .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
+                             .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
+                             .forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
                              .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
                              .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
                              .steps = __atomic_load_n(&m->steps, __ATOMIC_RELAXED),

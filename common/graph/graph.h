@@ -270,14 +270,23 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RE
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
 /* Parameters and their gradients are in the backend's memory, and whatever else is the caller's is
- * in the host's: a backend with memory of its own gets copies, and each function waits for it. What
- * its kernels have refused meanwhile is the function's error.
+ * in the host's or where clv_plan_call_homes says: a backend with memory of its own gets copies,
+ * and each function waits for it. What its kernels have refused meanwhile is the function's error.
  *
  * What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
  * it itself; before a backward only where the parameters are not those of the plan's last
  * forward. */
 clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           clv_err *err) CLV_USE_RESULT;
+
+/* Whose memory it is that the caller lends the call's functions, in place of the host's, which is
+ * NULL: of inputs and of the output's gradient a backend that the plan's reaches, of the output and
+ * the inputs' gradients the plan's own. It holds until it is said again, or the call is put back;
+ * the functions copy, and wait as ever. */
+typedef struct clv_plan_homes {
+  const clv_backend *in[CLV_MAX_INPUTS], *out, *dout, *din[CLV_MAX_INPUTS];
+} clv_plan_homes;
+void clv_plan_call_homes(clv_call *c, const clv_plan_homes *homes);
 
 /* key: step and micro-batch of dropout; the rest is the nodes' own. NULL: zeros.
  * in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.

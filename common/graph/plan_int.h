@@ -134,6 +134,7 @@ struct clv_call {
   char *block;
   clv_plan_call_state state;
   const void *in[CLV_MAX_INPUTS];
+  clv_plan_homes homes;
   clv_rng_key key;
 };
 

@@ -236,8 +236,11 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   return CLV_OK;
 }
 
+void clv_plan_call_homes(clv_call *c, const clv_plan_homes *homes) { c->homes = *homes; }
+
 void clv_plan_call_put(clv_plan *p, clv_call *c) {
   if (!c) return;
+  c->homes = (clv_plan_homes){0};
   c->state = PLAN_CALL_EMPTY;
   c->next_idle = p->idle;
   p->idle = c;
@@ -262,9 +265,12 @@ static char *place_of(const clv_plan *p, int space, void *callers) {
 }
 
 /* The caller's buffer gets what a phase has made; host memory is where it was made. */
-static clv_code bring(const clv_plan *p, int space, void *to, size_t bytes, clv_err *err) {
+static clv_code bring(const clv_plan *p, int space, void *to, const clv_backend *home, size_t bytes,
+                      clv_err *err) {
   if (!p->backend->memory || !to) return CLV_OK;
-  return clv_backend_get(p->backend, to, p->scratch + p->copy[space], bytes, err);
+  const char *from = p->scratch + p->copy[space];
+  return home ? clv_backend_copy(p->backend, to, from, bytes, err)
+              : clv_backend_get(p->backend, to, from, bytes, err);
 }
 
 static clv_code refresh(clv_plan *p, const clv_plan_frame *f, uint64_t version, clv_err *err) {
@@ -289,7 +295,8 @@ static clv_code take_input(clv_plan *p, clv_call *c, int i, bool keep, clv_err *
   bool ours = p->keep[i] >= 0 && !keep;
   if (!ours && !p->backend->memory) return CLV_OK;
   char *copy = ours ? c->block + p->bufs[p->keep[i]].offset : p->scratch + p->copy[SPACE_IN + i];
-  CLV_TRY(clv_backend_put(p->backend, copy, c->in[i], p->input_bytes[i], err));
+  CLV_TRY(
+      clv_backend_copy_from(p->backend, copy, c->homes.in[i], c->in[i], p->input_bytes[i], err));
   c->in[i] = copy;
   return CLV_OK;
 }
@@ -307,11 +314,15 @@ static clv_code take_inputs(clv_plan *p, clv_call *c, const void *const *in, boo
   return CLV_OK;
 }
 
-static void put_nan(const clv_plan *p, void *out) {
-  if (p->options.dtype == CLV_F64)
-    *(double *)out = NAN;
-  else
-    *(float *)out = NAN;
+static clv_code put_nan(const clv_plan *p, const clv_backend *home, void *out, clv_err *err) {
+  const double wide = NAN;
+  const float narrow = NAN;
+  bool is_wide = p->options.dtype == CLV_F64;
+  const void *nan = is_wide ? (const void *)&wide : &narrow;
+  size_t bytes = is_wide ? sizeof wide : sizeof narrow;
+  if (home) return clv_backend_put(home, out, nan, bytes, err);
+  memcpy(out, nan, bytes);
+  return CLV_OK;
 }
 
 /* The numbers that are drawn are those of this occasion, whoever asks the kernels for them. */
@@ -331,7 +342,8 @@ static clv_code forward(clv_plan *p, clv_call *c, void *param_block, uint64_t pa
   CLV_TRY(refresh(p, &f, param_version, err));
   CLV_TRY(put_occasion(p, &f, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
-  return bring(p, SPACE_OUT, out, p->out_bytes, err);
+  CLV_TRY(bring(p, SPACE_OUT, out, c->homes.out, p->out_bytes, err));
+  return p->scalar_is_nan ? put_nan(p, c->homes.out, out, err) : CLV_OK;
 }
 
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
@@ -342,7 +354,6 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   clv_code code = take_inputs(p, c, in, keep_inputs, err);
   if (code == CLV_OK) code = forward(p, c, param_block, param_version, out, err);
   CLV_TRY(settle(p, PHASE_FORWARD, code, err));
-  if (p->scalar_is_nan) put_nan(p, out);
   c->state = PLAN_CALL_FORWARD;
   return CLV_OK;
 }
@@ -381,8 +392,8 @@ static bool wants_gradient(const clv_plan *p, int input) {
 }
 
 /* Where the gradient of the output comes from, and those of the inputs go. */
-static clv_code take_gradients(clv_plan *p, clv_plan_frame *f, const void *dout, void *const *din,
-                               clv_err *err) {
+static clv_code take_gradients(const clv_plan *p, const clv_call *c, clv_plan_frame *f,
+                               const void *dout, void *const *din, clv_err *err) {
   f->base[SPACE_DOUT] = place_of(p, SPACE_DOUT, lent(dout));
   for (int i = 0; i < p->n_inputs; i++) {
     f->base[SPACE_DIN + i] = place_of(p, SPACE_DIN + i, din ? din[i] : NULL);
@@ -391,16 +402,18 @@ static clv_code take_gradients(clv_plan *p, clv_plan_frame *f, const void *dout,
                       p->graph->nodes[p->input_node[i]].name);
   }
   if (!p->backend->memory || !p->nodes[p->graph->output].needs_grad) return CLV_OK;
-  return clv_backend_put(p->backend, f->base[SPACE_DOUT], dout, p->out_bytes, err);
+  return clv_backend_copy_from(p->backend, f->base[SPACE_DOUT], c->homes.dout, dout, p->out_bytes,
+                               err);
 }
 
-static clv_code backward_input(clv_plan *p, clv_plan_frame *f, const void *dout, void *const *din,
-                               clv_err *err) {
-  CLV_TRY(take_gradients(p, f, dout, din, err));
+static clv_code backward_input(clv_plan *p, const clv_call *c, clv_plan_frame *f, const void *dout,
+                               void *const *din, clv_err *err) {
+  CLV_TRY(take_gradients(p, c, f, dout, din, err));
   if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
   CLV_TRY(run_phase(p, f, PHASE_BACKWARD_INPUT, err));
   for (int i = 0; i < p->n_inputs; i++)
-    if (wants_gradient(p, i)) CLV_TRY(bring(p, SPACE_DIN + i, din[i], p->input_bytes[i], err));
+    if (wants_gradient(p, i))
+      CLV_TRY(bring(p, SPACE_DIN + i, din[i], c->homes.din[i], p->input_bytes[i], err));
   return CLV_OK;
 }
 
@@ -411,7 +424,7 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
   clv_plan_frame f = frame_of(p, c, param_block);
   f.grads = grad_block;
   f.accumulate = accumulate;
-  CLV_TRY(settle(p, PHASE_BACKWARD_INPUT, backward_input(p, &f, dout, din, err), err));
+  CLV_TRY(settle(p, PHASE_BACKWARD_INPUT, backward_input(p, c, &f, dout, din, err), err));
   c->state = PLAN_CALL_BACKWARD;
   return CLV_OK;
 }

@@ -51,6 +51,8 @@ clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_by
 /* "[64, 1, 28, 28]" into buf; returns buf. 160 bytes hold any shape. */
 char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
 
+struct clv_backend; /* of kernels */
+
 /* Refcounted memory. `release` is called with `owner` when the last reference is released. */
 typedef struct clv_storage clv_storage;
 
@@ -60,6 +62,8 @@ typedef struct clv_tensor {
   size_t n;     /* elements */
   size_t bytes; /* n * element size */
   void *data;   /* row-major, 64-byte aligned when made by clv_tensor_new */
+  /* Whose memory `data` is, which the host cannot touch; NULL: the host's, as these make it. */
+  const struct clv_backend *home;
   /* private */
   clv_storage *storage;
   int refs;

@@ -156,6 +156,7 @@ static const clv_backend_memory memory = {
     .put = clv_gpu_put,
     .get = clv_gpu_get,
     .copy = memory_copy,
+    .copy_from = clv_gpu_copy_from,
     .fill = memory_fill,
     .finish = clv_gpu_finish,
     .room = memory_room,

@@ -172,6 +172,10 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
 clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                      clv_err *err) CLV_USE_RESULT;
 
+/* From another device, or another stream of this one (peer.c). */
+clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                           const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
+
 /* Waits for the stream; see clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
 

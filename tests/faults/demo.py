@@ -15,10 +15,22 @@ PLAN = "7:30:30:40"  # seed, percent dropped, percent doubled, most milliseconds
 DEMO = os.path.join(HERE, "../../deploy/demo.sh")
 
 
+def with_seed(folder, scratch):
+    """A folder of programs whose master has the seed; workers refuse what is for session files."""
+    bin = os.path.join(scratch, "bin")
+    os.mkdir(bin)
+    os.symlink(os.path.abspath(os.path.join(folder, "cleave-worker")), os.path.join(bin, "cleave-worker"))
+    master = os.path.join(bin, "cleave-master")
+    with open(master, "w") as f:
+        f.write(f'#!/bin/sh\nCLEAVE_TRAIN__SEED={SEED} exec "{os.path.abspath(folder)}/cleave-master" "$@"\n')
+    os.chmod(master, 0o755)
+    return bin
+
+
 def demo(folder, **env):
     """The run's files by name, and how many messages were touched."""
     with tempfile.TemporaryDirectory(prefix="cleave-demo-") as scratch:
-        done = run(DEMO, folder, env={"TMPDIR": scratch, "CLEAVE_TRAIN__SEED": SEED, **env}, timeout=900)
+        done = run(DEMO, with_seed(folder, scratch), env={"TMPDIR": scratch, **env}, timeout=900)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         said = done.stdout + done.stderr
         found = {}

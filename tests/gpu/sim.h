@@ -38,6 +38,7 @@ typedef struct clv_sim_options {
       fail_launch; /* this launch fails, and with it all that its device is asked from then on */
   uint64_t fail_capture; /* this capture fails at its end */
   uint64_t lose_at;      /* at this call of a function that takes a clv_err the device is gone */
+  int failing;           /* 1 + the device whose calls these are; 0: of any */
 } clv_sim_options;
 
 typedef struct clv_sim_counts {

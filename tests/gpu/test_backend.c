@@ -95,6 +95,44 @@ static void memory_is_zero_when_taken(void **state) {
   closed(b);
 }
 
+/* Two backends, of two devices or of one. What is copied is what `of` was asked for before; nothing
+ * waits in between, and `of` writes over it and gives it back at once. */
+static void copied_between(int second, uint64_t seed) {
+  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
+  clv_backend *of, *to;
+  void *sum;
+  must(clv_cuda_open(v, 0, &of, &err), &err);
+  must(clv_cuda_open(v, second, &to, &err), &err);
+  assert_true(clv_backend_reaches(to, of) && clv_backend_reaches(of, of));
+  assert_false(clv_backend_reaches(to, clv_backend_cpu()));
+  assert_false(clv_backend_reaches(clv_backend_cpu(), clv_backend_cpu()));
+  float *x = drawn(1, N), *back = take(N * sizeof *back);
+  void *p = put(of, x, N * sizeof *x), *q = put(to, x, N * sizeof *x);
+  must(to->memory->take(to, N * sizeof *x, &sum, &err), &err);
+  of->add(of, CLV_F32, p, p, N);
+  must(clv_backend_copy_from(to, q, of, p, N * sizeof *x, &err), &err);
+  of->add(of, CLV_F32, p, p, N);
+  of->memory->give(of, p);
+  must(clv_backend_copy_from(to, q, of, NULL, 0, &err), &err);
+  to->add(to, CLV_F32, sum, q, N);
+  must(to->memory->get(to, back, sum, N * sizeof *x, &err), &err);
+  for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + x[i]);
+  to->memory->give(to, q);
+  to->memory->give(to, sum);
+  finished(to);
+  finished(of);
+  clv_cuda_close(to);
+  closed(of);
+  free(x);
+  free(back);
+}
+
+static void one_backend_copies_from_another(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 12; seed++)
+    for (int second = 0; second < 2; second++) copied_between(second, seed);
+}
+
 /* ---- whole buffers --------------------------------------------------------------------------- */
 
 static void sums_are_added(void **state) {
@@ -370,6 +408,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(large_values_go_in_and_out),
       cmocka_unit_test(memory_is_zero_when_taken),
+      cmocka_unit_test(one_backend_copies_from_another),
       cmocka_unit_test(sums_are_added),
       cmocka_unit_test(squares_are_summed),
       cmocka_unit_test(other_runs_have_other_sums),

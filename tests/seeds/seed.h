@@ -6,6 +6,7 @@
  * seeds.bin in FOLDER (tests/golden, by make_seeds.py there): it takes as many steps as it has.
  * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set
  * NAME.PLACE there, whose `first` is the iteration that the program begins with.
+ * PLACES in the environment puts modules elsewhere, where a program says so: "w1/cuda:0 w1/cuda:1".
  * Its last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0 or 1.
  */
 #ifndef CLEAVE_SEED_H
@@ -58,6 +59,24 @@ static inline void seed_must(cleave_status status, int line) {
 }
 /* A call of the API that has to succeed; it is given &seed.e. */
 #define MUST(call) seed_must((call), __LINE__)
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+typedef struct seed_spot {
+  const char *node, *device;
+} seed_spot;
+
+enum { SEED_SPOTS = 2 };
+
+/* The i-th of PLACES, or the program's own. */
+static inline seed_spot seed_spot_of(int i, const char *node, const char *device) {
+  static char texts[SEED_SPOTS][2][64];
+  const char *at = getenv("PLACES");
+  for (int k = 0; at && k < i; k++) at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL;
+  if (!at || sscanf(at, "%63[^/]/%63[^ ]", texts[i][0], texts[i][1]) != 2)
+    return (seed_spot){node, device};
+  return (seed_spot){texts[i][0], texts[i][1]};
+}
 
 /* ---- PyTorch's figures ----------------------------------------------------------------------- */
 

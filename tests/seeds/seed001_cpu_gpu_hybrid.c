@@ -9,6 +9,7 @@
 
 enum { ROWS = 32, WIDTH = 10 };
 
+static seed_spot first, second;
 static cleave_tensor input_data, targets;
 static cleave_module *preprocessor, *model, *criterion;
 static cleave_optimizer *adam;
@@ -16,11 +17,14 @@ static cleave_optimizer *adam;
 static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_module_options cpu = {
-      .size = sizeof cpu, .name = "preprocessor", .at = "w1", .device = "cpu:0"};
-  cleave_module_options gpu = {
-      .size = sizeof gpu, .name = "gpu_model", .at = "w1", .device = "cpu:1", .any_device = true};
+      .size = sizeof cpu, .name = "preprocessor", .at = first.node, .device = first.device};
+  cleave_module_options gpu = {.size = sizeof gpu,
+                               .name = "gpu_model",
+                               .at = second.node,
+                               .device = second.device,
+                               .any_device = true};
   cleave_module_options beside = {
-      .size = sizeof beside, .name = "criterion", .at = "w1", .device = "cpu:1"};
+      .size = sizeof beside, .name = "criterion", .at = second.node, .device = second.device};
   MUST(cleave_load_layers(seed.rt, &cpu, "[{op: scale, factor: 0.5}]", &rows, &preprocessor,
                           &seed.e));
   MUST(cleave_load_layers(seed.rt, &gpu, "[{op: linear, name: fc1, out: 10}]", &rows, &model,
@@ -37,11 +41,12 @@ static void compare_places(cleave_context c, cleave_reference processed, cleave_
   cleave_reference both[] = {outputs, processed}, none;
   cleave_place place;
   MUST(cleave_gradient_place(seed.rt, c, model, "fc1.weight", 0, &place, &seed.e));
-  if (strcmp(place.device, "cpu:1") != 0) seed_fail("the gradient is on %s", place.device);
+  if (strcmp(place.device, second.device) != 0) seed_fail("the gradient is on %s", place.device);
   MUST(cleave_owner(seed.rt, processed, &place, &seed.e));
-  if (strcmp(place.device, "cpu:0") != 0) seed_fail("the processed data is on %s", place.device);
+  if (strcmp(place.device, first.device) != 0)
+    seed_fail("the processed data is on %s", place.device);
   if (cleave_call(seed.rt, c, criterion, both, 2, &none, &seed.e) != CLEAVE_PRECONDITION ||
-      !strstr(seed.e.text, "cpu:0") || !strstr(seed.e.text, "any_device"))
+      !strstr(seed.e.text, first.device) || !strstr(seed.e.text, "any_device"))
     seed_fail("a loss over two devices: %s", seed.e.text);
 }
 
@@ -66,6 +71,8 @@ static void train(size_t step, cleave_tensor *value) {
 
 int main(int argc, char **argv) {
   seed_begin("seed001_cpu_gpu_hybrid", argc, argv);
+  first = seed_spot_of(0, "w1", "cpu:0");
+  second = seed_spot_of(1, "w1", "cpu:1");
   load();
   float x[ROWS * WIDTH], y[ROWS * WIDTH];
   seed_normal(x, 0, ROWS * WIDTH, SEED_DATA);

@@ -9,6 +9,14 @@
 enum { ROWS = 24, WIDTH = 16, HIDDEN = 32, CLASSES = 10 };
 
 static cleave_module *part[2], *nll;
+static seed_spot at[2];
+static uint64_t digest = 14695981039346656037u; /* of the bits of gradients and loss */
+
+static void add_to_digest(const cleave_tensor *t) {
+  const unsigned char *bytes = t->data;
+  for (size_t i = 0; i < cleave_tensor_count(t) * sizeof(float); i++)
+    digest = (digest ^ bytes[i]) * 1099511628211u;
+}
 
 /* Node and device of the gradient are the module's, its numbers PyTorch's. */
 static void compare_gradient(cleave_context c, cleave_module *module, const char *name,
@@ -25,21 +33,22 @@ static void compare_gradient(cleave_context c, cleave_module *module, const char
   for (size_t i = 0; i < cleave_tensor_count(&ours); i++)
     difference += pow(seed_at(&ours, i) - seed_at(&theirs, i), 2);
   seed_compare(golden, 0, seed_norm(&theirs) + sqrt(difference), seed_norm(&theirs));
+  add_to_digest(&ours);
   cleave_tensor_free(&ours);
 }
 
-/* The loss on outputs at w2 and labels here: refused, with both places and a way out. */
+/* The loss on outputs at a worker and labels here: refused, with both places and a way out. */
 static void compare_places(cleave_context c, const cleave_reference *both) {
   cleave_reference none;
   cleave_place outputs, labels;
   MUST(cleave_owner(seed.rt, both[0], &outputs, &seed.e));
   MUST(cleave_owner(seed.rt, both[1], &labels, &seed.e));
-  if (strcmp(outputs.node, "w2") != 0 || strcmp(labels.node, "master") != 0)
+  if (strcmp(outputs.node, at[1].node) != 0 || strcmp(labels.node, "master") != 0)
     seed_fail("outputs are at %s, labels at %s", outputs.node, labels.node);
   if (cleave_call(seed.rt, c, nll, both, 2, &none, &seed.e) != CLEAVE_PRECONDITION)
     seed_fail("a loss over two nodes is not refused");
   printf("refused: %s\n", seed.e.text);
-  if (!strstr(seed.e.text, "w2") || !strstr(seed.e.text, "master") ||
+  if (!strstr(seed.e.text, at[1].node) || !strstr(seed.e.text, "master") ||
       !strstr(seed.e.text, "cleave_send_to"))
     seed_fail("the refusal does not say where things are and what to do: %s", seed.e.text);
 }
@@ -48,11 +57,18 @@ static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
-  cleave_module_options first = {.size = sizeof first, .name = "layerseq1", .at = "w1"};
-  cleave_module_options second = {
-      .size = sizeof second, .name = "layerseq2", .at = "w2", .device = "cpu:1"};
-  cleave_module_options strict = {
-      .size = sizeof strict, .name = "nll_loss", .at = "w2", .device = "cpu:1", .local_only = true};
+  cleave_module_options first = {
+      .size = sizeof first, .name = "layerseq1", .at = at[0].node, .device = at[0].device};
+  cleave_module_options second = {.size = sizeof second,
+                                  .name = "layerseq2",
+                                  .at = at[1].node,
+                                  .device = at[1].device,
+                                  .any_device = true}; /* the text's x.cuda(device=1) */
+  cleave_module_options strict = {.size = sizeof strict,
+                                  .name = "nll_loss",
+                                  .at = at[1].node,
+                                  .device = at[1].device,
+                                  .local_only = true};
   MUST(cleave_load_layers(seed.rt, &first, "[{op: linear, name: a, out: 32}, {op: relu}]", &rows,
                           &part[0], &seed.e));
   MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",
@@ -73,6 +89,8 @@ static void compare_gradients(cleave_context c) {
 
 int main(int argc, char **argv) {
   seed_begin("seed004_spanning_backward", argc, argv);
+  at[0] = seed_spot_of(0, "w1", NULL);
+  at[1] = seed_spot_of(1, "w2", "cpu:1");
   load();
   float x[ROWS * WIDTH];
   int64_t classes[ROWS];
@@ -89,7 +107,7 @@ int main(int argc, char **argv) {
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
   MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
   compare_places(c, both);
-  MUST(cleave_send_to(seed.rt, both[1], "w2", &seed.e)); /* what the refusal says */
+  MUST(cleave_send_to(seed.rt, both[1], at[1].node, &seed.e)); /* what the refusal says */
   MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   compare_gradients(c);
@@ -97,7 +115,10 @@ int main(int argc, char **argv) {
   double result = seed_at(&value, 0);
   cleave_tensor losses = seed_golden("losses");
   seed_compare("loss", 0, result, seed_at(&losses, 0));
+  add_to_digest(&value);
   cleave_tensor_free(&value);
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  return seed_end(1e-5, "loss %.6f, gradients at w1 and w2, a loss over two nodes refused", result);
+  printf("digest %016llx\n", (unsigned long long)digest);
+  return seed_end(1e-5, "loss %.6f, gradients at %s and %s, a loss over two nodes refused", result,
+                  at[0].node, at[1].node);
 }

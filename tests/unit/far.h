@@ -5,7 +5,7 @@
  * own functions runs, and holds NaN wherever nobody has written: what reads or writes it from
  * outside dies of SIGSEGV, and what relies on zeros computes NaN. Kernels that refuse their values
  * say so at finish, as on a device. Memory and finishes fail by plan. What was asked for and not
- * waited for is counted. One thread.
+ * waited for is counted, and what went to and from the host. One thread.
  */
 #ifndef CLEAVE_FAR_H
 #define CLEAVE_FAR_H
@@ -21,6 +21,7 @@ static const size_t far_region = (size_t)1 << 32;
 
 typedef struct far_block {
   size_t at, bytes;
+  const clv_backend *of;
 } far_block;
 
 static struct {
@@ -32,6 +33,7 @@ static struct {
   uint64_t fail_take, fail_finish; /* the how manieth from now on fails; 0: none */
   uint64_t taken, finished;        /* so far */
   uint64_t asked;                  /* since the last finish */
+  uint64_t put, got, from;         /* bytes to and from the host, and from other devices, so far */
   clv_err failed;                  /* the first failure since the last finish */
   int64_t failed_layer;
 } far;
@@ -63,7 +65,6 @@ static inline size_t far_gap(size_t bytes, size_t *ret_at) {
 
 static inline clv_code far_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   size_t at, room = clv_align_up(CLV_MAX(bytes, (size_t)1), FAR_PAGE), i;
-  (void)b;
   far.taken++;
   if (far_planned(&far.fail_take))
     return clv_fail(err, CLV_EXHAUSTED, "the far memory has no %zu bytes", bytes);
@@ -73,7 +74,7 @@ static inline clv_code far_take(const clv_backend *b, size_t bytes, void **ret, 
   i = far_gap(room, &at);
   if (far.n_blocks == FAR_BLOCKS || at + room > far_region) abort();
   memmove(&far.blocks[i + 1], &far.blocks[i], (far.n_blocks++ - i) * sizeof *far.blocks);
-  far.blocks[i] = (far_block){at, room};
+  far.blocks[i] = (far_block){at, room, b};
   far.high = CLV_MAX(far.high, at + room);
   far_open();
   memset(far.base + at, 0xFF, room);
@@ -101,16 +102,44 @@ static inline clv_code far_move(void *dst, const void *src, size_t bytes) {
   return CLV_OK;
 }
 
+/* Ends the test unless that is memory of the device. */
+static inline void far_check(const clv_backend *b, const void *p, size_t bytes) {
+  size_t i = 0, at = (size_t)((const char *)p - far.base);
+  while (i < far.n_blocks && far.blocks[i].at + far.blocks[i].bytes <= at) i++;
+  if (i == far.n_blocks || at < far.blocks[i].at || far.blocks[i].of != b ||
+      at + bytes > far.blocks[i].at + far.blocks[i].bytes)
+    abort();
+}
+
 static inline clv_code far_put(const clv_backend *b, void *dst, const void *src, size_t bytes,
                                clv_err *err) {
-  (void)b, (void)err;
+  (void)err;
   far.asked++;
+  far.put += bytes;
+  far_check(b, dst, bytes);
   return far_move(dst, src, bytes);
+}
+
+static inline clv_code far_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                                     const void *src, size_t bytes, clv_err *err) {
+  (void)err;
+  far.asked++;
+  far.from += from == b ? 0 : bytes;
+  far_check(b, dst, bytes);
+  far_check(from, src, bytes);
+  return far_move(dst, src, bytes);
+}
+
+static inline clv_code far_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
+                                clv_err *err) {
+  return far_copy_from(b, dst, b, src, bytes, err);
 }
 
 static inline clv_code far_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                                clv_err *err) {
-  (void)b, (void)err;
+  (void)err;
+  far.got += bytes;
+  far_check(b, src, bytes);
   return far_move(host, src, bytes);
 }
 
@@ -258,33 +287,40 @@ static inline clv_code far_check_tf32(const clv_backend *b, clv_err *err) {
   return far.inner->check_tf32(far.inner, err);
 }
 
-/* With the kernels of `inner`, or ref's where it has none. There is one far memory in a program. */
-static inline const clv_backend *far_backend(const clv_backend *inner) {
+/* One of two devices, with the kernels of `inner`, or ref's where it has none. There is one far
+ * memory in a program. */
+static inline const clv_backend *far_device(const clv_backend *inner, int number) {
   static const clv_backend_memory memory = {.take = far_take,
                                             .give = far_give,
                                             .put = far_put,
                                             .get = far_get,
-                                            .copy = far_put,
+                                            .copy = far_copy,
+                                            .copy_from = far_copy_from,
                                             .fill = far_fill,
                                             .finish = far_finish,
                                             .room = far_room};
-  static clv_backend b;
+  static clv_backend devices[2];
+  clv_backend *b = &devices[number];
   far.inner = inner;
-  b = *inner;
-  b.name = "far";
-  b.device = "far:0";
-  b.memory = &memory;
-  b.prepare = far_prepare;
-  b.reorder = far_reorder;
-  b.add = far_add;
-  b.sum_squares = far_sum_squares;
-  b.step = far_step;
-  b.isa = far_isa;
-  b.libraries = far_libraries;
-  b.check_bf16 = inner->check_bf16 ? far_check_bf16 : NULL;
-  b.check_tf32 = inner->check_tf32 ? far_check_tf32 : NULL;
-  b.trim = NULL;
-  return &b;
+  *b = *inner;
+  b->name = "far";
+  b->device = number ? "far:1" : "far:0";
+  b->memory = &memory;
+  b->prepare = far_prepare;
+  b->reorder = far_reorder;
+  b->add = far_add;
+  b->sum_squares = far_sum_squares;
+  b->step = far_step;
+  b->isa = far_isa;
+  b->libraries = far_libraries;
+  b->check_bf16 = inner->check_bf16 ? far_check_bf16 : NULL;
+  b->check_tf32 = inner->check_tf32 ? far_check_tf32 : NULL;
+  b->trim = NULL;
+  return b;
+}
+
+static inline const clv_backend *far_backend(const clv_backend *inner) {
+  return far_device(inner, 0);
 }
 
 #endif

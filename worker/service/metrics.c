@@ -161,6 +161,22 @@ BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
 BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 BY_IDENTITY(wakes, n->work[i].wakes)
 
+static void put_moved(clv_metrics_out *out, const void *numbers_of) {
+  static const struct {
+    const char *name;
+    size_t at;
+  } ways[] = {{"device", offsetof(clv_work_counts, device_bytes)},
+              {"peer", offsetof(clv_work_counts, peer_bytes)},
+              {"host", offsetof(clv_work_counts, host_bytes)}};
+  const worker_numbers *n = numbers_of;
+  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+    double sum = 0;
+    for (size_t k = 0; k < n->config->n_allow; k++)
+      sum += (double)*(const uint64_t *)((const char *)&n->work[k] + ways[i].at);
+    clv_metric_sample(out, sum, &(clv_metric_label){"way", ways[i].name}, 1);
+  }
+}
+
 /* Two samples for the master's links and for those with each peer. */
 static void by_link(clv_metrics_out *out, const worker_numbers *n,
                     double (*pick)(const worker_numbers *n, size_t link, bool in)) {
@@ -331,6 +347,10 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_graph_refusals_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Work that repeats on a device and could not become a CUDA graph: it is asked for launch by launch.",
      .write = put_not_recorded},
+    {.name = "cleave_worker_moved_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
+     .help = "Values and gradients from a module on a device to another on one: copied within the device, "
+             "to it from a peer, or by way of the host.",
+     .write = put_moved},
     {.name = "cleave_worker_input_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions with a module had nothing to do but wait for what comes.",
      .write = put_idle},

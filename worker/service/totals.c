@@ -34,6 +34,9 @@ static void add_modules(clv_session_node *node, clv_work_counts *w) {
   w->compute_ns += c.compute_ns;
   w->replays += c.replays;
   w->not_recorded += c.not_recorded;
+  w->device_bytes += c.device_bytes;
+  w->peer_bytes += c.peer_bytes;
+  w->host_bytes += c.host_bytes;
 }
 
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
@@ -81,6 +84,9 @@ void clv_session_count_totals(clv_session *s) {
   move(&total->compute_ns, w.compute_ns, &s->counted.compute_ns);
   move(&total->replays, w.replays, &s->counted.replays);
   move(&total->not_recorded, w.not_recorded, &s->counted.not_recorded);
+  move(&total->device_bytes, w.device_bytes, &s->counted.device_bytes);
+  move(&total->peer_bytes, w.peer_bytes, &s->counted.peer_bytes);
+  move(&total->host_bytes, w.host_bytes, &s->counted.host_bytes);
   move(&total->idle_ns, w.idle_ns, &s->counted.idle_ns);
   move(&total->share_ns, w.share_ns, &s->counted.share_ns);
   move(&total->wakes, w.wakes, &s->counted.wakes);

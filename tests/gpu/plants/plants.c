@@ -11,9 +11,9 @@
 #include "tests/gpu/sim.h"
 
 static const clv_vendor *v;
-static clv_gpu one, two; /* streams of one device */
-static float *x, *y;     /* device memory */
-static float *host;      /* page-locked */
+static clv_gpu one, two, other = {.device = 1}; /* two streams of one device, one of another */
+static float *x, *y, *far;                      /* its memory; the other's */
+static float *host;                             /* page-locked */
 static clv_err err;
 
 enum { BYTES = PLANT_N * sizeof(float) };
@@ -31,28 +31,39 @@ static void *taken(const clv_gpu *g) {
 }
 
 static void begin(uint64_t seed) {
-  v = clv_sim_vendor(&(clv_sim_options){.seed = seed});
-  one.vendor = two.vendor = v;
+  v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
+  one.vendor = two.vendor = other.vendor = v;
   ok(v->stream_new(0, false, &one.stream, &err));
   ok(v->stream_new(0, false, &two.stream, &err));
   ok(v->host_take(BYTES, (void **)&host, &err));
   x = taken(&one);
   y = taken(&one);
   ok(v->stream_finish(one.stream, &err));
+  ok(v->stream_new(1, false, &other.stream, &err));
+  far = taken(&other);
+  ok(v->stream_finish(other.stream, &err));
 }
 
 static void finish(void) {
   ok(v->stream_finish(one.stream, &err));
   ok(v->stream_finish(two.stream, &err));
+  ok(v->stream_finish(other.stream, &err));
 }
 
-/* What stream two is asked from now on comes behind what stream one was asked. */
-static void order(void) {
+/* What the second stream is asked from now on comes behind what the first was asked. */
+static void order_of(const clv_gpu *first, const clv_gpu *second) {
   clv_cuda_event *e;
-  ok(v->event_new(0, false, &e, &err));
-  ok(v->event_record(e, one.stream, &err));
-  ok(v->stream_wait(two.stream, e, &err));
+  ok(v->event_new(first->device, false, &e, &err));
+  ok(v->event_record(e, first->stream, &err));
+  ok(v->stream_wait(second->stream, e, &err));
   v->event_free(e);
+}
+
+static void order(void) { order_of(&one, &two); }
+
+/* x of the first device to the other's memory, by a stream of either. */
+static void copy_peer(const clv_gpu *by) {
+  ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: peer_given */
 }
 
 /* ---- wrong ----------------------------------------------------------------------------------- */
@@ -118,7 +129,44 @@ static void host_changes(void) {
 
 static void leak(void) {
   finish();
-  exit(clv_sim_leaks() == 5 ? 4 : 0); /* two streams, two of the device, one of the host */
+  exit(clv_sim_leaks() == 7 ? 4 : 0); /* three streams, three of devices, one of the host */
+}
+
+/* The copy does not wait for who writes what is copied, */
+static void peer_early(void) {
+  ok(plant_write(&one, x, &err));
+  copy_peer(&other);
+  ok(plant_increase(&other, far, &err));
+}
+
+/* nor where that holds older values. */
+static void peer_early_over(void) {
+  ok(plant_write(&one, x, &err));
+  ok(v->stream_finish(one.stream, &err));
+  peer_early();
+}
+
+/* Who reads it does not wait for the copy. */
+static void peer_late(void) {
+  ok(plant_write(&one, x, &err));
+  copy_peer(&one);
+  ok(plant_increase(&other, far, &err));
+}
+
+/* What is copied is given back before the copy, */
+static void peer_given(void) {
+  ok(plant_write(&one, x, &err));
+  order_of(&one, &other);
+  copy_peer(&other);
+  v->give(one.stream, x);
+}
+
+/* or written again. */
+static void peer_over(void) {
+  ok(plant_write(&one, x, &err));
+  order_of(&one, &other);
+  copy_peer(&other);
+  ok(plant_write(&one, x, &err));
 }
 
 /* ---- right ----------------------------------------------------------------------------------- */
@@ -132,15 +180,24 @@ static void right(void) {
   ok(v->get(two.stream, host, x, BYTES, &err));
   ok(v->stream_finish(two.stream, &err));
   if (host[0] != 3) exit(5);
+  order_of(&two, &other);
+  copy_peer(&other);
+  order_of(&other, &two);
+  ok(plant_increase(&other, far, &err));
+  ok(v->get(other.stream, host, far, BYTES, &err));
+  ok(v->stream_finish(other.stream, &err));
+  if (host[0] != 4) exit(5);
   host[0] = 7;
   ok(v->put(one.stream, x, host, BYTES, &err));
   finish();
   host[0] = 8;
   v->give(one.stream, x);
   v->give(one.stream, y);
+  v->give(other.stream, far);
   v->host_give(host);
   v->stream_free(one.stream);
   v->stream_free(two.stream);
+  v->stream_free(other.stream);
   if (clv_sim_leaks()) exit(6);
   exit(0);
 }
@@ -161,7 +218,9 @@ static const struct {
               PLANT(device_pointer), PLANT(early_give),     PLANT(late_use),
               PLANT(uninitialised),  PLANT(behind_the_end), PLANT(across),
               PLANT(diverging),      PLANT(blocks_race),    PLANT(pageable),
-              PLANT(host_changes),   PLANT(leak),           PLANT(build)};
+              PLANT(host_changes),   PLANT(peer_early),     PLANT(peer_early_over),
+              PLANT(peer_late),      PLANT(peer_given),     PLANT(peer_over),
+              PLANT(leak),           PLANT(build)};
 
 int main(int argc, char **argv) {
   for (size_t i = 0; argc == 3 && i < CLV_COUNT(plants); i++) {

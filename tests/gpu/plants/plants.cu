@@ -6,7 +6,7 @@
 #include "tests/gpu/plants/plants_int.h"
 
 static __global__ void write_ones(float *y) {
-  y[threadIdx.x] = 1; /* planted: early_give */
+  y[threadIdx.x] = 1; /* planted: early_give peer_early_over peer_over */
 }
 
 clv_code plant_write(clv_gpu *g, float *y, clv_err *err) {
@@ -19,6 +19,14 @@ static __global__ void add_one(const float *x, float *y) {
 
 clv_code plant_add(clv_gpu *g, const float *x, float *y, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, add_one, x, y); /* planted: host_pointer late_use */
+}
+
+static __global__ void increase(float *y) {
+  y[threadIdx.x] += 1; /* planted: peer_early peer_late */
+}
+
+clv_code plant_increase(clv_gpu *g, float *y, clv_err *err) {
+  return gpu_launch(g, 1, PLANT_N, err, increase, y);
 }
 
 static __global__ void add_nested(plant_list list) {

@@ -18,10 +18,11 @@ typedef struct plant_list {
   float *y;
 } plant_list;
 
-/* All over PLANT_N values: y = 1; y = x + 1; the same with pointers in a struct; y reversed,
- * through memory of the block; the value behind the end; one that lies across two. */
+/* All over PLANT_N values: y = 1; y = x + 1; y = y + 1; y = x + 1 with pointers in a struct; y
+ * reversed, through memory of the block; the value behind the end; one that lies across two. */
 clv_code plant_write(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_add(clv_gpu *g, const float *x, float *y, clv_err *err);
+clv_code plant_increase(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_nested(clv_gpu *g, plant_list list, clv_err *err);
 clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err);
 clv_code plant_behind(clv_gpu *g, float *y, clv_err *err);

@@ -113,7 +113,9 @@ void __asan_handle_no_return(void);
 void __asan_before_dynamic_init(const char *file);
 void __asan_after_dynamic_init(void);
 
+/* A copy of arguments is most of what is checked here, and lies in one object of the host. */
 static void check_each(const char *p, size_t bytes, bool write) {
+  if (!sim_memory_is_device(p) && sim_launch_touch(p, bytes, write)) return;
   for (size_t i = 0; i < bytes; i++) check(p + i, 1, write);
 }
 

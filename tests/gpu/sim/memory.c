@@ -159,7 +159,18 @@ void sim_memory_gone(char *p) {
   sim_undefined(p, b->bytes);
   sim_checks_nothing(p, b->bytes);
   sim_forbid(p, b->bytes);
+  b->gone = true;
   keep_for_now(b);
+}
+
+void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what) {
+  const sim_block *b = sim_memory_is_device(p) ? sim_memory_find(p) : NULL;
+  if (!b || !b->gone) return;
+  fputs("cuda-sim: the copy was asked for at\n", stderr);
+  sim_lines_print(asked);
+  fputs("cuda-sim: it was given back at\n", stderr);
+  sim_lines_print(&b->given_at);
+  sim_fault("%s was given back before it was copied", what);
 }
 
 size_t sim_memory_used(int device) { return used[device]; }

@@ -46,8 +46,8 @@ typedef struct sim_block {
   char *p;
   size_t bytes;
   int device;
-  bool given, released;
-  size_t then; /* the one that was gone next */
+  bool given, gone, released; /* gone: the stream has come to where it was given back */
+  size_t then;                /* the one that was gone next */
   sim_lines lines, given_at;
 } sim_block;
 
@@ -66,6 +66,9 @@ sim_block *sim_memory_find(const void *p); /* the allocation that p lies in or j
 
 /* Faults unless bytes from p on lie in what lives on the device; `what` says whose they are. */
 void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
+
+/* Faults if it has gone before the copy that was asked for at these lines. */
+void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what);
 
 clv_code sim_host_take(size_t bytes, void **ret, clv_err *err);
 void sim_host_give(void *p);
@@ -196,7 +199,8 @@ void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* 
 typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
-  bool broken[SIM_MOST_DEVICES]; /* nothing more is done there */
+  bool broken[SIM_MOST_DEVICES];   /* nothing more is done there */
+  uint64_t takes, launches, calls; /* of the device that is to fail */
 } sim_state;
 extern sim_state sim;
 

@@ -30,6 +30,8 @@ bool sim_run_launch(sim_stream *s, sim_op *op) { return sim_launch_go_on(op->lau
 
 bool sim_run_copy(sim_stream *s, sim_op *op) {
   (void)s;
+  sim_memory_check_copy(op->src, &op->lines, "device memory");
+  sim_memory_check_copy(op->dst, &op->lines, "device memory to copy to");
   memcpy(op->dst, op->src, op->bytes);
   if (op->from_host)
     sim_checks_defined(op->dst, op->bytes);

@@ -30,10 +30,17 @@ static void unlock(const int *held) {
 /* What follows in this scope has the simulation for itself. */
 #define LOCK CLV_AUTO(unlock) __attribute__((unused)) int held_ = locked()
 
+/* Whether what is asked of the device is what was planned to go wrong. */
+static bool is_planned(int device, uint64_t *so_far, uint64_t at) {
+  if (sim.o.failing && sim.o.failing != 1 + device) return false;
+  return ++*so_far == at;
+}
+
 static clv_code check_device(int device, clv_err *err) {
   if (device < 0 || device >= sim.o.devices)
     return clv_fail(err, CLV_UNAVAILABLE, "there is no device %d", device);
-  if (++sim.counts.calls == sim.o.lose_at) sim.broken[device] = true;
+  sim.counts.calls++;
+  if (is_planned(device, &sim.calls, sim.o.lose_at)) sim.broken[device] = true;
   if (sim.broken[device])
     return clv_fail(err, CLV_UNAVAILABLE, "device %d: an earlier launch failed, or it is gone",
                     device);
@@ -81,7 +88,8 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
   char *p;
   CLV_TRY(check_device(s->device, err));
   CLV_TRY(check_not_captured(s, err));
-  if (++sim.counts.takes == sim.o.fail_take)
+  sim.counts.takes++;
+  if (is_planned(s->device, &sim.takes, sim.o.fail_take))
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left, as planned", s->device,
                     bytes);
   CLV_TRY(sim_memory_take(s->device, bytes, &p, err));
@@ -291,7 +299,8 @@ static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
 
 /* Those of graphs too, each time. */
 static void count_launch(int device) {
-  if (++sim.counts.launches == sim.o.fail_launch) sim.broken[device] = true;
+  sim.counts.launches++;
+  if (is_planned(device, &sim.launches, sim.o.fail_launch)) sim.broken[device] = true;
 }
 
 static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *err) {

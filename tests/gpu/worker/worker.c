@@ -6,8 +6,8 @@
  * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CONV: as where
  * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
  * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
- * CLV_SIM_LOSE_AT: see clv_sim_options. What is left on the device when the worker ends makes its
- * exit code LEFT.
+ * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options. What is left on the device when the
+ * worker ends makes its exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,8 @@ static const clv_vendor *vendor(void) {
                                                   .no_graphs = number("CLV_SIM_NO_GRAPHS") != 0,
                                                   .fail_take = number("CLV_SIM_FAIL_TAKE"),
                                                   .fail_launch = number("CLV_SIM_FAIL_LAUNCH"),
-                                                  .lose_at = number("CLV_SIM_LOSE_AT")});
+                                                  .lose_at = number("CLV_SIM_LOSE_AT"),
+                                                  .failing = (int)number("CLV_SIM_FAILING")});
 }
 
 static void look_in(const char *folders) { (void)folders; }

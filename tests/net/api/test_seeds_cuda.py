@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of the seeds over workers that compute on a simulated device (`device: cuda`), with
 mutual TLS: PyTorch's figures, within the programs' own limits."""
-import os, re, sys
+import os, re, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
 from cluster import *
@@ -13,19 +13,25 @@ suite = Suite()
 
 # What does not run here, and why.
 LEFT_OUT = {
-    "seed001_cpu_gpu_hybrid": "names cpu:1, a second processor of its worker",
+    "seed001_cpu_gpu_hybrid": "names two devices of a worker: below",
     "seed002_tensor_parallel": "compares bits with the master's, and these are of one kind of device",
     "seed003_rpc_pipeline": "ResNet50: too many values for a simulated device",
-    "seed004_spanning_backward": "names cpu:1, a second processor of its worker",
+    "seed004_spanning_backward": "names two devices: below",
 }
+
+
+def ran(name, cluster, session, env=None):
+    """What it printed before its last line, with which it passes."""
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, cwd=ROOT, env=env)
+    *before, line = done.stdout.splitlines() or [done.stderr[-2000:]]
+    print("   ", line)
+    assert done.returncode == 0 and re.match(rf"PASS {name}: .*\d", line), (done.returncode, before, line)
+    return before
 
 
 def passes(name):
     def test():
-        done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, cwd=ROOT)
-        line = (done.stdout.splitlines() or [done.stderr[-2000:]])[-1]
-        print("   ", line)
-        assert done.returncode == 0 and re.match(rf"PASS {name}: .*\d", line), (done.returncode, line)
+        ran(name, cluster, session)
         for w in cluster.workers:
             assert w.process.poll() is None, f"{w.name} is gone:\n{w.text()[-3000:]}"
     test.__name__ = name
@@ -35,6 +41,55 @@ def passes(name):
 for program in SEED_PROGRAMS:
     if program not in LEFT_OUT:
         passes(program)
+
+
+def moved(port):
+    """Bytes that modules of the worker have passed to others there, by their way."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        text = page.read().decode()
+    return {way: int(float(n)) for way, n in re.findall(r'^cleave_worker_moved_bytes_total\{way="(.*)"\} (\S+)', text, re.M)}
+
+
+def on_two_devices(check, sim_seed):
+    port = free_port()
+    with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n",
+                 env={"CLV_SIM_DEVICES": "2", "CLV_SIM_SEED": str(sim_seed)}) as c:
+        before = [{"device": 0, "peer": 0, "host": 0}]
+
+        def went(name, places):
+            lines = ran(name, c, c.session("two", ""), env={"PLACES": places})
+            now = moved(port)
+            by_way = {way: now[way] - before[0][way] for way in now}
+            before[0] = now
+            return lines, by_way
+        check(went)
+
+
+@suite.test
+def seed004_inside_one_worker():
+    """Between two devices nothing passes the host; the bits are those of one device."""
+    hidden, scores = 24 * 32 * 4, 24 * 10 * 4  # bytes; each value goes there, and its gradient back
+
+    def check(went):
+        digests = set()
+        for places, expected in (("w1/cuda:0 w1/cuda:1", {"device": 2 * scores, "peer": 2 * hidden, "host": 0}),
+                                 ("w1/cuda:1 w1/cuda:0", {"device": 2 * scores, "peer": 2 * hidden, "host": 0}),
+                                 ("w1/cuda:1 w1/cuda:1", {"device": 2 * (scores + hidden), "peer": 0, "host": 0})):
+            lines, by_way = went("seed004_spanning_backward", places)
+            assert by_way == expected, (places, by_way)
+            assert f"gradient of 2.bias: at w1 on {places.split('/')[-1]}" in lines, lines
+            digests.add(lines[-1])
+        assert len(digests) == 1 and digests.pop().startswith("digest "), digests
+    for sim_seed in (0, 1, 5):
+        on_two_devices(check, sim_seed)
+
+
+@suite.test
+def seed001_hybrid_on_two_devices():
+    def check(went):
+        _, by_way = went("seed001_cpu_gpu_hybrid", "w1/cuda:0 w1/cuda:1")
+        assert by_way["peer"] and not by_way["host"], by_way
+    on_two_devices(check, 0)
 
 
 @suite.test

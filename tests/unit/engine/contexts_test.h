@@ -15,7 +15,8 @@ enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MOST_STARTED = 64 };
  * started work ends, and which. */
 typedef struct engine {
   clv_pool *pool;
-  const clv_backend *backend; /* of the modules; NULL: ref */
+  const clv_backend *backend;         /* of the modules; NULL: ref */
+  const clv_backend *const *backends; /* [TEST_MODULES] of each; NULL: `backend` */
   clv_module *modules[CLV_MODULE_ALL];
   clv_contexts *contexts;
   clv_executor executor;
@@ -45,6 +46,7 @@ static inline void engine_module(engine *w, uint32_t index, clv_op op) {
   clv_err err = {0};
   clv_module_options o = stage_of(graph_of(op, ROWS, COLUMNS), index);
   if (w->backend) o.backend = w->backend;
+  if (w->backends) o.backend = w->backends[index];
   assert_ok(clv_module_new(&o, &w->modules[index], &err));
   clv_module_bind(w->modules[index], w->pool);
 }
@@ -53,7 +55,11 @@ static inline void engine_begin(engine *w, uint64_t seed) {
   static const clv_op ops[TEST_MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_LINEAR,
                                            CLV_OP_TANH};
   clv_err err = {0};
-  *w = (engine){.seed = seed, .backend = w->backend, .on_result = w->on_result, .user = w->user};
+  *w = (engine){.seed = seed,
+                .backend = w->backend,
+                .backends = w->backends,
+                .on_result = w->on_result,
+                .user = w->user};
   w->executor = (clv_executor){w, on_start};
   assert_ok(clv_pool_new(64 << 20, 4096, &w->pool, &err));
   for (uint32_t i = 0; i < TEST_MODULES; i++) engine_module(w, i, ops[i]);

@@ -26,11 +26,16 @@ static void on_result(engine *w, clv_result *r) {
   clv_packet_free(r->packet);
 }
 
-static void begin(engine *w, heard *h) {
+static void begin_on(engine *w, heard *h, const clv_backend *const *backends) {
   *h = (heard){0};
-  *w = (engine){.backend = far_backend(clv_backend_ref()), .on_result = on_result, .user = h};
+  *w = (engine){.backend = far_backend(clv_backend_ref()),
+                .backends = backends,
+                .on_result = on_result,
+                .user = h};
   engine_begin(w, 0);
 }
+
+static void begin(engine *w, heard *h) { begin_on(w, h, NULL); }
 
 static void end(engine *w) {
   engine_end(w);
@@ -42,16 +47,20 @@ static void post(engine *w, clv_packet *p) {
   assert_ok(engine_packet(w, p, &err));
 }
 
-/* A call of module 0 in a context, whose value is for the program. */
-static void call(engine *w, uint64_t context) {
+/* A call of a module in a context; it takes another's value, or (0) a leaf. */
+static void call_of(engine *w, uint64_t context, uint64_t id, uint32_t module, uint64_t arg,
+                    bool deliver) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
-  assert_ok(clv_packet_call(w->pool, context, 10 * context, 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, 0, false, x, &err));
-  assert_ok(clv_packet_call_deliver(p, "", &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg ? NULL : engine_tensor(w, 1);
+  assert_ok(clv_packet_call(w->pool, context, id, module, true, &p, &err));
+  assert_ok(clv_packet_arg(p, arg, arg != 0, x, &err));
+  if (deliver) assert_ok(clv_packet_call_deliver(p, "", &err));
   post(w, p);
 }
+
+/* A call of module 0 in a context, whose value is for the program. */
+static void call(engine *w, uint64_t context) { call_of(w, context, 10 * context, 0, 0, true); }
 
 static void backward(engine *w, uint64_t context) {
   clv_err err = {0};
@@ -161,6 +170,88 @@ static void a_call_fails_late(void **state) {
   end(&w);
 }
 
+enum { BYTES = ROWS * COLUMNS * sizeof(float) };
+
+/* Modules 0 and 2 are linear layers on two devices, module 3 a tanh on the first. */
+static void begin_on_two(engine *w, heard *h) {
+  static const clv_backend *backends[TEST_MODULES];
+  for (int i = 0; i < TEST_MODULES; i++) backends[i] = far_device(clv_backend_ref(), i == 2);
+  begin_on(w, h, backends);
+  far.put = far.got = far.from = 0;
+}
+
+/* Bytes to the host, from it and between the devices since the last time. */
+static void assert_moved(uint64_t put, uint64_t got, uint64_t from) {
+  assert_int_equal(far.put, put * BYTES);
+  assert_int_equal(far.got, got * BYTES);
+  assert_int_equal(far.from, from * BYTES);
+  far.put = far.got = far.from = 0;
+}
+
+static void assert_counted(engine *w, uint32_t module, uint64_t peer, uint64_t device) {
+  clv_module_counts c;
+  clv_module_count(w->modules[module], &c);
+  assert_int_equal(c.peer_bytes, peer * BYTES);
+  assert_int_equal(c.device_bytes, device * BYTES);
+  assert_int_equal(c.host_bytes, 0);
+}
+
+/* From module to module, and the gradients back, two of which are added on the way. */
+static void what_stays_in_the_node_does_not_pass_the_host(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  engine w;
+  heard h;
+  (void)state;
+  begin_on_two(&w, &h);
+  call_of(&w, 1, 10, 0, 0, false);
+  assert_moved(1, 0, 0);
+  call_of(&w, 1, 11, 2, 10, true);
+  assert_moved(0, 1, 1);
+  call_of(&w, 1, 12, 3, 10, true);
+  assert_moved(0, 1, 0);
+  assert_ok(clv_packet_deliver(w.pool, 1, 10, "", &p, &err));
+  post(&w, p);
+  assert_int_equal(h.code, CLV_OK);
+  assert_moved(0, 1, 0); /* somebody wants it after all */
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(&w, 0.5f);
+  assert_ok(clv_packet_prepare(w.pool, 1, 1, 0, false, true, false, &p, &err));
+  for (uint64_t id = 12; id > 10; id--) {
+    assert_ok(clv_packet_need(p, id, 1, 0, &err));
+    assert_ok(clv_packet_target(p, 0, 10, "", (uint32_t)id - 11, &err));
+  }
+  assert_ok(clv_packet_need(p, 10, 2, 0, &err));
+  post(&w, p);
+  for (uint64_t id = 11; id <= 12; id++) {
+    assert_ok(clv_packet_gradient(w.pool, 1, 1, id, 0, "", dy, &p, &err));
+    post(&w, p);
+  }
+  assert_int_equal(h.kind, CLV_FINISHED);
+  assert_moved(2, 0, 1);
+  assert_counted(&w, 0, 1, 1);
+  assert_counted(&w, 2, 1, 0);
+  assert_counted(&w, 3, 0, 1);
+  dy = clv_tensor_unref(dy);
+  end(&w);
+}
+
+/* Neither where it is made nor where it goes costs the other device its sessions. */
+static void no_memory_on_one_of_two_devices(void **state) {
+  engine w;
+  heard h;
+  (void)state;
+  begin_on_two(&w, &h);
+  call_of(&w, 1, 10, 0, 0, true);
+  far.fail_take = 1;
+  call_of(&w, 1, 11, 2, 10, true);
+  assert_int_equal(h.code, CLV_EXHAUSTED);
+  call_of(&w, 1, 12, 3, 10, true);
+  assert_int_equal(h.code, CLV_OK);
+  call_of(&w, 2, 21, 2, 0, true);
+  assert_int_equal(h.code, CLV_OK);
+  end(&w);
+}
+
 /* Nobody knows what a step that fails has changed: it is answered so, and nothing is computed from
  * that module any more. nth: the copy of what it changes, or the step. */
 static void fails_to_step(uint64_t nth) {
@@ -219,6 +310,8 @@ int main(void) {
       cmocka_unit_test(no_memory_for_a_call),
       cmocka_unit_test(no_memory_for_gradients),
       cmocka_unit_test(a_call_fails_late),
+      cmocka_unit_test(what_stays_in_the_node_does_not_pass_the_host),
+      cmocka_unit_test(no_memory_on_one_of_two_devices),
       cmocka_unit_test(a_step_fails),
       cmocka_unit_test(a_block_that_is_not_to_be_had_costs_nothing),
   };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Work that ends later. The same frames go into an engine whose work ends at once and into engines
- * whose work ends later, in a random order between modules, and into one whose modules compute in
- * memory that the host cannot touch. What comes out is the same to the bit, and so are the modules
- * in the end.
+ * whose work ends later, in a random order between modules, into one whose modules compute in
+ * memory that the host cannot touch, and one whose modules are on two such devices and on none.
+ * What comes out is the same to the bit, and so are the modules in the end.
  */
 #include "tests/unit/engine/contexts_test.h"
 #include "tests/unit/far.h"
@@ -73,8 +73,9 @@ static void add_frame(program *g, uint32_t context, clv_packet *p) {
   g->frames[context][g->n[context]++] = p;
 }
 
-/* Each call takes the value of an earlier one or a leaf; its value is for the program, too.
- * planned: forwards, backwards and gradients of parameters have positions. */
+/* Each call takes the value of an earlier one or a leaf; its value is for the program, too, which
+ * says so with the call, or later, or not at all. planned: forwards, backwards and gradients of
+ * parameters have positions. */
 static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
   clv_err err = {0};
   clv_packet *p;
@@ -82,9 +83,20 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   uint32_t module = draw_of(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
   assert_ok(clv_packet_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
   assert_ok(clv_packet_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
-  assert_ok(clv_packet_call_deliver(p, "", &err));
+  if (draw_of(&g->seed, 3)) assert_ok(clv_packet_call_deliver(p, "", &err));
   if (planned) clv_packet_call_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
   add_frame(g, c, p);
+}
+
+/* Values go out once more, and some of them for the first time. */
+static void deliver(program *g, uint32_t c) {
+  clv_err err = {0};
+  clv_packet *p;
+  for (uint32_t i = 0; i < CALLS; i++) {
+    if (draw_of(&g->seed, 3)) continue;
+    assert_ok(clv_packet_deliver(g->w->pool, c + 1, id_of(c, i + 1), "", &p, &err));
+    add_frame(g, c, p);
+  }
 }
 
 /* Of the gradient of what call i takes: behind the one from outside and those of earlier calls. */
@@ -147,6 +159,7 @@ static void write_context(program *g, uint32_t c, bool planned) {
     arg[i] = draw_of(&g->seed, i + 1);
     call(g, c, i, arg, planned);
   }
+  deliver(g, c);
   if (planned) planned_steps(g, c);
   backward(g, c, arg);
   g->n_before_step[c] = g->n[c];
@@ -169,9 +182,9 @@ static void send_in_any_order(program *g, const uint32_t *end) {
 
 /* One program: a context with positions, or several, with their frames in an order that the seed
  * says. */
-static digest run(uint64_t seed, uint64_t order, const clv_backend *backend) {
+static digest run(uint64_t seed, uint64_t order, const clv_backend *const *backends) {
   digest d = {0};
-  engine w = {.backend = backend, .on_result = on_result, .user = &d};
+  engine w = {.backends = backends, .on_result = on_result, .user = &d};
   program g = {.seed = seed, .w = &w};
   engine_begin(&w, order);
   bool planned = draw_of(&g.seed, 3) == 0;
@@ -185,21 +198,29 @@ static digest run(uint64_t seed, uint64_t order, const clv_backend *backend) {
   return d;
 }
 
+static const clv_backend *const *places_of(uint64_t order) {
+  static const clv_backend *all[2][TEST_MODULES];
+  for (int i = 0; i < TEST_MODULES; i++) all[0][i] = far_device(clv_backend_ref(), 0);
+  for (int i = 0; i < TEST_MODULES; i++)
+    all[1][i] = i < 3 ? far_device(clv_backend_ref(), i % 2) : clv_backend_ref();
+  return order > ORDERS ? all[order - ORDERS - 1] : NULL;
+}
+
 static void work_that_ends_later_has_the_same_bits(void **state) {
   uint32_t failures = 0;
   (void)state;
   for (uint64_t seed = 1; seed <= PROGRAMS; seed++) {
     digest want = run(seed, 0, NULL);
     failures += want.failures;
-    for (uint64_t order = 1; order <= ORDERS + 1; order++) {
-      const clv_backend *b = order > ORDERS ? far_backend(clv_backend_ref()) : NULL;
-      digest got = run(seed, 7 * seed + order, b);
+    for (uint64_t order = 1; order <= ORDERS + 2; order++) {
+      digest got = run(seed, 7 * seed + order, places_of(order));
       if (got.sum != want.sum || got.n != want.n)
         fail_msg("program %u, order %u: %u results of %u, or other bits", (unsigned)seed,
                  (unsigned)order, got.n, want.n);
       assert_int_equal(far.n_blocks, 0);
     }
   }
+  assert_true(far.from);
   assert_in_range(failures, 1, PROGRAMS); /* most programs are right, and some are not */
 }
 

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From one backend's memory to another's, be they of one device or of two. Neither device's host
+ * waits: the streams wait for each other. Where two devices are not connected the driver goes by
+ * way of the host's memory.
+ */
+#include "kernels/cuda/gpu_int.h"
+
+/* What `late` is asked for from now on comes behind what `early` was asked for so far. An event is
+ * of the device that it is recorded on; one that is freed is still waited for. */
+static clv_code order(const clv_gpu *early, const clv_gpu *late, clv_err *err) {
+  const clv_vendor *v = early->vendor;
+  clv_cuda_event *e;
+  CLV_TRY(v->event_new(early->device, false, &e, err));
+  clv_code code = v->event_record(e, early->stream, err);
+  if (code == CLV_OK) code = v->stream_wait(late->stream, e, err);
+  v->event_free(e);
+  return code;
+}
+
+clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
+                           const void *src, size_t bytes, clv_err *err) {
+  const clv_gpu *to = b->own, *of = from->own;
+  const clv_vendor *v = to->vendor;
+  if (!bytes) return CLV_OK;
+  CLV_TRY(order(of, to, err));
+  if (of->device == to->device)
+    CLV_TRY(v->copy(to->stream, dst, src, bytes, err));
+  else
+    CLV_TRY(v->copy_peer(to->stream, dst, to->device, src, of->device, bytes, err));
+  return order(to, of, err); /* its memory is written or given back behind the copy */
+}

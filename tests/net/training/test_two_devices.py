@@ -1,0 +1,108 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions over two devices of one worker, which are simulated: the bits of one device, and nothing
+by way of the host; what one device has too little of, or that it is lost, costs the sessions on the
+other nothing."""
+import concurrent.futures, contextlib, json, os, re, sys, urllib.request
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import cluster as lib
+from cluster import *
+
+lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
+suite = Suite()
+STEPS, BATCH, SLICES = 4, 12, 2
+NET = ["{op: conv2d, out: 4, kernel: 3, pad: 1}, {op: relu}, {op: maxpool, kernel: 2}",
+       "{op: conv2d, out: 6, kernel: 3, pad: 1}, {op: batchnorm}, {op: relu}",
+       "{op: flatten}, {op: linear, out: WIDTH}, {op: gelu}",
+       "{op: linear, out: 10}"]
+# Where the second and the third stage are; the others are at the master. U shape.
+FIRST, SECOND, BOTH, BACK = [f"cuda:{i}" for i in "00"], [f"cuda:{i}" for i in "11"], ["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]
+
+
+def body(devices, steps=STEPS, width=12):
+    places = ["at: master", *(f"at: w1, device: \"{d}\"" for d in devices), "at: master"]
+    stages = "".join(f"  - {{name: s{i}, {at}, layers: [{layers.replace('WIDTH', str(width))}]}}\n"
+                     for i, (at, layers) in enumerate(zip(places, NET)))
+    return (f"{IMAGE_DATA}stages:\n{stages}loss: {{kind: cross_entropy}}\n"
+            f"train: {{epochs: 9, max_steps: {steps}, batch: {BATCH}, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
+            f"pipeline: {{micro_batches: {SLICES}}}\nlog: {{every: 1}}\ncheckpoint: {{every_steps: 100000}}\n")
+
+
+@contextlib.contextmanager
+def two_devices(limits="", **env):
+    """A cluster with such a worker, and the port of its metrics."""
+    port = free_port()
+    with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n{limits}",
+                 env={"CLV_SIM_DEVICES": "2", **env}) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        yield c, port
+
+
+def metric(port, name, label):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        return {k: float(n) for k, n in re.findall(rf'^{name}\{{{label}="(.*)"\}} (\S+)', page.read().decode(), re.M)}
+
+
+def moved(port):
+    return metric(port, "cleave_worker_moved_bytes_total", "way")
+
+
+def held(port):
+    return metric(port, "cleave_worker_device_memory_bytes", "device")
+
+
+@suite.test
+def stages_on_two_devices_have_the_bits_of_one():
+    found = []
+    with two_devices() as (c, port):
+        for tag, devices, way in (("first", FIRST, "device"), ("both", BOTH, "peer"), ("back", BACK, "peer"), ("second", SECOND, "device")):
+            before = moved(port)
+            weights, log, _ = c.trained(tag, body(devices), STEPS)
+            found.append((weights, [json.loads(line)["loss"] for line in log.splitlines()]))
+            grown = {k: n - before[k] for k, n in moved(port).items()}
+            assert grown[way] > 0 and grown["host"] == 0 and sum(grown.values()) == grown[way], (tag, grown)
+        until(lambda: not any(held(port).values()))
+    with two_devices(CLV_SIM_SEED="7") as (c, _):
+        weights, log, _ = c.trained("late", body(BOTH), STEPS)
+        found.append((weights, [json.loads(line)["loss"] for line in log.splitlines()]))
+    assert all(f == found[0] for f in found[1:]), [f[1] for f in found]
+
+
+def refused(c, tag, text, *words):
+    done = c.train(c.session(tag, text))
+    said = done.stdout + done.stderr
+    assert done.returncode not in (0, 101) and all(w in said for w in words), said
+
+
+@suite.test
+def each_device_is_charged_with_what_lies_there():
+    """The module that is too large for it is on the second, and the first holds nothing then."""
+    with two_devices("device_memory: 3MiB\n") as (c, port):
+        refused(c, "large", body(BOTH, width=4096), "cuda:1", "device_memory")
+        until(lambda: not any(held(port).values()))
+        c.trained("small", body(BOTH), STEPS)
+
+
+@suite.test
+def too_little_memory_on_one_device_is_its_sessions_error():
+    with two_devices(CLV_SIM_MEMORY=str(3 << 20)) as (c, _), concurrent.futures.ThreadPoolExecutor() as beside:
+        other = beside.submit(c.trained, "beside", body(FIRST, steps=12), 12)
+        refused(c, "large", body(BOTH, width=4096), "cuda:1")
+        beside_it = other.result()[0]
+        assert beside_it == c.trained("alone", body(FIRST, steps=12), 12)[0]
+        c.trained("small", body(BOTH), STEPS)
+
+
+@suite.test
+def a_lost_device_costs_the_sessions_on_the_other_nothing():
+    with two_devices(CLV_SIM_FAIL_LAUNCH="60", CLV_SIM_FAILING="2") as (c, _), concurrent.futures.ThreadPoolExecutor() as beside:
+        other = beside.submit(c.trained, "beside", body(FIRST, steps=12), 12)
+        refused(c, "falls", body(BOTH, steps=12), "device 1")
+        beside_it = other.result()[0]
+        assert beside_it == c.trained("alone", body(FIRST, steps=12), 12)[0]
+        refused(c, "gone", body(SECOND), "device 1")
+        assert c.workers[0].process.poll() is None, c.workers[0].text()[-3000:]
+
+
+suite.main()
