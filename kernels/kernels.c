@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,14 @@ clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape) {
     *part *= (size_t)shape->dim[i];
   }
   return s;
+}
+
+clv_heads clv_heads_of(const clv_node_desc *d) {
+  const clv_shape *q = &d->in[0], *k = &d->in[1];
+  int64_t heads = d->attrs.heads, kv = d->attrs.kv_heads ? d->attrs.kv_heads : heads;
+  int64_t width = q->dim[2] / heads;
+  return (clv_heads){q->dim[0], q->dim[1], k->dim[1],  heads,
+                     kv,        width,     heads / kv, 1 / sqrt((double)width)};
 }
 
 clv_window clv_window_of(const clv_node_desc *d) {

@@ -56,6 +56,8 @@ typedef struct clv_attrs {
   double factor;
   int64_t forward_ms, input_ms, weight_ms;
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
+  int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
+  bool causal;
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -128,6 +130,19 @@ typedef struct clv_window {
 } clv_window;
 clv_window clv_window_of(const clv_node_desc *d);
 
+/* The extents of attention: queries [n, t, heads * width], keys and values [n, s, kv_heads *
+ * width]. Head h of the queries meets head h / group of keys and values. */
+typedef struct clv_heads {
+  int64_t n, t, s, heads, kv_heads, width, group;
+  double scale; /* of scores: 1 / sqrt(width) */
+} clv_heads;
+clv_heads clv_heads_of(const clv_node_desc *d);
+
+/* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
+static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
+  return attrs->causal && i + 1 < length ? i + 1 : length;
+}
+
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
 typedef struct clv_axis {
   size_t outer, extent, inner;
@@ -136,11 +151,24 @@ clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
 
 /* With a tail the output is relu(op(in[0])), or with both relu(op(in[0]) + in[1]), n_in being 2.
  * The bits are those of the ops apart; a backend without such a kernel answers CLV_UNIMPLEMENTED,
- * and the plan takes the ops apart. Only batchnorm is asked with tails. */
-enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1 };
+ * and the plan takes the ops apart. Asked with tails are batchnorm, and what the backend's `tails`
+ * names. CLV_TAIL_RELU_FORWARD: the output is relu(op(in)), but backward is the op's alone: it is
+ * given the gradient of op(in), and saves no output. */
+enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1, CLV_TAIL_RELU_FORWARD = 1u << 2 };
 
 /* What the backward functions read beside dout: the plan keeps these alive until then. */
-enum { CLV_SAVE_IN0 = 1u << 0, CLV_SAVE_IN1 = 1u << 1, CLV_SAVE_OUT = 1u << 2 };
+enum {
+  CLV_SAVE_IN0 = 1u << 0,
+  CLV_SAVE_IN1 = 1u << 1,
+  CLV_SAVE_OUT = 1u << 2,
+  CLV_SAVE_IN2 = 1u << 3,
+  CLV_SAVE_IN3 = 1u << 4
+};
+
+/* CLV_SAVE_IN0 and so on for input i, of those that can be kept; 0 for the others. */
+static inline unsigned clv_save_in(int i) {
+  return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
+}
 
 /* What of a key another execution of the same kernel has otherwise. */
 typedef struct clv_occasion {
@@ -283,6 +311,9 @@ struct clv_backend {
 
   /* Whether prepare has a kernel for the op, for some shapes at least. */
   bool (*has)(clv_op op);
+
+  /* CLV_TAIL_RELU_FORWARD where prepare may have a kernel with it, else 0. NULL: never. */
+  unsigned (*tails)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
    * block; the padding of dst is zeroed. */

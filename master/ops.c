@@ -93,6 +93,7 @@ static void put_inputs(const clv_op_def *def, clv_bytes *out) {
   if (def->max_in > def->n_in) clv_bytes_printf(out, " to %d", def->max_in);
   if (def->labels) clv_bytes_puts(out, ", the second i64 class numbers");
   if (def->rows) clv_bytes_puts(out, ", i64 row numbers");
+  if (def->lengths) clv_bytes_puts(out, ", the last i64 lengths");
 }
 
 /* ---- three forms ----------------------------------------------------------------------------- */
@@ -146,6 +147,7 @@ static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   json_flag(out, "loss", def->loss);
   json_flag(out, "labels", def->labels);
   json_flag(out, "rows", def->rows);
+  json_flag(out, "lengths", def->lengths);
   json_flag(out, "elementwise", def->elementwise);
   json_flag(out, "zero_stays", def->zero_stays);
   json_flag(out, "stride_is_kernel", def->stride_is_kernel);

@@ -379,6 +379,14 @@ typedef struct clv_rng_stream {
 } clv_rng_stream;
 clv_rng_stream clv_rng_stream_of(const clv_rng_key *key);
 
+/* Block `index` of a stream. */
+void clv_rng_stream_block(const clv_rng_stream *s, uint32_t index, uint32_t ret[4]);
+
+/* Row `row` of part `part` of a stream, a stream of its own: its key and half of its counter are
+ * block `part` of s. What is numbered by three indices gets numbers that do not depend on how many
+ * there are of each. */
+clv_rng_stream clv_rng_stream_row(const clv_rng_stream *s, uint32_t part, uint32_t row);
+
 /* Four 32-bit words for block `index` of the stream named by `key`. */
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);
 

@@ -33,12 +33,22 @@ clv_rng_stream clv_rng_stream_of(const clv_rng_key *key) {
                           {mixed.v[0], mixed.v[1]}};
 }
 
-void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
-  clv_rng_stream s = clv_rng_stream_of(key);
-  philox4x32_ctr_t counter = {{index, s.counter[0], s.counter[1], s.counter[2]}};
-  philox4x32_key_t k = {{s.key[0], s.key[1]}};
+void clv_rng_stream_block(const clv_rng_stream *s, uint32_t index, uint32_t ret[4]) {
+  philox4x32_ctr_t counter = {{index, s->counter[0], s->counter[1], s->counter[2]}};
+  philox4x32_key_t k = {{s->key[0], s->key[1]}};
   philox4x32_ctr_t r = philox4x32(counter, k);
   for (int i = 0; i < 4; i++) ret[i] = r.v[i];
+}
+
+clv_rng_stream clv_rng_stream_row(const clv_rng_stream *s, uint32_t part, uint32_t row) {
+  uint32_t w[4];
+  clv_rng_stream_block(s, part, w);
+  return (clv_rng_stream){{row, w[2], w[3]}, {w[0], w[1]}};
+}
+
+void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
+  clv_rng_stream s = clv_rng_stream_of(key);
+  clv_rng_stream_block(&s, index, ret);
 }
 
 void clv_rng_uniform_from(const clv_rng_key *key, size_t from, float low, float high, float *dst,

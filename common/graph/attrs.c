@@ -40,6 +40,10 @@ static const struct {
     [CLV_ATTR_WEIGHT_MS] = KEY(weight_ms, KIND_INT, "milliseconds that the weight gradient takes"),
     [CLV_ATTR_KAIMING_NORMAL] =
         KEY(kaiming_normal, KIND_BOOL, "initial weights of kaiming_normal_ (fan_out, relu)"),
+    [CLV_ATTR_HEADS] = KEY(heads, KIND_INT, "heads of the queries"),
+    [CLV_ATTR_KV_HEADS] =
+        KEY(kv_heads, KIND_INT, "heads of keys and values, shared by groups of queries; 0: heads"),
+    [CLV_ATTR_CAUSAL] = KEY(causal, KIND_BOOL, "whether a step sees none behind it"),
 };
 
 static bool is_key(clv_attr_key key) { return key > 0 && key < CLV_ATTR_COUNT && keys[key].name; }

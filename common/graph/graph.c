@@ -50,13 +50,10 @@ int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MA
 
 static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_err *err) {
   for (int i = 0; i < s->n_in; i++) {
-    bool labels = def->labels && i == 1, whole = labels || (def->rows && i == 0);
+    const char *whole = clv_op_whole(def, i);
     if (whole ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
       return clv_fail(err, CLV_INVALID, "%s needs %s as input %d, got %s", def->name,
-                      labels  ? "i64 class indices"
-                      : whole ? "i64 row numbers"
-                              : "a float tensor",
-                      i, clv_dtype_name(s->in_dtype[i]));
+                      whole ? whole : "a float tensor", i, clv_dtype_name(s->in_dtype[i]));
     if (!whole && s->in_dtype[i] != s->in_dtype[0])
       return clv_fail(err, CLV_INVALID, "%s has inputs of different dtypes, %s and %s", def->name,
                       clv_dtype_name(s->in_dtype[0]), clv_dtype_name(s->in_dtype[i]));

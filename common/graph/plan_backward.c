@@ -88,7 +88,8 @@ static clv_code use_saved(clv_plan *p, int node, clv_plan_step *s, unsigned save
   bool recompute = saves & CLV_SAVE_IN0 && can_recompute(p, node);
   if (recompute) CLV_TRY(write_recompute(p, node, &s->recompute, err));
   if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_use(p, q->in[0]);
-  if (saves & CLV_SAVE_IN1) clv_plan_use(p, q->in[1]);
+  for (int i = 1; i < q->n_src; i++)
+    if (saves & clv_save_in(i)) clv_plan_use(p, q->in[i]);
   if (saves & CLV_SAVE_OUT) clv_plan_use(p, q->reps[0].buf);
   clv_plan_use(p, s->recompute);
   clv_plan_use(p, q->saved);

@@ -25,7 +25,7 @@ static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes
   const clv_plan_buf *b = &p->bufs[q->reps[0].buf];
   snprintf(op, sizeof op, "%s%s%s", clv_op_name(p->graph->nodes[q->fused_from].op),
            q->fused_after & CLV_TAIL_ADD ? "+add" : "",
-           q->fused_after & CLV_TAIL_RELU ? "+relu" : "");
+           q->fused_after & (CLV_TAIL_RELU | CLV_TAIL_RELU_FORWARD) ? "+relu" : "");
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
   put_blocks(q->kernel->in_block[0], q->kernel->out_block, out);

@@ -79,6 +79,10 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   bool empty = clv_plan_reads_nothing(&d);
   clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
                         : p->backend->prepare(p->backend, &d, &q->kernel, err);
+  if (code == CLV_UNIMPLEMENTED && d.tail & CLV_TAIL_RELU_FORWARD) {
+    clv_plan_unforward(p, node);
+    return prepare(p, node, err);
+  }
   if (code == CLV_UNIMPLEMENTED && d.tail) return code;
   if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
     code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
@@ -132,9 +136,23 @@ static clv_code write_step(clv_plan *p, int node, clv_err *err) {
   return clv_plan_push(p, &s, err);
 }
 
+/* The value is there; backward has a step. */
+static clv_code write_forwarded(clv_plan *p, int node, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  const clv_plan_node *from = &p->nodes[q->src[0]];
+  bool alike = clv_plan_grad_block(p, node) == from->reps[0].block;
+  if (!alike || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
+    return clv_fail(err, CLV_INTERNAL, "layer %s and the one before cannot share a value",
+                    p->graph->nodes[node].name);
+  q->in[0] = from->reps[0].buf;
+  q->reps[0] = from->reps[0];
+  q->n_reps = 1;
+  return CLV_OK;
+}
+
 static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
   CLV_TRY(prepare(p, node, err));
-  return write_step(p, node, err);
+  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, err);
 }
 
 /* A backend without a kernel for several ops is asked for each alone. */
@@ -143,6 +161,7 @@ static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
   int from = q->fused_from, add = q->fused_after & CLV_TAIL_ADD ? p->graph->nodes[node].in[0] : -1;
   if (p->nodes[node].absorbed) return CLV_OK;
   clv_code code = prepare(p, node, err);
+  if (from == node && code == CLV_OK) return write_alone(p, node, err);
   if (code == CLV_OK) return write_step(p, node, err);
   if (code != CLV_UNIMPLEMENTED || from == node) return code;
   clv_plan_unfuse(p, node);

@@ -2,7 +2,8 @@
  *
  * Which ops one kernel takes together: a normalisation that takes tails (batchnorm) and the relu
  * behind it, with an addition between them or not. The relu's node then stands for all, in both
- * directions.
+ * directions. Of other ops a backend may do the relu behind them in forward alone; the relu then
+ * has no step there, and its value is its input's.
  *
  * The bits must be those of the ops apart, so nobody else may see what lies between them, and no
  * gradient may come to a sum earlier or later than it would have: gradients are handed on when the
@@ -65,6 +66,28 @@ static void try_relu(clv_plan *p, int relu) {
   }
 }
 
+static void try_forward(clv_plan *p, int relu) {
+  int x = p->graph->nodes[relu].in[0];
+  clv_plan_node *from = &p->nodes[x];
+  bool wide = p->options.bf16 && p->graph->nodes[relu].shape.rank == 4; /* may be in bf16 */
+  if (wide || p->nodes[relu].fused_from != relu || from->absorbed || from->alias ||
+      from->fused_after || !clv_plan_one_reader(p, x) ||
+      !(p->backend->tails(p->graph->nodes[x].op) & CLV_TAIL_RELU_FORWARD))
+    return;
+  from->fused_after = CLV_TAIL_RELU_FORWARD;
+  p->nodes[relu].forwarded = true;
+}
+
+void clv_plan_unforward(clv_plan *p, int node) {
+  p->nodes[node].fused_after = 0;
+  for (int i = node + 1; i < p->graph->n_nodes; i++)
+    if (p->nodes[i].forwarded && p->graph->nodes[i].in[0] == node) p->nodes[i].forwarded = false;
+}
+
+static bool is_relu(const clv_plan *p, int node) {
+  return p->nodes[node].live && p->graph->nodes[node].op == CLV_OP_RELU;
+}
+
 void clv_plan_fuse(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++) {
     clv_plan_node *q = &p->nodes[i];
@@ -74,7 +97,9 @@ void clv_plan_fuse(clv_plan *p) {
     for (int j = 0; j < n->n_in; j++) q->src[j] = n->in[j];
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
-    if (p->nodes[i].live && p->graph->nodes[i].op == CLV_OP_RELU) try_relu(p, i);
+    if (is_relu(p, i)) try_relu(p, i);
+  for (int i = 0; i < p->graph->n_nodes && p->backend->tails; i++)
+    if (is_relu(p, i)) try_forward(p, i);
 }
 
 void clv_plan_unfuse(clv_plan *p, int node) {

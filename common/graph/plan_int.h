@@ -51,7 +51,8 @@ typedef struct clv_plan_node {
   bool absorbed;   /* no kernel: a later node's does its work */
   /* The node whose op, attributes and parameters the kernel has: itself, or an absorbed one. */
   int fused_from;
-  unsigned fused_after;       /* CLV_TAIL_*: what follows that op, up to and with this node */
+  unsigned fused_after; /* CLV_TAIL_*: what follows that op, up to and with this node */
+  bool forwarded;       /* a relu whose forward the kernel of its input does: it has no step */
   int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
@@ -178,7 +179,9 @@ int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes
 
 void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
 bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
-void clv_plan_unfuse(clv_plan *p, int node); /* the ops of node's kernel are taken apart again */
+/* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
+void clv_plan_unfuse(clv_plan *p, int node);
+void clv_plan_unforward(clv_plan *p, int node);
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) CLV_USE_RESULT;

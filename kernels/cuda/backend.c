@@ -23,6 +23,10 @@ static const cuda_op *const ops[CLV_OP_COUNT] = {
 
 static bool cuda_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && ops[op]; }
 
+static unsigned cuda_tails(clv_op op) {
+  return cuda_has(op) ? ops[op]->tails & CLV_TAIL_RELU_FORWARD : 0;
+}
+
 static void kernel_free(clv_kernel *base) {
   cuda_kernel *k = gpu_kernel_of(base);
   for (int i = 0; i < GPU_PRODUCTS; i++)
@@ -220,6 +224,7 @@ static void name_backend(clv_gpu *g) {
                              .memory = &memory,
                              .prepare = cuda_prepare,
                              .has = cuda_has,
+                             .tails = cuda_tails,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
                              .sum_squares = clv_gpu_sum_squares,

@@ -14,7 +14,10 @@ static __device__ inline clv_extent gpu_chunk(const cuda_run *runs, size_t n, si
   size_t low = 0, high = n;
   while (high - low > 1) {
     size_t middle = (low + high) / 2;
-    *(runs[middle].first <= chunk ? &low : &high) = middle;
+    if (runs[middle].first <= chunk)
+      low = middle;
+    else
+      high = middle;
   }
   size_t begin = (chunk - runs[low].first) * GPU_CHUNK, left = runs[low].n - begin;
   size_t most = GPU_CHUNK;

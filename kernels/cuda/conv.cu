@@ -56,12 +56,15 @@ clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *co
 }
 
 static __global__ void add_bias(const float *bias, float *y, size_t n, size_t channels,
-                                size_t inner) {
-  GPU_FOR(i, n * channels * inner) y[i] += bias[i / inner % channels];
+                                size_t inner, bool relu) {
+  GPU_FOR(i, n * channels * inner) {
+    float value = y[i] + bias[i / inner % channels];
+    y[i] = relu && value <= 0 ? 0 : value;
+  }
 }
 
 clv_code clv_gpu_add_bias(clv_gpu *g, const float *bias, float *y, size_t n, size_t channels,
-                          size_t inner, clv_err *err) {
+                          size_t inner, bool relu, clv_err *err) {
   return gpu_launch(g, gpu_blocks(n * channels * inner), GPU_BLOCK, err, add_bias, bias, y, n,
-                    channels, inner);
+                    channels, inner, relu);
 }

@@ -156,7 +156,7 @@ static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
                                     : forward_columns(k, a, &v, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_add_bias(k->gpu, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n, (size_t)v.s.k,
-                          (size_t)v.image, err);
+                          (size_t)v.image, k->r.d.tail, err);
 }
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -199,6 +199,8 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
   cuda_sums sums = bias_sums(&v);
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
   size_t columns = 0;
+  if (k->r.d.tail && !k->r.d.attrs.bias)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a convolution without bias");
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
     if (wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
   k->workspace = clv_align_up(k->workspace, 256);
@@ -211,4 +213,5 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(conv2d) = {.forward = conv_forward,
                        .backward_input = conv_backward_input,
                        .backward_weight = conv_backward_weight,
-                       .open = conv_open};
+                       .open = conv_open,
+                       .tails = CLV_TAIL_RELU_FORWARD};

@@ -23,9 +23,9 @@ clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, f
 /* The sum of what each value of x was copied to. */
 clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) CLV_USE_RESULT;
-/* y [n, channels, inner] += bias[channel] */
+/* y [n, channels, inner] += bias[channel], and of that the relu. */
 clv_code clv_gpu_add_bias(clv_gpu *g, const float *bias, float *y, size_t n, size_t channels,
-                          size_t inner, clv_err *err) CLV_USE_RESULT;
+                          size_t inner, bool relu, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

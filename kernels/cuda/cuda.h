@@ -67,8 +67,10 @@ typedef enum clv_cuda_math {
 
 typedef enum clv_cuda_after {
   CLV_CUDA_AFTER_NOTHING,
-  CLV_CUDA_AFTER_BIAS,      /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
-  CLV_CUDA_AFTER_BIAS_RELU, /* CUBLASLT_EPILOGUE_RELU_BIAS */
+  CLV_CUDA_AFTER_BIAS, /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
+  /* CUBLASLT_EPILOGUE_RELU_BIAS of the sums that AFTER_BIAS has; matmul_new says CLV_UNIMPLEMENTED
+   * where there is no such way */
+  CLV_CUDA_AFTER_BIAS_RELU,
 } clv_cuda_after;
 
 typedef struct clv_cuda_matmul_desc {

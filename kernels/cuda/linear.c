@@ -70,8 +70,15 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
                               a->accumulate, err);
 }
 
+static clv_cuda_after after_of(const cuda_kernel *k) {
+  if (!k->r.d.attrs.bias) return CLV_CUDA_AFTER_NOTHING;
+  return k->r.d.tail ? CLV_CUDA_AFTER_BIAS_RELU : CLV_CUDA_AFTER_BIAS;
+}
+
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   linear_site s = linear_of(k);
+  if (k->r.d.tail && !k->r.d.attrs.bias)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a product without bias");
   const clv_cuda_matmul_desc products[] = {
       [FORWARD] = {.a_t = true,
                    .m = s.out,
@@ -81,7 +88,7 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
                    .ldb = s.in,
                    .ldd = s.out,
                    .batch = 1,
-                   .after = k->r.d.attrs.bias ? CLV_CUDA_AFTER_BIAS : CLV_CUDA_AFTER_NOTHING},
+                   .after = after_of(k)},
       [GRAD_INPUT] =
           {.m = s.in, .n = s.rows, .k = s.out, .lda = s.in, .ldb = s.out, .ldd = s.in, .batch = 1},
       [GRAD_WEIGHT] = {.b_t = true,
@@ -109,4 +116,5 @@ CLV_CUDA_OP(linear) = {.forward = linear_forward,
                        .backward_weight = linear_backward_weight,
                        .refresh = linear_refresh,
                        .bf16 = true,
-                       .open = linear_open};
+                       .open = linear_open,
+                       .tails = CLV_TAIL_RELU_FORWARD};

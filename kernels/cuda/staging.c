@@ -97,6 +97,12 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   return clv_err_element(err, "%lld", (long long)f->whole);
 }
 
+static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
+  clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
+           (unsigned long long)f->at, (long long)f->limit);
+  return clv_err_element(err, "%lld", (long long)f->whole);
+}
+
 static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID,
            "bce: prediction %llu is outside 0..1; put a sigmoid before the loss or use "
@@ -110,9 +116,8 @@ static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
     clv_op op;
     clv_code (*refuse)(const clv_gpu_fault *f, clv_err *err);
   } rows[] = {
-      {CLV_OP_CROSS_ENTROPY, refuse_label},
-      {CLV_OP_NLL, refuse_label},
-      {CLV_OP_EMBEDDING, refuse_row},
+      {CLV_OP_CROSS_ENTROPY, refuse_label}, {CLV_OP_NLL, refuse_label},
+      {CLV_OP_EMBEDDING, refuse_row},       {CLV_OP_ATTENTION, refuse_length},
       {CLV_OP_BCE, refuse_prediction},
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++)

@@ -54,6 +54,9 @@ typedef enum clv_attr_key {
   CLV_ATTR_INPUT_MS = 18,
   CLV_ATTR_WEIGHT_MS = 19,
   CLV_ATTR_KAIMING_NORMAL = 20,
+  CLV_ATTR_HEADS = 21,
+  CLV_ATTR_KV_HEADS = 22,
+  CLV_ATTR_CAUSAL = 23,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -132,8 +135,9 @@ typedef struct clv_op_def {
   int most_params;
 
   bool loss;
-  bool labels; /* input 1 is i64 class indices; all other inputs are floats */
-  bool rows;   /* input 0 is i64 row numbers; the output is of the graph's dtype */
+  bool labels;  /* input 1 is i64 class indices; all other inputs are floats */
+  bool rows;    /* input 0 is i64 row numbers; the output is of the graph's dtype */
+  bool lengths; /* input max_in - 1, if given, is i64: how many steps of each sample count */
   /* What hides what went in from who does not know slot 0; see master/plan/privacy.c. */
   clv_mixing mixes;
   bool alias; /* the output is the input's row-major memory under another shape */
@@ -177,6 +181,9 @@ const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose nu
 bool clv_op_is_loss(clv_op op);
 int clv_op_n_inputs(clv_op op); /* the fewest it takes; 0 outside the list */
 
+/* What the i64 numbers of input i are: "i64 row numbers"; NULL where it holds floats. */
+const char *clv_op_whole(const clv_op_def *def, int i);
+
 /* The most parameters and buffers that a node can have; 0 outside the list. */
 int clv_op_most_params(clv_op op);
 
@@ -212,6 +219,10 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
 
 /* Refuses a 0 behind the batch, for ops that PyTorch has none of either. */
 clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
+
+/* The length of sample i, of 0..steps, or CLV_INVALID with the range; it is the error's element. */
+clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,

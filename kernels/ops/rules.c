@@ -75,6 +75,17 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
   return CLV_OK;
 }
 
+clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
+                          clv_err *err) {
+  if (lengths[i] < 0 || lengths[i] > steps) {
+    clv_fail(err, CLV_INVALID, "the length of sample %lld is outside 0..%lld", (long long)i,
+             (long long)steps);
+    return clv_err_element(err, "%lld", (long long)lengths[i]);
+  }
+  *ret = lengths[i];
+  return CLV_OK;
+}
+
 clv_code clv_find_dim(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
   char text[160];
   *ret = clv_axis_of(s->attrs, &s->in[0]);

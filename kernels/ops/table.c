@@ -84,6 +84,12 @@ int clv_op_n_inputs(clv_op op) {
   return def ? def->n_in : 0;
 }
 
+const char *clv_op_whole(const clv_op_def *def, int i) {
+  if (def->rows && i == 0) return "i64 row numbers";
+  if (def->labels && i == 1) return "i64 class indices";
+  return def->lengths && i == def->max_in - 1 ? "i64 lengths" : NULL;
+}
+
 int clv_op_most_params(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def && def->slots ? def->most_params : 0;

@@ -147,12 +147,43 @@ def kept(n, p):
     return np.array([(w >> 8) / 2**24 >= p for w in words[:n]])
 
 
+def row_kept(part, row, n, p):
+    """The same for element i of a row of a part (clv_rng_stream_row)."""
+    halves = [SEED & 0xFFFFFFFF, SEED >> 32]
+    key = philox([LAYER, 0x636C656B, 0, 0], halves)[:2]
+    own = philox([part, MICRO_BATCH, STEP & 0xFFFFFFFF, STEP >> 32], key)
+    words = []
+    for block in range((n + 3) // 4):
+        words += philox([block, row, own[2], own[3]], own[:2])
+    return [(w >> 8) / 2**24 >= p for w in words[:n]]
+
+
 # ---- ops ---------------------------------------------------------------------------------------
 
 def dropout(x, p, training):
     if not training:
         return F.dropout(x, p, training=False)
     return x * torch.tensor(kept(x.numel(), p).reshape(x.shape)) / (1 - p)
+
+
+def attention(q, k, v, lengths=None, *, a, training):
+    """scaled_dot_product_attention by its formula (PyTorch 1.13 has no such function)."""
+    heads, kv, p = int(a["heads"]), int(a["kv_heads"] or a["heads"]), a["p"]
+    (n, t, f), s = q.shape, k.shape[1]
+    q = q.reshape(n, t, heads, -1).transpose(1, 2)
+    k, v = (x.reshape(n, s, kv, -1).transpose(1, 2).repeat_interleave(heads // kv, 1) for x in (k, v))
+    seen = torch.ones(n, 1, t, s, dtype=torch.bool)
+    if a["causal"]:
+        seen = seen.tril()
+    if lengths is not None:
+        seen = seen & (torch.arange(s) < lengths[:, None])[:, None, None]
+    scores = (q @ k.transpose(-1, -2) / (f // heads) ** 0.5).masked_fill(~seen, -torch.inf)
+    # A row without a key is 0, where softmax has NaN.
+    weights = torch.softmax(scores.masked_fill(~seen.any(-1, True), 0), -1) * seen
+    if training and p:
+        keep = [row_kept(i, row, s, p) for i in range(n * heads) for row in range(t)]
+        weights = weights * torch.tensor(keep).reshape(n, heads, t, s) / (1 - p)
+    return (weights @ v).transpose(1, 2).reshape(n, t, f)
 
 
 def lstm(x, weights, layers, bias):
@@ -166,7 +197,7 @@ def compute(expression, case, inputs, p):
     p: parameters, whose running statistics it updates; a: attributes."""
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
-             "dropout": dropout, "lstm": lstm}
+             "dropout": dropout, "lstm": lstm, "attention": attention}
     return eval(expression, scope)
 
 

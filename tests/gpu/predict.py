@@ -53,7 +53,7 @@ class Step:
         self.sums(rows * out)
 
     def relu(self, n):
-        self.add("element-wise", 2 * n)
+        """Backward; forward is the product's before it."""
         self.add("element-wise", 3 * n)
 
     def conv(self, n, c, k, h, kernel, stride, first=False):
@@ -73,8 +73,9 @@ class Step:
         self.add("batchnorm", 3 * n)
 
     def loss(self, rows, classes):
+        """Its terms, their mean, a note of labels that were refused; backward."""
         self.add("loss", rows * classes)
-        self.add("loss", 0)
+        self.add("loss", 0, times=2)
         self.add("loss", 2 * rows * classes)
 
     def optimiser(self, reads_and_writes):

@@ -261,23 +261,25 @@ typedef struct refusal {
 } refusal;
 
 static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
-  bool rows = clv_op_def_of(r->op)->rows;
-  clv_node_desc d = {.op = r->op, .dtype = CLV_F32, .threads = 1, .n_in = rows ? 1 : 2};
+  const clv_op_def *def = clv_op_def_of(r->op);
+  clv_node_desc d = {.op = r->op, .dtype = CLV_F32, .threads = 1};
   clv_kernel *k;
-  d.in[0] = r->in;
-  d.in[1] = clv_op_def_of(r->op)->labels ? CLV_SHAPE(r->in.dim[0]) : r->in;
-  d.in_dtype[0] = rows ? CLV_I64 : CLV_F32;
-  d.in_dtype[1] = clv_op_def_of(r->op)->labels ? CLV_I64 : CLV_F32;
-  d.offered_block[0] = d.offered_block[1] = 1;
-  if (rows) {
+  for (d.n_in = 0; d.n_in < CLV_MAX(def->n_in, def->max_in); d.n_in++) {
+    bool whole = clv_op_whole(def, d.n_in), each = whole && d.n_in;
+    d.in[d.n_in] = each ? CLV_SHAPE(r->in.dim[0]) : r->in;
+    d.in_dtype[d.n_in] = whole ? CLV_I64 : CLV_F32;
+    d.offered_block[d.n_in] = 1;
+  }
+  d.attrs.heads = 1;
+  if (def->rows) {
     d.attrs.rows = r->param.dim[0];
     d.attrs.out = r->param.dim[1];
     d.param[0] = r->param;
     d.n_params = 1;
   }
-  clv_op_site site = {.attrs = &d.attrs, .n_in = d.n_in, .in = {d.in[0], d.in[1]}};
-  site.in_dtype[0] = d.in_dtype[0];
-  site.in_dtype[1] = d.in_dtype[1];
+  clv_op_site site = {.attrs = &d.attrs, .n_in = d.n_in};
+  memcpy(site.in, d.in, sizeof d.in);
+  memcpy(site.in_dtype, d.in_dtype, sizeof d.in_dtype);
   must(clv_op_def_of(r->op)->shape(&site, &d.out, &err), &err);
   must(b->prepare(b, &d, &k, &err), &err);
   return k;
@@ -288,18 +290,18 @@ static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer,
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
   clv_kernel *k = prepared(b, r);
   size_t n = numel(&r->in);
-  bool rows = clv_op_def_of(r->op)->rows;
   float *x = take(n * sizeof *x), *table = drawn(1, 64);
   for (size_t i = 0; i < n; i++) x[i] = i == 1 ? r->x : 0.5f;
   int64_t *whole = take(sizeof r->whole);
   memcpy(whole, r->whole, sizeof r->whole);
   void *reals = given(&e, x, n * sizeof *x), *wholes = given(&e, whole, sizeof r->whole);
-  clv_kernel_args a = {.in = {rows ? wholes : reals, r->op == CLV_OP_BCE ? reals : wholes},
-                       .out = room(&e, 4096),
+  clv_kernel_args a = {.out = room(&e, 4096),
                        .saved = room(&e, k->saved_bytes),
                        .scratch = room(&e, k->scratch_bytes),
                        .param = {given(&e, table, 64 * sizeof *table)},
                        .key = {.layer = 9 << 4}};
+  for (int i = 0; i < CLV_MAX_IN; i++)
+    a.in[i] = clv_op_whole(clv_op_def_of(r->op), i) ? wholes : reals;
   clv_code code = k->forward(k, &a, ret);
   *ret_layer = -1;
   if (code == CLV_OK && b->memory) code = b->memory->finish(b, ret_layer, ret);
@@ -315,6 +317,9 @@ static void values_are_refused_in_the_words_of_ref(void **state) {
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, INT64_MIN, 10, 1}, 0},
       {CLV_OP_NLL, CLV_SHAPE(4, 10), {0}, {9, 0, 3, INT64_MAX}, 0},
       {CLV_OP_EMBEDDING, CLV_SHAPE(2, 2), CLV_SHAPE(16, 4), {0, 15, 3, 16}, 0},
+      {CLV_OP_ATTENTION, CLV_SHAPE(4, 3, 2), {0}, {3, 0, 4, -1}, 0},
+      {CLV_OP_ATTENTION, CLV_SHAPE(4, 3, 2), {0}, {-1, 3, 4, INT64_MAX}, 0},
+      {CLV_OP_ATTENTION, CLV_SHAPE(4, 3, 2), {0}, {3, 0, 1, 2}, 0},
       {CLV_OP_BCE, CLV_SHAPE(2, 2), {0}, {0}, 1.0001f},
       {CLV_OP_BCE, CLV_SHAPE(2, 2), {0}, {0}, 0.5f},
   };

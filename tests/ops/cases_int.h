@@ -96,10 +96,15 @@ static inline int next_op(int op) {
 static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->loss; }
 
-/* Input i holds integers: class labels or row numbers. */
-static inline bool is_whole(clv_op op, int i) {
-  const clv_op_def *def = clv_op_def_of(op);
-  return (def->labels && i == 1) || (def->rows && i == 0);
+/* Input i holds integers: class labels, row numbers or lengths. */
+static inline bool is_whole(clv_op op, int i) { return clv_op_whole(clv_op_def_of(op), i); }
+
+/* The least integer that input i cannot hold; lengths are of the steps of input 1. */
+static inline int64_t whole_below(const clv_node_desc *d, int i) {
+  const clv_op_def *def = clv_op_def_of(d->op);
+  return def->rows && !i         ? d->attrs.rows
+         : def->labels && i == 1 ? d->in[0].dim[1]
+                                 : d->in[1].dim[1] + 1;
 }
 
 static inline clv_op_site site_of(const clv_node_desc *d) {

@@ -57,7 +57,7 @@ static void print_inputs(const op_case *c) {
     printf("%s{\"shape\": ", i ? ", " : "");
     print_ints(c->d.in[i].dim, c->d.in[i].rank);
     printf(", \"fill\": \"%s\"", fill_names[i ? c->second : c->fill]);
-    if (whole) printf(", \"below\": %lld", (long long)(i ? c->d.in[0].dim[1] : c->d.attrs.rows));
+    if (whole) printf(", \"below\": %lld", (long long)whole_below(&c->d, i));
     printf("}");
   }
   printf("]");

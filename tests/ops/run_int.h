@@ -318,8 +318,8 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
 static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
-  if (!(k->saves & CLV_SAVE_IN0)) a.in[0] = NULL;
-  if (!(k->saves & CLV_SAVE_IN1)) a.in[1] = NULL;
+  for (int i = 0; i < e->d.n_in; i++)
+    if (!(k->saves & clv_save_in(i))) a.in[i] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
   a.scratch = room(e, k->scratch_bytes);

@@ -282,6 +282,42 @@ static void test_labels_out_of_range(void **state) {
       check_labels(backend_of(state), (clv_op)op, wrong[i]);
 }
 
+/* Of attention over 3 steps of 2 samples. */
+static void check_lengths(const clv_backend *b, int64_t wrong) {
+  clv_shape x = CLV_SHAPE(2, 3, 2);
+  clv_node_desc d = {.op = CLV_OP_ATTENTION,
+                     .dtype = CLV_F32,
+                     .n_in = 4,
+                     .in = {x, x, x, CLV_SHAPE(2)},
+                     .in_dtype = {CLV_F32, CLV_F32, CLV_F32, CLV_I64},
+                     .offered_block = {1, 1, 1, 1},
+                     .out = x,
+                     .threads = 1,
+                     .attrs = {.heads = 1}};
+  float in[12] = {0}, out[12];
+  int64_t lengths[] = {3, wrong};
+  clv_kernel *k;
+  clv_err err;
+  must(b->prepare(b, &d, &k, &err), &err);
+  clv_kernel_args a = {.in = {in, in, in, lengths},
+                       .out = out,
+                       .saved = take(k->saved_bytes),
+                       .scratch = take(k->scratch_bytes)};
+  char value[32];
+  snprintf(value, sizeof value, "%lld", (long long)wrong);
+  assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
+  if (strcmp(err.text, "the length of sample 1 is outside 0..3") || strcmp(err.element, value) != 0)
+    fail_msg("%s (%s)", err.text, err.element);
+  free(a.saved);
+  free(a.scratch);
+  k->free(k);
+}
+
+static void test_lengths_out_of_range(void **state) {
+  static const int64_t wrong[] = {-1, 4, INT64_MIN, INT64_MAX};
+  for (size_t i = 0; i < CLV_COUNT(wrong); i++) check_lengths(backend_of(state), wrong[i]);
+}
+
 static void test_bce_range(void **state) {
   float x[] = {0.5f, 1.0001f}, t[] = {1, 0}, loss;
   clv_err err;
@@ -370,6 +406,7 @@ int main(void) {
       cmocka_unit_test(test_layout_numel),
       ON_BOTH(test_reorder_refusals),
       ON_BOTH(test_labels_out_of_range),
+      ON_BOTH(test_lengths_out_of_range),
       cmocka_unit_test(test_bce_range),
       cmocka_unit_test(test_unknown_ops),
       ON_BOTH(test_dropout_keys),

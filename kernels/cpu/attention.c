@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention by heads: a thread takes a head of a sample (forward) or a head of keys (backward), and
+ * goes through it by tiles of 32 queries. A tile's scores lie in scratch, and are made again in
+ * backward from the row's largest score and the inverse of its sum.
+ *
+ * Every sum runs over keys, queries or a head's width in ascending order and one key after the
+ * other, but for those of a row of weights, which are 16 partial sums. A key that does not count
+ * has the weight 0, so bits depend neither on padding nor on the batch.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/math_int.h"
+#include "kernels/cpu/tiles_int.h"
+
+enum { TILE = 32, LANES = 16 };
+
+typedef struct attention_kernel {
+  cpu_kernel k;
+  clv_heads x;
+  size_t keys;   /* x.s, up to a multiple of LANES */
+  size_t floats; /* of scratch, for one part */
+  int parts;
+  bool drops;
+} attention_kernel;
+
+typedef struct heads_job {
+  const attention_kernel *k;
+  const clv_kernel_args *a;
+  clv_rng_stream stream;
+  size_t items; /* heads to go through, shared out among the parts */
+} heads_job;
+
+/* A head of queries, with the keys and values that it meets. */
+typedef struct head {
+  const heads_job *j;
+  int64_t n, h, length;
+  float *scratch;
+} head;
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+static size_t q_row(const attention_kernel *k) { return (size_t)(k->x.heads * k->x.width); }
+static size_t k_row(const attention_kernel *k) { return (size_t)(k->x.kv_heads * k->x.width); }
+
+/* Where row i of the head begins among queries and outputs. */
+static size_t q_at(const head *e, int64_t i) {
+  const clv_heads *x = &e->j->k->x;
+  return (size_t)((e->n * x->t + i) * x->heads + e->h) * (size_t)x->width;
+}
+
+static size_t k_at(const head *e) {
+  const clv_heads *x = &e->j->k->x;
+  return (size_t)(e->n * x->s * x->kv_heads + e->h / x->group) * (size_t)x->width;
+}
+
+/* Its largest score and the inverse of its sum, of each row. */
+static float *saved_of(const head *e, int64_t i) {
+  const clv_heads *x = &e->j->k->x;
+  return (float *)e->j->a->saved + 2 * (size_t)((e->n * x->heads + e->h) * x->t + i);
+}
+
+/* x [s][width], rows k_row apart, turned into [width][keys]. */
+static void transpose(const head *e, const float *x, float *ret) {
+  const attention_kernel *k = e->j->k;
+  for (int64_t s = 0; s < e->length; s++)
+    for (int64_t d = 0; d < k->x.width; d++)
+      ret[(size_t)d * k->keys + (size_t)s] = x[(size_t)s * k_row(k) + (size_t)d];
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+/* Factors of LANES * 4 keys: 16 blocks of Philox4x32-10 side by side. */
+CPU_INLINE void factors_body(const clv_rng_stream *row, uint32_t first, uint32_t limit, float scale,
+                             float *ret) {
+  uint32_t c[4][LANES], key[2] = {row->key[0], row->key[1]};
+  for (uint32_t l = 0; l < LANES; l++) {
+    c[0][l] = first + l;
+    for (int i = 0; i < 3; i++) c[i + 1][l] = row->counter[i];
+  }
+  for (int round = 0; round < 10; round++) {
+    for (int l = 0; l < LANES; l++) {
+      uint64_t a = (uint64_t)0xD2511F53u * c[0][l], b = (uint64_t)0xCD9E8D57u * c[2][l];
+      c[0][l] = (uint32_t)(b >> 32) ^ c[1][l] ^ key[0];
+      c[2][l] = (uint32_t)(a >> 32) ^ c[3][l] ^ key[1];
+      c[1][l] = (uint32_t)b;
+      c[3][l] = (uint32_t)a;
+    }
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  for (int l = 0; l < LANES; l++)
+    for (int i = 0; i < 4; i++) ret[4 * l + i] = (c[i][l] >> 8) >= limit ? scale : 0;
+}
+
+CPU_CLONES(factors,
+           (const clv_rng_stream *row, uint32_t first, uint32_t limit, float scale, float *ret),
+           (row, first, limit, scale, ret))
+
+/* u >= p exactly where the top 24 bits are >= limit. */
+static uint32_t limit_of(double p) {
+  uint32_t limit = (uint32_t)(p * 0x1p24);
+  return (double)limit * 0x1p-24 < p ? limit + 1 : limit;
+}
+
+CPU_INLINE void times_body(float *x, const float *by, size_t n) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) x[i] *= by[i];
+}
+
+CPU_CLONES(times, (float *restrict x, const float *restrict by, size_t n), (x, by, n))
+
+/* The row of n weights, and another one if any, times the row's factors. */
+static void drop_out(const head *e, int64_t i, size_t n, float *x, float *other) {
+  const attention_kernel *k = e->j->k;
+  double p = k->k.d.attrs.p;
+  float by[4 * LANES];
+  clv_rng_stream row =
+      clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
+  for (size_t at = 0; at < n; at += CLV_COUNT(by)) {
+    size_t now = CLV_MIN(n - at, CLV_COUNT(by));
+    factors(&row, (uint32_t)(at / 4), limit_of(p), (float)(1 / (1 - p)), by);
+    times(x + at, by, now);
+    if (other) times(other + at, by, now);
+  }
+}
+
+/* ---- rows of weights ------------------------------------------------------------------------- */
+
+CPU_INLINE float fold(float *lane) {
+  for (int width = LANES / 2; width; width /= 2)
+    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+CPU_INLINE void largest_body(const float *x, size_t n, float *ret) {
+  float lane[LANES];
+  size_t i = 0;
+  for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+  for (size_t l = 0; i + l < n; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+  *ret = lane[0];
+  for (int l = 1; l < LANES; l++) *ret = lane[l] > *ret ? lane[l] : *ret;
+}
+
+/* x = exp(scale x - top); ret: their sum. */
+CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *ret) {
+  float lane[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - top);
+  for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - top);
+  *ret = fold(lane);
+}
+
+CPU_INLINE void dot_body(const float *x, const float *y, size_t n, float *ret) {
+  float lane[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
+  for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] * y[i + l];
+  *ret = fold(lane);
+}
+
+CPU_INLINE void scale_body(float *x, size_t n, float by) {
+  for (size_t i = 0; i < n; i++) x[i] *= by;
+}
+
+/* dp = p (dp - mean) scale */
+CPU_INLINE void slope_body(float *dp, const float *p, size_t n, float mean, float scale) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) dp[i] = p[i] * (dp[i] - mean) * scale;
+}
+
+CPU_CLONES(largest, (const float *x, size_t n, float *ret), (x, n, ret))
+CPU_CLONES(weigh, (float *x, size_t n, float scale, float top, float *ret), (x, n, scale, top, ret))
+CPU_CLONES(dot, (const float *x, const float *y, size_t n, float *ret), (x, y, n, ret))
+CPU_CLONES(scale, (float *x, size_t n, float by), (x, n, by))
+CPU_CLONES(slope, (float *restrict dp, const float *restrict p, size_t n, float mean, float by),
+           (dp, p, n, mean, by))
+
+/* ---- a tile ---------------------------------------------------------------------------------- */
+
+/* Rows from i on, and the keys that any of them meets. */
+typedef struct tile {
+  int64_t i;
+  size_t rows, keys;
+} tile;
+
+static tile tile_at(const head *e, int64_t i) {
+  const attention_kernel *k = e->j->k;
+  int64_t rows = CLV_MIN((int64_t)TILE, k->x.t - i);
+  return (tile){i, (size_t)rows, (size_t)clv_heads_seen(&k->k.d.attrs, i + rows - 1, e->length)};
+}
+
+/* x's rows of the tile times the head's keys or values, which were turned: [rows][keys]. */
+static void against(const head *e, tile t, const float *x, const float *turned, float *ret) {
+  const attention_kernel *k = e->j->k;
+  clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
+                             .n = t.keys,
+                             .k = (size_t)k->x.width,
+                             .a = x + q_at(e, t.i),
+                             .a_row = q_row(k),
+                             .a_column = 1,
+                             .b = turned,
+                             .b_row = k->keys,
+                             .c = ret,
+                             .c_row = k->keys});
+}
+
+/* ret's rows of the tile: weights [rows][keys] times the head's keys or values. */
+static void over_keys(const head *e, tile t, const float *weights, const float *x, float *ret) {
+  const attention_kernel *k = e->j->k;
+  clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
+                             .n = (size_t)k->x.width,
+                             .k = t.keys,
+                             .a = weights,
+                             .a_row = k->keys,
+                             .a_column = 1,
+                             .b = x + k_at(e),
+                             .b_row = k_row(k),
+                             .c = ret + q_at(e, t.i),
+                             .c_row = q_row(k)});
+}
+
+/* ret's rows of the keys += weights' [keys][rows] times x's rows of the tile. */
+static void over_rows(const head *e, tile t, const float *weights, const float *x, float *ret) {
+  const attention_kernel *k = e->j->k;
+  clv_cpu_tiles(&(cpu_tiles){.m = t.keys,
+                             .n = (size_t)k->x.width,
+                             .k = t.rows,
+                             .a = weights,
+                             .a_row = 1,
+                             .a_column = k->keys,
+                             .b = x + q_at(e, t.i),
+                             .b_row = q_row(k),
+                             .c = ret + k_at(e),
+                             .c_row = k_row(k),
+                             .add = true});
+}
+
+/* The keys that row r of the tile meets; the weights of the others are set to 0. */
+static size_t seen_by(const head *e, tile t, size_t r, float *weights) {
+  size_t seen = (size_t)clv_heads_seen(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
+  memset(weights + seen, 0, (t.keys - seen) * sizeof *weights);
+  return seen;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static void forward_tile(const head *e, tile t, const float *turned, float *score) {
+  const attention_kernel *k = e->j->k;
+  const clv_kernel_args *a = e->j->a;
+  float inverse[TILE], top, sum, by = (float)k->x.scale;
+  against(e, t, a->in[0], turned, score);
+  for (size_t r = 0; r < t.rows; r++) {
+    float *row = score + r * k->keys;
+    size_t seen = seen_by(e, t, r, row);
+    largest(row, seen, &top);
+    weigh(row, seen, by, top *= by, &sum);
+    inverse[r] = seen ? 1 / sum : 0;
+    if (k->k.learns) saved_of(e, t.i + (int64_t)r)[0] = top;
+    if (k->k.learns) saved_of(e, t.i + (int64_t)r)[1] = inverse[r];
+    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, row, NULL);
+  }
+  over_keys(e, t, score, a->in[2], a->out);
+  for (size_t r = 0; r < t.rows; r++)
+    scale((float *)a->out + q_at(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
+}
+
+/* Scratch: the keys turned, scores. */
+static void forward_head(const head *e) {
+  const attention_kernel *k = e->j->k;
+  float *turned = e->scratch, *score = turned + (size_t)k->x.width * k->keys;
+  transpose(e, (const float *)e->j->a->in[1] + k_at(e), turned);
+  for (int64_t i = 0; i < k->x.t; i += TILE) forward_tile(e, tile_at(e, i), turned, score);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+typedef struct back_scratch {
+  float *keys, *values; /* turned */
+  float *p, *dropped, *dp;
+} back_scratch;
+
+/* P, P times the factors, and dS in place of dP: see kernels/ops/attention.c. */
+static void backward_rows(const head *e, tile t, const back_scratch *s) {
+  const attention_kernel *k = e->j->k;
+  float by = (float)k->x.scale, mean;
+  for (size_t r = 0; r < t.rows; r++) {
+    float *p = s->p + r * k->keys, *dropped = s->dropped + r * k->keys, *dp = s->dp + r * k->keys;
+    const float *saved = saved_of(e, t.i + (int64_t)r);
+    size_t seen = seen_by(e, t, r, p);
+    weigh(p, seen, by, saved[0], &mean);
+    scale(p, seen, saved[1]);
+    memcpy(dropped, p, t.keys * sizeof *p);
+    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, dropped, dp);
+    dot(p, dp, seen, &mean);
+    slope(dp, p, seen, mean, by);
+    seen_by(e, t, r, dp);
+  }
+}
+
+static void backward_tile(const head *e, tile t, const back_scratch *s) {
+  const clv_kernel_args *a = e->j->a;
+  against(e, t, a->in[0], s->keys, s->p);
+  against(e, t, a->dout, s->values, s->dp);
+  backward_rows(e, t, s);
+  if (a->din[0]) over_keys(e, t, s->dp, a->in[1], a->din[0]);
+  if (a->din[1]) over_rows(e, t, s->dp, a->in[0], a->din[1]);
+  if (a->din[2]) over_rows(e, t, s->dropped, a->dout, a->din[2]);
+}
+
+static void clear(const head *e, float *x) {
+  const attention_kernel *k = e->j->k;
+  for (int64_t s = 0; x && s < k->x.s; s++)
+    memset(x + k_at(e) + (size_t)s * k_row(k), 0, (size_t)k->x.width * sizeof *x);
+}
+
+/* Head e.h of the queries and those behind it that share its keys. Scratch: keys and values turned,
+ * then three tiles. */
+static void backward_heads(head e) {
+  const attention_kernel *k = e.j->k;
+  const clv_kernel_args *a = e.j->a;
+  size_t turned = (size_t)k->x.width * k->keys, each = TILE * k->keys;
+  float *p = e.scratch + 2 * turned;
+  back_scratch s = {e.scratch, e.scratch + turned, p, p + each, p + 2 * each};
+  transpose(&e, (const float *)a->in[1] + k_at(&e), s.keys);
+  transpose(&e, (const float *)a->in[2] + k_at(&e), s.values);
+  clear(&e, a->din[1]);
+  clear(&e, a->din[2]);
+  for (int64_t last = e.h + k->x.group; e.h < last; e.h++)
+    for (int64_t i = 0; i < k->x.t; i += TILE) backward_tile(&e, tile_at(&e, i), &s);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+static head head_of(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t part) {
+  const attention_kernel *k = j->k;
+  int64_t n = (int64_t)item / heads, length = k->x.s;
+  if (k->k.d.n_in > 3) length = ((const int64_t *)j->a->in[3])[n];
+  return (head){j, n, (int64_t)item % heads * group, length,
+                (float *)j->a->scratch + part * k->floats};
+}
+
+/* Parts [begin, end) of the items. */
+static void forward_parts(void *arg, size_t begin, size_t end) {
+  const heads_job *j = arg;
+  size_t parts = (size_t)j->k->parts;
+  for (size_t p = begin; p < end; p++)
+    for (size_t i = j->items * p / parts; i < j->items * (p + 1) / parts; i++) {
+      head e = head_of(j, i, j->k->x.heads, 1, p);
+      forward_head(&e);
+    }
+}
+
+static void backward_parts(void *arg, size_t begin, size_t end) {
+  const heads_job *j = arg;
+  size_t parts = (size_t)j->k->parts;
+  for (size_t p = begin; p < end; p++)
+    for (size_t i = j->items * p / parts; i < j->items * (p + 1) / parts; i++)
+      backward_heads(head_of(j, i, j->k->x.kv_heads, j->k->x.group, p));
+}
+
+static clv_code run(clv_kernel *base, const clv_kernel_args *a, int64_t heads, clv_cpu_range *fn,
+                    clv_err *err) {
+  const attention_kernel *k = (const attention_kernel *)base;
+  heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->x.n * heads)};
+  size_t work = (size_t)(k->x.n * k->x.t * k->x.heads * k->x.s * k->x.width);
+  int64_t length;
+  for (int64_t n = 0; k->k.d.n_in > 3 && n < k->x.n; n++)
+    CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));
+  clv_cpu_parallel(CLV_MIN(clv_cpu_worth(k->k.threads, work), k->parts), (size_t)k->parts, fn, &j);
+  return CLV_OK;
+}
+
+static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return run(base, a, ((const attention_kernel *)base)->x.heads, forward_parts, err);
+}
+
+static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return run(base, a, ((const attention_kernel *)base)->x.kv_heads, backward_parts, err);
+}
+
+static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  attention_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->x = clv_heads_of(d);
+  k->keys = clv_align_up((size_t)k->x.s, LANES);
+  k->parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
+  k->floats = (size_t)(k->k.learns ? 2 : 1) * (size_t)k->x.width * k->keys +
+              (size_t)(k->k.learns ? 3 : 1) * TILE * k->keys;
+  k->drops = d->training && d->attrs.p > 0;
+  k->k.base.forward = attention_forward;
+  k->k.base.backward_input = k->k.learns ? attention_backward : NULL;
+  for (int i = 0; k->k.learns && i < d->n_in; i++) k->k.base.saves |= clv_save_in(i);
+  k->k.base.saved_bytes =
+      k->k.learns ? (size_t)(k->x.n * k->x.heads * k->x.t) * 2 * sizeof(float) : 0;
+  k->k.base.scratch_bytes = (size_t)k->parts * k->floats * sizeof(float);
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(attention, attention_prepare)

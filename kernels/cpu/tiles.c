@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tile of outputs is kept in registers while k runs: 8 x 32 of them with AVX-512, 4 x 16 with
+ * AVX2. Columns behind the last are masked.
+ */
+#include "kernels/cpu/tiles_int.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+#define TARGET_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define TARGET_256 __attribute__((target("avx2,fma")))
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- AVX-512 --------------------------------------------------------------------------------- */
+
+enum { ROWS_512 = 8, COLUMNS_512 = 32 };
+
+TARGET_512 INLINE void tile_512(const cpu_tiles *t, size_t i, size_t j, int rows) {
+  size_t left = t->n - j;
+  __mmask16 low = (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
+  __mmask16 high = (__mmask16)(left >= 32 ? 0xFFFF : left > 16 ? (1u << (left - 16)) - 1 : 0);
+  const float *a = t->a + i * t->a_row, *b = t->b + j;
+  float *c = t->c + i * t->c_row + j;
+  __m512 sum[ROWS_512][2];
+  for (int r = 0; r < rows; r++) {
+    const float *from = c + (size_t)r * t->c_row;
+    sum[r][0] = t->add ? _mm512_maskz_loadu_ps(low, from) : _mm512_setzero_ps();
+    sum[r][1] = t->add ? _mm512_maskz_loadu_ps(high, from + 16) : _mm512_setzero_ps();
+  }
+  for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
+    __m512 b0 = _mm512_maskz_loadu_ps(low, b), b1 = _mm512_maskz_loadu_ps(high, b + 16);
+    for (int r = 0; r < rows; r++) {
+      __m512 x = _mm512_set1_ps(a[(size_t)r * t->a_row]);
+      sum[r][0] = _mm512_fmadd_ps(x, b0, sum[r][0]);
+      sum[r][1] = _mm512_fmadd_ps(x, b1, sum[r][1]);
+    }
+  }
+  for (int r = 0; r < rows; r++) {
+    _mm512_mask_storeu_ps(c + (size_t)r * t->c_row, low, sum[r][0]);
+    _mm512_mask_storeu_ps(c + (size_t)r * t->c_row + 16, high, sum[r][1]);
+  }
+}
+
+TARGET_512 static void tiles_512(const cpu_tiles *t) {
+  for (size_t j = 0; j < t->n; j += COLUMNS_512) {
+    size_t i = 0;
+    for (; i + ROWS_512 <= t->m; i += ROWS_512) tile_512(t, i, j, ROWS_512);
+    for (; i + 4 <= t->m; i += 4) tile_512(t, i, j, 4);
+    for (; i < t->m; i++) tile_512(t, i, j, 1);
+  }
+}
+
+/* ---- AVX2 ------------------------------------------------------------------------------------ */
+
+enum { ROWS_256 = 4, COLUMNS_256 = 16 };
+
+TARGET_256 INLINE __m256i mask_256(size_t left) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)CLV_MIN(left, 8)), lanes);
+}
+
+TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows) {
+  size_t left = t->n - j;
+  __m256i low = mask_256(left), high = mask_256(left > 8 ? left - 8 : 0);
+  const float *a = t->a + i * t->a_row, *b = t->b + j;
+  float *c = t->c + i * t->c_row + j;
+  __m256 sum[ROWS_256][2];
+  for (int r = 0; r < rows; r++) {
+    const float *from = c + (size_t)r * t->c_row;
+    sum[r][0] = t->add ? _mm256_maskload_ps(from, low) : _mm256_setzero_ps();
+    sum[r][1] = t->add ? _mm256_maskload_ps(from + 8, high) : _mm256_setzero_ps();
+  }
+  for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
+    __m256 b0 = _mm256_maskload_ps(b, low), b1 = _mm256_maskload_ps(b + 8, high);
+    for (int r = 0; r < rows; r++) {
+      __m256 x = _mm256_set1_ps(a[(size_t)r * t->a_row]);
+      sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
+      sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
+    }
+  }
+  for (int r = 0; r < rows; r++) {
+    _mm256_maskstore_ps(c + (size_t)r * t->c_row, low, sum[r][0]);
+    _mm256_maskstore_ps(c + (size_t)r * t->c_row + 8, high, sum[r][1]);
+  }
+}
+
+TARGET_256 static void tiles_256(const cpu_tiles *t) {
+  for (size_t j = 0; j < t->n; j += COLUMNS_256) {
+    size_t i = 0;
+    for (; i + ROWS_256 <= t->m; i += ROWS_256) tile_256(t, i, j, ROWS_256);
+    for (; i < t->m; i++) tile_256(t, i, j, 1);
+  }
+}
+
+/* ---- any processor --------------------------------------------------------------------------- */
+
+static void tiles_plain(const cpu_tiles *t) {
+  for (size_t i = 0; i < t->m; i++)
+    for (size_t j = 0; j < t->n; j++) {
+      float *c = t->c + i * t->c_row + j, sum = t->add ? *c : 0;
+      for (size_t l = 0; l < t->k; l++)
+        sum = fmaf(t->a[i * t->a_row + l * t->a_column], t->b[l * t->b_row + j], sum);
+      *c = sum;
+    }
+}
+
+void clv_cpu_tiles(const cpu_tiles *t) {
+  int width = clv_cpu_width();
+  if (width == CPU_AVX512)
+    tiles_512(t);
+  else if (width == CPU_AVX2 && __builtin_cpu_supports("fma"))
+    tiles_256(t);
+  else
+    tiles_plain(t);
+}

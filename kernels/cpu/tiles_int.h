@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tiles_int: products of small matrices in one order. Each output is one chain of fused
+ * multiply-adds over k, so its bits depend on its row, its column and nothing else: on no width, no
+ * thread and no other extent.
+ */
+#ifndef CLEAVE_KERNELS_CPU_TILES_INT_H
+#define CLEAVE_KERNELS_CPU_TILES_INT_H
+
+#include "kernels/cpu/cpu_int.h"
+
+/* C[m][n] = A B, or C += A B. A(i, l) is a[i * a_row + l * a_column]; B is row-major [k][n], C
+ * row-major [m][n], with b_row and c_row values from row to row. */
+typedef struct cpu_tiles {
+  size_t m, n, k;
+  const float *a;
+  size_t a_row, a_column;
+  const float *b;
+  size_t b_row;
+  float *c;
+  size_t c_row;
+  bool add;
+} cpu_tiles;
+
+void clv_cpu_tiles(const cpu_tiles *t);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention as batched products with rows of weights between them. Queries, keys and values are
+ * laid out by heads first. Of the scores only those of some rows lie in scratch at a time (at most
+ * TILE_BYTES, or one row of each head); backward makes them again.
+ *
+ * Queries of heads that share keys lie one behind the other, so a head of keys meets one matrix of
+ * `all` rows. Row-major [rows, width] is column-major [width, rows]: products have their factors
+ * the other way round.
+ */
+#include "kernels/cuda/attention_int.h"
+
+enum { TILE_BYTES = 64 << 20 };
+
+/* Each for tiles of all rows, and for the last where it has fewer. */
+enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
+
+typedef struct heads_site {
+  clv_heads x;
+  size_t shared, all, rows; /* heads of keys of all samples; rows of one; rows of a tile */
+  size_t q, k;              /* values of queries and of keys, each up to a multiple of 64 */
+  size_t tile;
+} heads_site;
+
+static size_t floats(int64_t n) { return clv_align_up((size_t)n, 64); }
+
+static heads_site heads_of(const cuda_kernel *k) {
+  heads_site v = {.x = clv_heads_of(&k->r.d)};
+  v.shared = (size_t)(v.x.n * v.x.kv_heads);
+  v.all = (size_t)(v.x.group * v.x.t);
+  size_t row = v.shared * (size_t)v.x.s * sizeof(float);
+  v.rows = CLV_MIN(CLV_MAX(TILE_BYTES / CLV_MAX(row, (size_t)1), (size_t)1), v.all);
+  v.q = floats(v.x.n * v.x.t * v.x.heads * v.x.width);
+  v.k = floats(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
+  v.tile = floats((int64_t)(v.shared * v.rows) * v.x.s);
+  return v;
+}
+
+/* What scratch has behind the workspace; the lower half for backward alone. */
+typedef struct heads_room {
+  float *q, *k, *v, *out, *weights;
+  float *dq, *dk, *dv, *back;
+} heads_room;
+
+static heads_room room_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
+  float *q = gpu_scratch(k, a), *keys = q + 2 * v->q, *weights = keys + 2 * v->k;
+  float *dq = weights + v->tile, *dk = dq + v->q;
+  return (heads_room){q, keys, keys + v->k, q + v->q, weights, dq, dk, dk + v->k, dk + 2 * v->k};
+}
+
+static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
+  double p = k->r.d.training ? k->r.d.attrs.p : 0;
+  uint32_t limit = (uint32_t)(p * 0x1p24);
+  const clv_heads *x = &v->x;
+  return (cuda_heads){.n = (size_t)x->n,
+                      .t = (size_t)x->t,
+                      .s = (size_t)x->s,
+                      .heads = (size_t)x->heads,
+                      .kv_heads = (size_t)x->kv_heads,
+                      .width = (size_t)x->width,
+                      .group = (size_t)x->group,
+                      .scale = (float)x->scale,
+                      .causal = k->r.d.attrs.causal,
+                      .limit = limit + ((double)limit * 0x1p-24 < p),
+                      .factor = (float)(1 / (1 - p)),
+                      .stream = clv_rng_stream_of(&a->key),
+                      .layer = a->key.layer};
+}
+
+static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  return k->r.d.n_in > 3 ? a->in[3] : NULL;
+}
+
+static clv_code turn_queries(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+                             bool back, clv_err *err) {
+  return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.t, (size_t)v->x.heads,
+                          (size_t)v->x.width, x, y, back, err);
+}
+
+static clv_code turn_keys(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+                          bool back, clv_err *err) {
+  return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.s, (size_t)v->x.kv_heads,
+                          (size_t)v->x.width, x, y, back, err);
+}
+
+/* Product `which` of the tile that begins at row `first`. */
+static clv_code multiply(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
+                         int which, size_t first, const cuda_factors *f, clv_err *err) {
+  return clv_gpu_multiply(k, which + (first + v->rows > v->all), f, a, err);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static clv_code forward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
+                             const heads_room *m, cuda_heads *h, clv_err *err) {
+  size_t at = h->first * h->width;
+  cuda_factors scores = {.a = m->k, .b = m->q + at, .d = m->weights};
+  cuda_factors out = {.a = m->v, .b = m->weights, .d = m->out + at};
+  CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
+  CLV_TRY(
+      clv_gpu_weigh(k->gpu, h, m->weights, lengths_of(k, a), k->r.learns ? a->saved : NULL, err));
+  return multiply(k, v, a, OVER_KEYS, h->first, &out, err);
+}
+
+static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  heads_site v = heads_of(k);
+  heads_room m = room_of(k, &v, a);
+  cuda_heads h = tile_of(k, &v, a);
+  CLV_TRY(turn_queries(k, &v, a->in[0], m.q, false, err));
+  CLV_TRY(turn_keys(k, &v, a->in[1], m.k, false, err));
+  CLV_TRY(turn_keys(k, &v, a->in[2], m.v, false, err));
+  for (; h.first < v.all; h.first += v.rows) {
+    h.rows = CLV_MIN(v.rows, v.all - h.first);
+    CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
+  }
+  if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_length(k->gpu, &h, lengths_of(k, a), err));
+  return turn_queries(k, &v, m.out, a->out, true, err);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
+                              const heads_room *m, cuda_heads *h, clv_err *err) {
+  size_t at = h->first * h->width;
+  float beta = h->first ? 1 : 0;
+  cuda_factors scores = {.a = m->k, .b = m->q + at, .d = m->weights};
+  cuda_factors back = {.a = m->v, .b = m->out + at, .d = m->back};
+  cuda_factors dq = {.a = m->k, .b = m->back, .d = m->dq + at};
+  cuda_factors dk = {.a = m->q + at, .b = m->back, .beta = beta, .d = m->dk};
+  cuda_factors dv = {.a = m->out + at, .b = m->weights, .beta = beta, .d = m->dv};
+  CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
+  CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &back, err));
+  CLV_TRY(clv_gpu_weigh_back(k->gpu, h, m->weights, m->back, lengths_of(k, a), a->saved, err));
+  if (a->din[0]) CLV_TRY(multiply(k, v, a, OVER_KEYS, h->first, &dq, err));
+  if (a->din[1]) CLV_TRY(multiply(k, v, a, OVER_ROWS, h->first, &dk, err));
+  return a->din[2] ? multiply(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
+}
+
+/* The output's gradient takes the room that forward has for the output. */
+static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  heads_site v = heads_of(k);
+  heads_room m = room_of(k, &v, a);
+  cuda_heads h = tile_of(k, &v, a);
+  CLV_TRY(turn_queries(k, &v, a->in[0], m.q, false, err));
+  CLV_TRY(turn_queries(k, &v, a->dout, m.out, false, err));
+  CLV_TRY(turn_keys(k, &v, a->in[1], m.k, false, err));
+  CLV_TRY(turn_keys(k, &v, a->in[2], m.v, false, err));
+  for (; h.first < v.all; h.first += v.rows) {
+    h.rows = CLV_MIN(v.rows, v.all - h.first);
+    CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
+  }
+  if (a->din[0]) CLV_TRY(turn_queries(k, &v, m.dq, a->din[0], true, err));
+  if (a->din[1]) CLV_TRY(turn_keys(k, &v, m.dk, a->din[1], true, err));
+  return a->din[2] ? turn_keys(k, &v, m.dv, a->din[2], true, err) : CLV_OK;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* The products of tiles of `rows` rows, as the `last`-th of each pair. */
+static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, int last,
+                              clv_err *err) {
+  int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->shared;
+  int64_t key = s * w, query = (int64_t)v->all * w, tile = r * s;
+  const clv_cuda_matmul_desc products[] = {
+      [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile},
+      [OVER_KEYS] = {false, false, w, r, s, w, s, w, batch, key, tile, query},
+      [OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query, tile, key},
+  };
+  CLV_TRY(clv_gpu_product(k, WITH_KEYS + last, &products[WITH_KEYS], err));
+  CLV_TRY(clv_gpu_product(k, OVER_KEYS + last, &products[OVER_KEYS], err));
+  return k->r.learns ? clv_gpu_product(k, OVER_ROWS + last, &products[OVER_ROWS], err) : CLV_OK;
+}
+
+static clv_code attention_open(cuda_kernel *k, clv_err *err) {
+  heads_site v = heads_of(k);
+  size_t last = v.rows ? v.all % v.rows : 0;
+  CLV_TRY(open_products(k, &v, v.rows, 0, err));
+  if (last) CLV_TRY(open_products(k, &v, last, 1, err));
+  size_t forward = 2 * v.q + 2 * v.k + v.tile, backward = v.q + 2 * v.k + v.tile;
+  k->r.base.scratch_bytes = k->workspace + (forward + (k->r.learns ? backward : 0)) * sizeof(float);
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(attention) = {
+    .forward = attention_forward, .backward_input = attention_backward, .open = attention_open};

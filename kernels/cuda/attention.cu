@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of weights, a block for each. Sums have the shape of the block, which the number of keys
+ * gives.
+ */
+#include <math.h>
+
+#include <Random123/philox.h>
+
+#include "kernels/cuda/attention_int.h"
+#include "kernels/cuda/device_int.cuh"
+
+static __global__ void turn(size_t n, size_t steps, size_t heads, size_t width, const float *x,
+                            float *y, bool back) {
+  GPU_FOR(i, n * steps * heads * width) {
+    size_t d = i % width, s = i / width % steps, h = i / width / steps % heads;
+    size_t at = (((i / width / steps / heads) * steps + s) * heads + h) * width + d;
+    y[back ? at : i] = x[back ? i : at];
+  }
+}
+
+clv_code clv_gpu_to_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
+                          const float *x, float *y, bool back, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n * steps * heads * width), GPU_BLOCK, err, turn, n, steps, heads,
+                    width, x, y, back);
+}
+
+/* ---- a row ----------------------------------------------------------------------------------- */
+
+/* Row r of the rows of all heads of keys. */
+struct cuda_row {
+  size_t sample, head, i, seen;
+  size_t saved; /* its place in [n, heads, t] */
+};
+
+/* A length that is refused counts as none. */
+static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *lengths,
+                                          size_t sample) {
+  if (!lengths) return h.s;
+  int64_t length = lengths[sample];
+  return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
+}
+
+static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const int64_t *lengths) {
+  size_t shared = r / h.rows, among = h.first + r % h.rows;
+  cuda_row row;
+  row.sample = shared / h.kv_heads;
+  row.head = shared % h.kv_heads * h.group + among / h.t;
+  row.i = among % h.t;
+  row.seen = length_of(h, lengths, row.sample);
+  if (h.causal && row.i + 1 < row.seen) row.seen = row.i + 1;
+  row.saved = (row.sample * h.heads + row.head) * h.t + row.i;
+  return row;
+}
+
+/* clv_rng_stream_row of the row. */
+static __device__ inline clv_rng_stream stream_of(const cuda_heads &h, const cuda_row &row) {
+  philox4x32_ctr_t counter = {{static_cast<uint32_t>(row.sample * h.heads + row.head),
+                               h.stream.counter[0], h.stream.counter[1], h.stream.counter[2]}};
+  philox4x32_key_t key = {{h.stream.key[0], h.stream.key[1]}};
+  philox4x32_ctr_t word = philox4x32(counter, key);
+  return clv_rng_stream{{static_cast<uint32_t>(row.i), word.v[2], word.v[3]},
+                        {word.v[0], word.v[1]}};
+}
+
+/* Dropout's factors of four keys. */
+struct cuda_four {
+  float of[4];
+};
+
+static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_stream &s, size_t b) {
+  cuda_four f = {{1, 1, 1, 1}};
+  if (!h.limit) return f;
+  philox4x32_ctr_t counter = {{static_cast<uint32_t>(b), s.counter[0], s.counter[1], s.counter[2]}};
+  philox4x32_key_t key = {{s.key[0], s.key[1]}};
+  philox4x32_ctr_t word = philox4x32(counter, key);
+  for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.limit ? h.factor : 0;
+  return f;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static __global__ void weigh(cuda_heads h, float *xs, const int64_t *lengths, float *saved,
+                             clv_gpu_fault *f) {
+  GPU_ROWS(r, h.n * h.kv_heads * h.rows) {
+    cuda_row row = row_of(h, r, lengths);
+    float *x = xs + r * h.s, most = -INFINITY;
+    double sum = 0;
+    if (lengths && threadIdx.x == 0 &&
+        (lengths[row.sample] < 0 || static_cast<size_t>(lengths[row.sample]) > h.s))
+      gpu_refuse(f, row.sample);
+    GPU_ROW(j, row.seen) most = gpu_greater(most, x[j]);
+    float top = gpu_block_max(most) * h.scale;
+    GPU_ROW(j, row.seen) sum += static_cast<double>(expf(x[j] * h.scale - top));
+    sum = gpu_block_sum(sum);
+    float inverse = row.seen ? static_cast<float>(1 / sum) : 0;
+    clv_rng_stream s = stream_of(h, row);
+    GPU_ROW(b, (h.s + 3) / 4) {
+      cuda_four keep = four_of(h, s, b);
+      for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
+        x[j] = j < row.seen ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0;
+    }
+    if (!saved || threadIdx.x) continue;
+    saved[2 * row.saved] = top;
+    saved[2 * row.saved + 1] = inverse;
+  }
+}
+
+clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, float *x, const int64_t *lengths,
+                       float *saved, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
+                    weigh, *h, x, lengths, saved, g->fault);
+}
+
+/* See kernels/ops/attention.c: dS = P (M dP - sum P M dP) scale. */
+static __global__ void weigh_back(cuda_heads h, float *xs, float *dxs, const int64_t *lengths,
+                                  const float *saved) {
+  GPU_ROWS(r, h.n * h.kv_heads * h.rows) {
+    cuda_row row = row_of(h, r, lengths);
+    float *x = xs + r * h.s, *dx = dxs + r * h.s;
+    float top = saved[2 * row.saved], inverse = saved[2 * row.saved + 1];
+    clv_rng_stream s = stream_of(h, row);
+    double sum = 0;
+    GPU_ROW(b, (row.seen + 3) / 4) {
+      cuda_four keep = four_of(h, s, b);
+      for (size_t j = 4 * b; j < 4 * b + 4 && j < row.seen; j++)
+        sum += static_cast<double>(expf(x[j] * h.scale - top) * inverse) *
+               static_cast<double>(dx[j] * keep.of[j % 4]);
+    }
+    float mean = static_cast<float>(gpu_block_sum(sum));
+    GPU_ROW(b, (h.s + 3) / 4) {
+      cuda_four keep = four_of(h, s, b);
+      for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++) {
+        float p = j < row.seen ? expf(x[j] * h.scale - top) * inverse : 0;
+        dx[j] = j < row.seen ? p * (dx[j] * keep.of[j % 4] - mean) * h.scale : 0;
+        x[j] = p * keep.of[j % 4];
+      }
+    }
+  }
+}
+
+clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, float *x, float *dx,
+                            const int64_t *lengths, const float *saved, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
+                    weigh_back, *h, x, dx, lengths, saved);
+}
+
+static __global__ void note_length(cuda_refusal r, const int64_t *lengths, clv_gpu_fault *f) {
+  gpu_note(f, lengths, r);
+}
+
+clv_code clv_gpu_note_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
+                             clv_err *err) {
+  return gpu_launch(g, 1, 1, err, note_length,
+                    cuda_refusal{CLV_OP_ATTENTION, h->layer, static_cast<int64_t>(h->s), 1},
+                    lengths, g->fault);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_int: launchers of attention, beside its products.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
+#define CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A batch's heads, and the rows `first` to first + rows - 1 of each head of keys: there the queries
+ * of all heads that share it lie one behind the other, t for each. */
+typedef struct cuda_heads {
+  size_t n, t, s, heads, kv_heads, width, group;
+  float scale;
+  bool causal;
+  size_t first, rows;
+  uint32_t limit; /* of dropout; 0: nothing is dropped */
+  float factor;
+  clv_rng_stream stream;
+  uint32_t layer; /* key.layer, for what is refused */
+} cuda_heads;
+
+/* y [n, heads, steps, width] of x [n, steps, heads, width], or the other way round. */
+clv_code clv_gpu_to_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
+                          const float *x, float *y, bool back, clv_err *err) CLV_USE_RESULT;
+
+/* The weights of rows from their products with the keys: x [n kv_heads, rows, s], in place. saved,
+ * unless it is NULL: the largest score and the inverse of the sum, of each row of [n, heads, t].
+ * lengths: [n] or NULL. */
+clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, float *x, const int64_t *lengths,
+                       float *saved, clv_err *err) CLV_USE_RESULT;
+/* x: the same products; becomes the weights. dx: what comes back to the weights; becomes what goes
+ * back to the products. */
+clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, float *x, float *dx,
+                            const int64_t *lengths, const float *saved,
+                            clv_err *err) CLV_USE_RESULT;
+/* Notes the first length that clv_gpu_weigh refused. */
+clv_code clv_gpu_note_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
+                             clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

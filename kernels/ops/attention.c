@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Vaswani et al., 2017; grouped queries: Ainslie et al., 2023. Of the scores nothing is kept but
+ * log sum exp of each row, in double; backward makes them again (Dao et al., 2022).
+ *
+ * Dropout: the weight of key j for query i, head h and sample n is kept when u >= p, u the top 24
+ * bits of word j%4 of block j/4 over 2^24, in row i of part n * heads + h of the key's stream. So
+ * neither a longer batch nor padding changes it.
+ */
+#include "kernels/ops/op_int.h"
+
+static clv_code attention_heads(const clv_op_site *s, clv_err *err) {
+  const clv_attrs *a = s->attrs;
+  int64_t kv = a->kv_heads ? a->kv_heads : a->heads, q = s->in[0].dim[2], k = s->in[1].dim[2];
+  if (a->heads % kv)
+    return clv_fail(err, CLV_INVALID, "attention: kv_heads %lld does not divide heads %lld",
+                    (long long)kv, (long long)a->heads);
+  if (q % a->heads || !q)
+    return clv_fail(err, CLV_INVALID, "attention: queries of %lld values are no %lld heads",
+                    (long long)q, (long long)a->heads);
+  if (k != q / a->heads * kv)
+    return clv_fail(err, CLV_INVALID,
+                    "attention: keys have %lld values; %lld heads as wide as the queries' have "
+                    "%lld",
+                    (long long)k, (long long)kv, (long long)(q / a->heads * kv));
+  return CLV_OK;
+}
+
+static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  char text[160], like[160];
+  for (int i = 0; i < 3; i++)
+    CLV_TRY(clv_need_rank("attention", &s->in[i], 3, "[N, T, F]", "", err));
+  if (!clv_shape_equal(&s->in[1], &s->in[2]))
+    return clv_fail(err, CLV_INVALID, "attention: keys %s and values %s differ",
+                    clv_shape_format(&s->in[1], text, sizeof text),
+                    clv_shape_format(&s->in[2], like, sizeof like));
+  if (s->in[1].dim[0] != s->in[0].dim[0])
+    return clv_fail(err, CLV_INVALID, "attention: queries %s and keys %s are of other batches",
+                    clv_shape_format(&s->in[0], text, sizeof text),
+                    clv_shape_format(&s->in[1], like, sizeof like));
+  if (s->n_in == 4 && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
+    return clv_fail(err, CLV_INVALID, "attention: lengths are [N], got %s",
+                    clv_shape_format(&s->in[3], text, sizeof text));
+  CLV_TRY(clv_check_no_empty("attention", &s->in[1], err));
+  CLV_TRY(attention_heads(s, err));
+  *ret = s->in[0];
+  return CLV_OK;
+}
+
+/* ---- one row of scores ----------------------------------------------------------------------- */
+
+typedef struct site {
+  const clv_ref_kernel *k;
+  const clv_kernel_args *a;
+  clv_heads x;
+  clv_rng_stream stream;
+} site;
+
+static site site_of(clv_kernel *base, const clv_kernel_args *a) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key)};
+}
+
+/* Where row i of head h of sample n begins in [N, steps, heads * width]. */
+static size_t place(const site *s, int64_t n, int64_t steps, int64_t i, int64_t heads, int64_t h) {
+  return (size_t)(((n * steps + i) * heads + h) * s->x.width);
+}
+
+static double dot(const REAL *x, const REAL *y, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += (double)x[i] * y[i];
+  return sum;
+}
+
+/* The row's scores, for the keys that it meets; their number is returned. */
+static int64_t scores(const site *s, int64_t n, int64_t h, int64_t i, int64_t length, double *ret) {
+  int64_t seen = clv_heads_seen(&s->k->d.attrs, i, length);
+  const REAL *q = (const REAL *)s->a->in[0] + place(s, n, s->x.t, i, s->x.heads, h);
+  for (int64_t j = 0; j < seen; j++)
+    ret[j] =
+        s->x.scale *
+        dot(q, (const REAL *)s->a->in[1] + place(s, n, s->x.s, j, s->x.kv_heads, h / s->x.group),
+            s->x.width);
+  return seen;
+}
+
+/* log sum exp; -inf over none. */
+static double log_sum(const double *x, int64_t n) {
+  double top = -INFINITY, sum = 0;
+  for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+  for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
+  return n ? top + log(sum) : top;
+}
+
+/* Factors of dropout: 0 or 1 / (1 - p). */
+static void factors(const site *s, int64_t n, int64_t h, int64_t i, int64_t seen, double *ret) {
+  double p = s->k->d.attrs.p;
+  uint32_t word[4] = {0};
+  clv_rng_stream row = clv_rng_stream_row(&s->stream, (uint32_t)(n * s->x.heads + h), (uint32_t)i);
+  for (int64_t j = 0; j < seen; j++) {
+    if (j % 4 == 0) clv_rng_stream_block(&row, (uint32_t)(j / 4), word);
+    ret[j] = (word[j % 4] >> 8) * 0x1p-24 >= p ? 1 / (1 - p) : 0;
+  }
+}
+
+static void keep_all(int64_t n, double *ret) {
+  for (int64_t j = 0; j < n; j++) ret[j] = 1;
+}
+
+static void draw(const site *s, int64_t n, int64_t h, int64_t i, int64_t seen, double *ret) {
+  bool drops = s->k->d.training && s->k->d.attrs.p > 0;
+  if (drops)
+    factors(s, n, h, i, seen, ret);
+  else
+    keep_all(seen, ret);
+}
+
+static clv_code length_of(const site *s, int64_t n, int64_t *ret, clv_err *err) {
+  *ret = s->x.s;
+  return s->k->d.n_in < 4 ? CLV_OK : clv_check_length(s->a->in[3], n, s->x.s, ret, err);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Scratch: scores, factors. */
+static void forward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length) {
+  double *score = s->a->scratch, *factor = score + s->x.s, *saved = s->a->saved;
+  int64_t seen = scores(s, n, h, i, length, score);
+  double sum = log_sum(score, seen);
+  draw(s, n, h, i, seen, factor);
+  REAL *out = (REAL *)s->a->out + place(s, n, s->x.t, i, s->x.heads, h);
+  const REAL *v = (const REAL *)s->a->in[2] + place(s, n, s->x.s, 0, s->x.kv_heads, h / s->x.group);
+  for (int64_t d = 0; d < s->x.width; d++) {
+    double total = 0;
+    for (int64_t j = 0; j < seen; j++)
+      total += exp(score[j] - sum) * factor[j] * v[j * s->x.kv_heads * s->x.width + d];
+    out[d] = (REAL)total;
+  }
+  if (s->k->learns) saved[(n * s->x.heads + h) * s->x.t + i] = sum;
+}
+
+static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  site s = site_of(base, a);
+  int64_t length;
+  for (int64_t n = 0; n < s.x.n; n++) {
+    CLV_TRY(length_of(&s, n, &length, err));
+    for (int64_t h = 0; h < s.x.heads; h++)
+      for (int64_t i = 0; i < s.x.t; i++) forward_row(&s, n, h, i, length);
+  }
+  return CLV_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* dk and dv of a head of keys, in double: [S, width] each. */
+typedef struct sums {
+  double *dk, *dv;
+} sums;
+
+/* With P = exp(score - log sum) and M the factors: dv_j += P_j M_j dout, dP_j = M_j dout v_j,
+ * dS_j = P_j (dP_j - sum_j P_j dP_j), dq += dS_j k_j scale, dk_j += dS_j q scale.
+ * Scratch: scores, factors, then dP. */
+static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length, sums to) {
+  double *score = s->a->scratch, *factor = score + s->x.s, *dp = factor + s->x.s, mean = 0;
+  int64_t seen = scores(s, n, h, i, length, score), width = s->x.width;
+  int64_t step = s->x.kv_heads * width;
+  size_t at = place(s, n, s->x.t, i, s->x.heads, h);
+  size_t of = place(s, n, s->x.s, 0, s->x.kv_heads, h / s->x.group);
+  const REAL *q = (const REAL *)s->a->in[0] + at, *dy = (const REAL *)s->a->dout + at;
+  const REAL *k = (const REAL *)s->a->in[1] + of, *v = (const REAL *)s->a->in[2] + of;
+  const double *saved = s->a->saved;
+  draw(s, n, h, i, seen, factor);
+  for (int64_t j = 0; j < seen; j++) {
+    score[j] = exp(score[j] - saved[(n * s->x.heads + h) * s->x.t + i]);
+    dp[j] = factor[j] * dot(dy, v + j * step, width);
+    mean += score[j] * dp[j];
+  }
+  for (int64_t j = 0; j < seen; j++) {
+    double ds = score[j] * (dp[j] - mean) * s->x.scale;
+    for (int64_t d = 0; d < width; d++) {
+      to.dv[j * width + d] += score[j] * factor[j] * dy[d];
+      to.dk[j * width + d] += ds * q[d];
+    }
+    dp[j] = ds;
+  }
+  REAL *dq = s->a->din[0] ? (REAL *)s->a->din[0] + at : NULL;
+  for (int64_t d = 0; dq && d < width; d++) {
+    double total = 0;
+    for (int64_t j = 0; j < seen; j++) total += dp[j] * k[j * step + d];
+    dq[d] = (REAL)total;
+  }
+}
+
+static void put_sums(const site *s, int64_t n, int64_t g, int input, const double *from) {
+  REAL *to = s->a->din[input];
+  for (int64_t j = 0; to && j < s->x.s; j++)
+    for (int64_t d = 0; d < s->x.width; d++)
+      to[place(s, n, s->x.s, j, s->x.kv_heads, g) + (size_t)d] = (REAL)from[j * s->x.width + d];
+}
+
+static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  site s = site_of(base, a);
+  size_t each = (size_t)(s.x.s * s.x.width);
+  double *rows = a->scratch;
+  sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + each};
+  int64_t length;
+  for (int64_t n = 0; n < s.x.n; n++) {
+    CLV_TRY(length_of(&s, n, &length, err));
+    for (int64_t g = 0; g < s.x.kv_heads; g++) {
+      memset(to.dk, 0, 2 * each * sizeof *to.dk);
+      for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
+        for (int64_t i = 0; i < s.x.t; i++) backward_row(&s, n, h, i, length, to);
+      put_sums(&s, n, g, 1, to.dk);
+      put_sums(&s, n, g, 2, to.dv);
+    }
+  }
+  return CLV_OK;
+}
+
+/* ---- the row --------------------------------------------------------------------------------- */
+
+static size_t attention_saved(const clv_ref_kernel *k) {
+  return (size_t)(k->d.in[0].dim[0] * k->d.attrs.heads * k->d.in[0].dim[1]) * sizeof(double);
+}
+
+static size_t attention_scratch(const clv_ref_kernel *k) {
+  clv_heads x = clv_heads_of(&k->d);
+  return (size_t)(x.s * (3 + 2 * x.width)) * sizeof(double);
+}
+
+/* Parts of a stream are counted in 32 bits. */
+static clv_code attention_limits(const clv_node_desc *d, clv_err *err) {
+  if (d->in[0].dim[0] <= UINT32_MAX / d->attrs.heads) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED, "attention of %lld samples by %lld heads; it takes 2^32",
+                  (long long)d->in[0].dim[0], (long long)d->attrs.heads);
+}
+
+CLV_OP_ROW(attention) = {
+    .name = "attention",
+    .doc =
+        "y = dropout(softmax(q k' / sqrt(width))) v in each head: queries [N, T, heads width], "
+        "keys "
+        "and values [N, S, kv_heads width]; with lengths [N] only the first keys of a sample count "
+        "(torch.nn.functional.scaled_dot_product_attention; other random numbers)",
+    .torch_module = "",
+    .no_torch_module = "scaled_dot_product_attention is a function",
+    .n_in = 3,
+    .max_in = 4,
+    .lengths = true,
+    .attrs = {{.key = CLV_ATTR_HEADS, .required = true, .low = 1, .high = 65536},
+              {.key = CLV_ATTR_KV_HEADS, .low = 0, .high = 65536},
+              {.key = CLV_ATTR_CAUSAL, .low = 0, .high = 1},
+              {.key = CLV_ATTR_P, .low = 0, .high = 0.999}},
+    .shape = attention_shape,
+    .check_kernel = attention_limits,
+    .forward = attention_forward,
+    .backward_input = attention_backward,
+    .saves_dx = CLV_SAVE_IN0 | CLV_SAVE_IN1 | CLV_SAVE_IN2 | CLV_SAVE_IN3,
+    .saved_bytes = attention_saved,
+    .scratch_bytes = attention_scratch,
+};
