@@ -58,7 +58,7 @@ endif
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # What is missing, by name.
 CUDA_MISSES := $(if $(filter 0,$(CUDA)),CUDA,$(if $(NVCC),,nvcc) $(if $(shell command -v g++),,g++) \
-               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
+               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_adv.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
 ifeq ($(strip $(CUDA_MISSES)),)
 CUDA_LIBRARY := $(OUT)/libcleave_cuda.so
 else ifeq ($(CUDA),1)
@@ -189,7 +189,7 @@ $(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
 $(GEN)/cuda_ops.def: FORCE
 	@mkdir -p $(@D); sed -n 's/^CLV_CUDA_OP(\([a-z0-9_]*\)).*/CUDA_OP(\1)/p' kernels/cuda/*.c > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-$(OUT)/kernels/cuda/backend.o: $(GEN)/cuda_ops.def
+$(OUT)/kernels/cuda/backend.o $(OUT)/master/ops.o: $(GEN)/cuda_ops.def
 
 compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags
@@ -429,8 +429,10 @@ PLANTS := $(OUT)/tests/gpu/plants/plants
 $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
 units: $(PLANTS)
-gpu-tests: $(GPU_TESTS) $(PLANTS)
-	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py
+# Whole sessions on it, of which each process is built as this one is.
+GPU_SESSIONS := tests/gpu/test_sim_worker.py tests/net/training/test_cuda.py tests/net/training/test_two_devices.py
+gpu-tests: $(GPU_TESTS) $(PLANTS) $(BINARIES) $(OUT)/libcleave.so.0 $(GPU_WORKER)
+	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)
 
 # The tests of the simulated device on a real one, and what a machine that has one needs of us.
 $(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_device) $(ONE) $(CUDA_OBJS) $(call libs_for,common/models)

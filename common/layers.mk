@@ -66,7 +66,7 @@ $(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops ke
 $(call layer, kernels/load, kernels)
 
 # NVIDIA's runtime and libraries in that table; a library of its own, where there is a toolkit
-$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runtime_api cublasLt cudnn_graph)
+$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runtime_api cublasLt cudnn_adv cudnn_graph)
 
 # graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)

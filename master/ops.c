@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "common/graph/graph.h"
+#include "kernels/ops/ops.h"
 #include "master/master_int.h"
 
 /* ---- attributes ------------------------------------------------------------------------------ */
@@ -80,12 +81,28 @@ static void put_params(clv_op op, const clv_op_def *def, const char *quote, cons
     clv_bytes_printf(out, "%s%s%s%s", i ? between : "", quote, slots[i].suffix, quote);
 }
 
+/* The library of that backend is opened where its device is; its list of ops is known here. */
+static bool cuda_has(clv_op op) {
+  static const bool has[CLV_OP_COUNT] = {
+#define CUDA_OP(name) [CLV_OP_NUMBER_##name] = true,
+#include "cuda_ops.def"
+#undef CUDA_OP
+  };
+  return has[op];
+}
+
+static bool ref_has(clv_op op) { return clv_backend_ref()->has(op); }
+static bool cpu_has(clv_op op) { return clv_backend_cpu()->has(op); }
+
 static void put_backends(clv_op op, const char *quote, const char *between, clv_bytes *out) {
-  const clv_backend *const all[] = {clv_backend_ref(), clv_backend_cpu()};
+  static const struct {
+    const char *name;
+    bool (*has)(clv_op op);
+  } all[] = {{"ref", ref_has}, {"cpu", cpu_has}, {"cuda", cuda_has}};
   int n = 0;
   for (size_t i = 0; i < CLV_COUNT(all); i++)
-    if (all[i]->has(op))
-      clv_bytes_printf(out, "%s%s%s%s", n++ ? between : "", quote, all[i]->name, quote);
+    if (all[i].has(op))
+      clv_bytes_printf(out, "%s%s%s%s", n++ ? between : "", quote, all[i].name, quote);
 }
 
 static void put_inputs(const clv_op_def *def, clv_bytes *out) {

@@ -460,6 +460,12 @@ of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+of("kernels/cuda/lstm.c", "tests/gpu/test_cuda",
+   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params params_of(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
+   gradients_are_added_to_what_lay_in_scratch=("static clv_code rnn_weights_back(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
+   an_lstm_loses_its_output_before_backward=("static void use_rnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
+of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda",
+   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "accumulate ? p.of[i][j] + value : value", "value"))
 of("common/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
@@ -467,9 +473,18 @@ of("kernels/cuda/conv.cu", "tests/gpu/test_together",
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
    a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
+TWO = "tests/net/training/test_two_devices.py"
+of("worker/service/methods.c", TWO,
+   every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
+of("master/watch/doctor.c", TWO,
+   only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
+of("common/wire/hello.c", "tests/unit/wire/test_session",
+   an_older_worker_says_nothing_of_its_devices=("static clv_wire_kind kind_by_name(", ".isa = first ? m->about.isa : \"\"", ".isa = \"\""))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
+of("master/ops.c", "tests/net/operations/test_cli.py",
+   ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",

@@ -43,6 +43,9 @@ typedef struct clv_plan_rep {
 
 enum { PLAN_MAX_REPS = 4 };
 
+/* What libraries of devices want of the memory that they are lent. */
+enum { DEVICE_ALIGN = 256 };
+
 typedef struct clv_plan_node {
   bool live;       /* the output depends on it */
   bool needs_grad; /* its value's gradient is computed */

@@ -33,6 +33,7 @@ static void kernel_free(clv_kernel *base) {
     if (k->product[i]) k->gpu->vendor->matmul_free(k->product[i]);
   for (size_t i = 0; i < CLV_COUNT(k->conv); i++)
     if (k->conv[i]) k->gpu->vendor->conv_free(k->conv[i]);
+  if (k->lstm) k->gpu->vendor->lstm_free(k->lstm);
   free(k);
 }
 

@@ -84,7 +84,9 @@ typedef struct cuda_kernel {
   bool bf16;                              /* it is asked for, and the op knows it */
   clv_cuda_matmul *product[GPU_PRODUCTS]; /* what the op's `open` made of them, else NULL */
   clv_cuda_conv *conv[3];                 /* by clv_cuda_pass */
-  size_t workspace;                       /* of the above, at the beginning of scratch */
+  clv_cuda_lstm *lstm;
+  clv_cuda_lstm_space lstm_space;
+  size_t workspace; /* of the above, at the beginning of scratch */
 } cuda_kernel;
 
 static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel *)base; }

@@ -133,12 +133,8 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
     clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->devices[i]);
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
-    bool there = strcmp(s->device, "auto") == 0;
     if (s->worker != worker) continue;
-    for (uint32_t k = 0; k < h->n_devices; k++)
-      there |= strcmp(h->devices[k], s->device) == 0 ||
-               (strcmp(s->device, "cuda") == 0 && strncmp(h->devices[k], "cuda:", 5) == 0);
-    if (!there)
+    if (clv_wire_device_of(h, s->device) < 0)
       report(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
              "name one of these as the stage's device, or place it elsewhere",
              "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
@@ -157,32 +153,55 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
          clv_shorter_timeout(ours, theirs) / 1e3, more);
 }
 
-/* What the worker computes with; who says nothing of it is not asked. */
-static void check_libraries(doctor *d, const clv_remote_spec *w, const clv_wire_about *theirs) {
+/* What a processor there computes with; who says nothing of it is not asked. */
+static void check_libraries(doctor *d, const char *worker, const char *theirs) {
   const char *ours = clv_backend_libraries(clv_backend_cpu());
-  for (uint32_t i = 0; i < theirs->n_libraries; i++) {
-    const clv_wire_library *l = &theirs->libraries[i];
-    if (strcmp(l->name, "kernels") != 0) continue;
-    bool same = strcmp(l->version, ours) == 0;
-    report(d, same, CLV_EXIT_FAILED, w->name,
+  bool same = strcmp(theirs, ours) == 0;
+  if (theirs[0])
+    report(d, same, CLV_EXIT_FAILED, worker,
            "results still agree, but not to the bit; install the same versions on both sides",
            same ? "computes with %s, as this master" : "computes with %s, this master with %s",
-           l->version, ours);
-  }
+           theirs, ours);
 }
 
-/* Bits are promised for one kind of device. */
-static void check_kind(doctor *d, const clv_remote_spec *w, const clv_wire_hello_reply *h) {
-  const char *ours = clv_backend_isa(clv_backend_cpu());
-  const char *device = h->n_devices ? h->devices[0] : "cpu";
-  if (strncmp(device, "cpu", 3) != 0)
-    report(d, true, CLV_EXIT_FAILED, w->name, "",
-           "computes on %s, %s; its bits are those of such devices", device, h->about.isa);
-  else
-    report(d, strcmp(h->about.isa, ours) == 0, CLV_EXIT_FAILED, w->name,
+/* Whether modules of the session are on device `at` there; *out: of which stages. Without any the
+ * worker's own choice counts. */
+static bool is_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int at,
+                    clv_bytes *out) {
+  int n = 0;
+  for (size_t i = 0; i < d->config->n_stages; i++) {
+    const clv_stage_spec *s = &d->config->stages[i];
+    if (s->worker != worker) continue;
+    if (clv_wire_device_of(h, s->device) == at)
+      clv_bytes_printf(out, "%s%s", out->len ? ", " : "", s->name);
+    n++;
+  }
+  return out->len || (!n && at == clv_wire_device_of(h, "auto"));
+}
+
+/* Bits are promised for one kind of device, and the worker says of which it has: the kind of each
+ * device that stages are on. */
+static void check_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
+  const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
+  for (int i = 0; i < (int)h->n_devices; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
+    const clv_wire_kind *k = &h->kinds[i];
+    if (!is_used(d, worker, h, i, &stages)) continue;
+    if (stages.len)
+      report(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->devices[i], stages.data);
+    if (strcmp(k->kind, "cpu") != 0) {
+      report(d, true, CLV_EXIT_OK, name, NULL,
+             "computes on %s: %s, %s, %s; its bits are those of such devices", h->devices[i],
+             k->kind, k->isa[0] ? k->isa : "it does not say which",
+             k->libraries[0] ? k->libraries : "no libraries");
+      continue;
+    }
+    report(d, !k->isa[0] || strcmp(k->isa, ours) == 0, CLV_EXIT_FAILED, name,
            "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
-           "computes with %s, this master with %s", h->about.isa, ours);
-  if (strncmp(device, "cpu", 3) == 0) check_libraries(d, w, &h->about);
+           "computes with %s, this master with %s", k->isa[0] ? k->isa : "it does not say what",
+           ours);
+    check_libraries(d, name, k->libraries);
+  }
 }
 
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
@@ -191,7 +210,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   report(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
          "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
          h->about.protocol, h->cores, CLV_S(h->cores));
-  check_kind(d, w, h);
+  check_kinds(d, worker, h);
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
   check_timeouts(d, w->name, h);

@@ -29,8 +29,8 @@ typedef struct clv_sim_options {
   uint64_t seed;       /* of the order */
   int devices;         /* 0: one */
   size_t memory_bytes; /* of each device; 0: a GiB */
-  bool no_conv;        /* as where cuDNN is absent */
   bool no_graphs;      /* nothing can be captured */
+  bool no_cudnn;       /* as where cuDNN is absent */
   int capability;      /* 0: 90 */
   /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
   uint64_t fail_take; /* this taking of device memory finds none */

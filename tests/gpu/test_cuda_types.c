@@ -22,7 +22,7 @@ static const run_options on_ref = {.dtype = CLV_F32};
 static clv_backend *opened(uint64_t seed) {
   clv_backend *b;
   clv_err err;
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_conv = seed & 1});
+  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
   must(clv_cuda_open(v, 0, &b, &err), &err);
   return b;
 }

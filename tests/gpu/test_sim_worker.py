@@ -48,4 +48,28 @@ def nothing_is_left_on_the_device():
             assert code == 0, (code, c.workers[0].text())
 
 
+# fault of worker.c -> what each build says of it
+PLANTED = {
+    "no_wait": {"tsan": "ThreadSanitizer: data race"},
+    "given": dict.fromkeys(("release", "debug", "asan", "tsan"), "device memory that was given back"),
+}
+
+
+@suite.test
+def a_fault_planted_in_a_session_is_found():
+    """By the build's own means, and the same session without it says nothing."""
+    quiet = {"TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}  # reports go to the log
+    for plant, builds in PLANTED.items():
+        said = builds.get(os.path.basename(os.path.abspath(BIN)))
+        if not said:
+            continue
+        for env, found in ((quiet, False), ({**quiet, "CLV_SIM_PLANT": plant}, True)):
+            with Cluster(1, limits="device: cuda\n", env=env) as c:
+                os.mkdir(os.path.join(c.dir, "data"))
+                synthetic_images(os.path.join(c.dir, "data"))
+                c.train(c.session("plant", BODY))
+                code = c.workers[0].stop()
+                assert (said in c.workers[0].text()) == found and (code != 0) == found, (plant, code, c.workers[0].text()[-4000:])
+
+
 suite.main()

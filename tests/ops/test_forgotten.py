@@ -79,6 +79,8 @@ FAULTS = {
                              "relu: has a row in kernels/ops/relu.c and is not in kernels/ops.def"),
     "a kernel without op": (lambda d: edit(d, "kernels/cpu/relu.c", r"^CLV_CPU_OP\(relu,", "CLV_CPU_OP(nosuch,"), CHECK,
                             "nosuch: kernels/cpu/relu.c registers it for cpu and it is not in kernels/ops.def"),
+    "no kernel for cuda": (lambda d: edit(d, "kernels/cuda/pointwise.c", r"^CLV_CUDA_OP\(gelu\)", "static CLV_OP(gelu)"), CHECK,
+                           "gelu: kernels/cuda has no kernel for it"),
     "an attribute not in PROTOCOL": (lambda d: edit(d, "proto/PROTOCOL.md", r"^\| 16 factor \|.*\n", ""), CHECK,
                                      "factor: proto/PROTOCOL.md has the attribute key None"),
     "an attribute of PROTOCOL alone": (lambda d: edit(d, "kernels/ops/ops.h", r"^  CLV_ATTR_FACTOR = .*\n", ""), CHECK,

@@ -325,17 +325,6 @@ static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_way *way, void *co
   return code;
 }
 
-/* A handle belongs to the thread that uses it, and a stream does too. */
-static clv_code find_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
-  if (s->cudnn) return CLV_OK;
-  cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
-  if (answer != CUDNN_STATUS_SUCCESS) return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
-  answer = cudnn->cudnnSetStream(s->cudnn, s->stream);
-  if (answer != CUDNN_STATUS_SUCCESS)
-    return clv_nvidia_dnn_fail(cudnn, "cudnnSetStream", answer, err);
-  return CLV_OK;
-}
-
 clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
                          float beta, void *workspace, clv_err *err) {
   void *const pointers[3] = {x, w, y};
@@ -345,7 +334,7 @@ clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *
     return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
                     CONV_ALIGNMENT);
   CLV_TRY(clv_nvidia_use(s->device, err));
-  CLV_TRY(find_handle(s, c->lib, err));
+  CLV_TRY(clv_nvidia_handle(s, c->lib, err));
   CLV_TRY(pack_pointers(c->lib, way, pointers, workspace, err));
   cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, way->plan, way->pack);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;

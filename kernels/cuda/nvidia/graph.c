@@ -14,7 +14,9 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
   bool no_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                    answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   int category = CUDNN_STATUS_CATEGORY((int)answer);
-  bool lacks = category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
+  bool lacks = category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM ||
+               answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
+               answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
   return clv_fail(err,
                   no_memory ? CLV_EXHAUSTED
                   : lacks   ? CLV_UNIMPLEMENTED

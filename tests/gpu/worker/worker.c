@@ -3,11 +3,11 @@
  * Stands in for the library of NVIDIA's devices in a worker of the tests: the programs are linked
  * with --wrap=clv_cuda_load and the simulated device. Nothing that is installed has it.
  *
- * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CONV: as where
+ * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CUDNN: as where
  * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
  * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
- * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options. What is left on the device when the
- * worker ends makes its exit code LEFT.
+ * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see with_plant.
+ * What is left on the device when the worker ends makes its exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,26 +25,62 @@ static uint64_t number(const char *name) {
   return text ? strtoull(text, NULL, 10) : 0;
 }
 
-enum { LEFT = 71 };
+enum { LEFT = 71, AT_START = 4 };
 
 static void look_for_leaks(void) {
   if (clv_sim_leaks()) _exit(LEFT);
+}
+
+/* ---- planted faults -------------------------------------------------------------------------- */
+
+static clv_vendor planted;
+static const clv_vendor *right;
+
+static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
+  (void)e;
+  (void)err;
+  return CLV_OK;
+}
+
+/* The first of a session's, behind those of the worker's start. */
+static clv_code take_and_give(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+  static int n;
+  CLV_TRY(right->take(s, bytes, ret, err));
+  if (++n > AT_START) right->give(s, *ret);
+  return CLV_OK;
+}
+
+/* What CLV_SIM_PLANT asks for, which a sanitizer or the simulation has to find in a session. */
+static const clv_vendor *with_plant(const clv_vendor *v) {
+  const char *name = getenv("CLV_SIM_PLANT");
+  right = v;
+  if (!name) return v;
+  planted = *v;
+  if (strcmp(name, "no_wait") == 0) planted.event_finish = do_not_wait;
+  if (strcmp(name, "given") == 0) planted.take = take_and_give;
+  return &planted;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static const clv_vendor *simulated(void) {
+  return clv_sim_vendor(&(clv_sim_options){.seed = number("CLV_SIM_SEED"),
+                                           .devices = (int)number("CLV_SIM_DEVICES"),
+                                           .memory_bytes = number("CLV_SIM_MEMORY"),
+                                           .capability = (int)number("CLV_SIM_CAPABILITY"),
+                                           .no_cudnn = number("CLV_SIM_NO_CUDNN") != 0,
+                                           .no_graphs = number("CLV_SIM_NO_GRAPHS") != 0,
+                                           .fail_take = number("CLV_SIM_FAIL_TAKE"),
+                                           .fail_launch = number("CLV_SIM_FAIL_LAUNCH"),
+                                           .lose_at = number("CLV_SIM_LOSE_AT"),
+                                           .failing = (int)number("CLV_SIM_FAILING")});
 }
 
 static const clv_vendor *vendor(void) {
   static const clv_vendor *made;
   if (made) return made;
   atexit(look_for_leaks);
-  return made = clv_sim_vendor(&(clv_sim_options){.seed = number("CLV_SIM_SEED"),
-                                                  .devices = (int)number("CLV_SIM_DEVICES"),
-                                                  .memory_bytes = number("CLV_SIM_MEMORY"),
-                                                  .capability = (int)number("CLV_SIM_CAPABILITY"),
-                                                  .no_conv = number("CLV_SIM_NO_CONV") != 0,
-                                                  .no_graphs = number("CLV_SIM_NO_GRAPHS") != 0,
-                                                  .fail_take = number("CLV_SIM_FAIL_TAKE"),
-                                                  .fail_launch = number("CLV_SIM_FAIL_LAUNCH"),
-                                                  .lose_at = number("CLV_SIM_LOSE_AT"),
-                                                  .failing = (int)number("CLV_SIM_FAILING")});
+  return made = with_plant(simulated());
 }
 
 static void look_in(const char *folders) { (void)folders; }

@@ -48,13 +48,24 @@ def plan_names_layers_that_ref_computes():
     assert [s["ref_layers"] for s in stages] == [[], [4]], stages
 
 
+def registered(backend):
+    """The ops that the sources of a backend have a kernel for."""
+    found = set()
+    for path in glob.glob(os.path.join(ROOT, f"kernels/{backend}/*.c")):
+        with open(path) as f:
+            found |= set(re.findall(rf"^CLV_{backend.upper()}_OP\((\w+)", f.read(), re.M))
+    return found
+
+
 @suite.test
 def ops_says_what_ops_are():
     numbers = {int(n): name for n, name in re.findall(r"^OP\((\d+), \w+, (\w+)\)", open(os.path.join(ROOT, "kernels/ops.def")).read(), re.M)}
     rows = [json.loads(line) for line in master("ops", "--json", cwd=cluster.dir).stdout.splitlines()]
     assert {r["number"]: r["name"] for r in rows} == numbers
     conv = next(r for r in rows if r["name"] == "conv2d")
-    assert conv["parameters"] == ["weight", "bias"] and conv["backends"] == ["ref", "cpu"], conv
+    assert conv["parameters"] == ["weight", "bias"] and conv["backends"] == ["ref", "cpu", "cuda"], conv
+    assert {r["name"] for r in rows if "cuda" in r["backends"]} == registered("cuda"), rows
+    assert {r["name"] for r in rows if "cpu" in r["backends"]} == registered("cpu"), rows
     assert {a["name"]: (a["required"], a["default"]) for a in conv["attributes"]} == {
         "out": (True, None), "kernel": (True, None), "stride": (False, 1), "pad": (False, 0), "groups": (False, 1),
         "bias": (False, True), "kaiming_normal": (False, False)}, conv

@@ -59,7 +59,7 @@ def the_processor_says_much_the_same():
 def without_convolutions_of_the_library():
     """Where cuDNN is absent, columns are written out and multiplied."""
     _, losses, _ = on_device("library", TWO)
-    _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CONV": "1"})
+    _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CUDNN": "1"})
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, other)), (losses, other)
 
 
