@@ -91,7 +91,7 @@ typedef enum clv_cuda_pass {
 } clv_cuda_pass;
 
 /* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow], all
- * row-major f32. */
+ * row-major f32; or, with CLV_CUDA_BF16, all in bf16 with channels last, whose sums are f32. */
 typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
@@ -187,7 +187,7 @@ typedef struct clv_vendor {
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);
-  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y, float beta,
+  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
                    void *workspace, clv_err *err);
 
   /* The same for an LSTM, whose calls are made on stream s. Forward reads weights and x, and writes

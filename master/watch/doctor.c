@@ -10,7 +10,7 @@
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
 #include "common/wire/wire.h"
-#include "master/watch/watch.h"
+#include "master/watch/hello_int.h"
 
 typedef struct doctor {
   const clv_session_config *config;
@@ -219,23 +219,6 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   check_secrets(d, h);
 }
 
-static clv_code hello(doctor *d, clv_rpc_runtime *runtime, const clv_remote_spec *w,
-                      const clv_tls_identity *id, clv_wire_hello_reply *ret, clv_err *err) {
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  clv_rpc_channel_options o = {.target = w->address,
-                               .expected_uri = w->identity,
-                               .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
-  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL, .unix_ms = clv_wall_ms()}};
-  unsigned ms = (unsigned)d->config->limits.connect_timeout_ms;
-  CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
-  CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
-  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
-  clv_piece piece = {reply.data, reply.len};
-  return clv_wire_hello_reply_decode(&piece, 1, ret, err);
-}
-
 static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_err err;
   clv_rpc_runtime *runtime;
@@ -248,7 +231,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
     const clv_remote_spec *w = &d->config->workers[i];
     CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
     if (!probe(d, w, id)) continue;
-    if (hello(d, runtime, w, id, &h, &err) == CLV_OK)
+    if (clv_watch_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
     else
       report(d, false, CLV_EXIT_CONNECT, w->name,

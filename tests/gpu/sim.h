@@ -46,6 +46,7 @@ typedef struct clv_sim_counts {
   uint64_t products; /* and convolutions, of the libraries */
   uint64_t waits;    /* finish functions that were called */
   uint64_t put_bytes, get_bytes, copy_bytes;
+  uint64_t host_left; /* bytes of page-locked memory that were not 0 when it was given back */
 } clv_sim_counts;
 
 /* The table. Everything that was made with it before must have been freed; counts begin anew. */

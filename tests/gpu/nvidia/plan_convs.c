@@ -59,7 +59,7 @@ static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t st
                                      .kernel = {kernel, kernel},
                                      .stride = {stride, stride},
                                      .pad = {pad, pad}}};
-  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_TF32; math++)
+  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++)
     for (int pass = 0; pass < 3; pass++) {
       d.math = (clv_cuda_math)math;
       d.pass = (clv_cuda_pass)pass;

@@ -511,15 +511,17 @@ static void check_operand(int device, const void *p, size_t bytes, const char *w
     sim_fault("%s at %p is not on %d bytes", what, p, OPERAND_ALIGNED);
 }
 
-static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
-                            float beta, void *workspace, clv_err *err) {
+static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
+                            void *workspace, clv_err *err) {
   LOCK;
-  size_t n[3];
+  size_t n[3], bytes = sim_factor_bytes(c->d.math);
   CLV_TRY(check_device(s->device, err));
+  if (c->d.math == CLV_CUDA_BF16 && beta > 0)
+    return clv_fail(err, CLV_INVALID, "a convolution in bf16 adds to nothing");
   sim_conv_counts(&c->d, n);
-  check_operand(s->device, x, n[0] * sizeof *x, "x of a convolution");
-  check_operand(s->device, w, n[1] * sizeof *w, "w of a convolution");
-  check_operand(s->device, y, n[2] * sizeof *y, "y of a convolution");
+  check_operand(s->device, x, n[0] * bytes, "x of a convolution");
+  check_operand(s->device, w, n[1] * bytes, "w of a convolution");
+  check_operand(s->device, y, n[2] * bytes, "y of a convolution");
   check_workspace(s->device, workspace, WORKSPACE);
   sim.counts.products++;
   return ask(s,

@@ -126,6 +126,14 @@ def the_worker_says_of_each_stage_what_computes_it():
         for words in (r"ok +w1 +stages on cuda:0: s1\n", r"ok +w1 +computes on cuda:0: cuda-sim, sm_75, simulation; ",
                       r"ok +w1 +stages on cpu: s2\n", r"FAIL +w1 +computes with sse41, this master with (?!sse41)"):
             assert re.search(words, done.stdout), (words, done.stdout)
+        plan = master("plan", c.session("kinds", mixed()), "--ask", cwd=c.dir)
+        assert plan.returncode == 0, plan.stdout + plan.stderr
+        for words in (r"stage 's0' computes on cpu of master: cpu, (?!sse41)\w+, ", r"stage 's2' computes on cpu of w1: cpu, sse41, ",
+                      r"stage 's1' computes on cuda:0 of w1: cuda-sim, sm_75, simulation\n"):
+            assert re.search(words, plan.stdout), (words, plan.stdout)
+        plan = master("plan", c.session("kinds", mixed()), "--ask", "--json", cwd=c.dir).stdout.splitlines()
+        assert json.loads(plan[-2]) == {"stage": "s1", "node": "w1", "device": "cuda:0", "kind": "cuda-sim",
+                                        "isa": "sm_75", "libraries": "simulation"}, plan
         train = subprocess.Popen([MASTER, "train", c.session("kinds", mixed())], cwd=c.dir, text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
