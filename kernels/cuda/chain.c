@@ -65,7 +65,9 @@ bool clv_gpu_chains(const clv_chain_link *links, int n) {
 
 static cuda_chain chain_of(const cuda_kernel *k, const clv_kernel_args *a) {
   const clv_node_desc *d = &k->r.d;
-  cuda_chain c = {.n = d->n_links, .stream = clv_rng_stream_of(&a->key)};
+  clv_rng_key key = a->key;
+  if (a->occasion) key.step = key.micro_batch = 0;
+  cuda_chain c = {.n = d->n_links, .stream = clv_rng_stream_of(&key), .occasion = a->occasion};
   for (int i = 0; i < d->n_links; i++) {
     bool drops = d->link[i].op == CLV_OP_DROPOUT;
     c.op[i] = (int)d->link[i].op;

@@ -47,9 +47,9 @@ static __device__ inline size_t place_of(const cuda_places &at, size_t i) {
 /* Four values of one block of the generator; see common/base/rng.c. */
 template <typename T>
 static __global__ void draw(cuda_places at, const T *x, T *y, uint8_t *mask, clv_rng_stream s,
-                            uint32_t limit, float factor) {
+                            const clv_occasion *occasion, uint32_t limit, float factor) {
   GPU_FOR(b, (at.n + 3) / 4) {
-    philox4x32_ctr_t word = words_of(s, b);
+    philox4x32_ctr_t word = words_of(s, occasion, b);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
       size_t p = place_of<T>(at, i);
       bool keep = (word.v[i % 4] >> 8) >= limit;
@@ -61,15 +61,18 @@ static __global__ void draw(cuda_places at, const T *x, T *y, uint8_t *mask, clv
 
 template <typename T>
 static clv_code launch_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y,
-                            uint8_t *mask, const clv_rng_stream *stream, uint32_t limit,
-                            float factor, clv_err *err) {
+                            uint8_t *mask, const clv_rng_stream *stream,
+                            const clv_occasion *occasion, uint32_t limit, float factor,
+                            clv_err *err) {
   return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_read<T>(x),
-                    gpu_written<T>(y), mask, *stream, limit, factor);
+                    gpu_written<T>(y), mask, *stream, occasion, limit, factor);
 }
 
 clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, uint32_t limit, float factor, clv_err *err) {
-  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, limit, factor, err);
+                      const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
+                      float factor, clv_err *err) {
+  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, occasion, limit, factor,
+                     err);
 }
 
 template <typename T>
