@@ -58,7 +58,8 @@ PLANTED = {
 @suite.test
 def a_fault_planted_in_a_session_is_found():
     """By the build's own means, and the same session without it says nothing."""
-    quiet = {"TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}  # reports go to the log
+    # reports go to the log
+    quiet = {"TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
     for plant, builds in PLANTED.items():
         said = builds.get(os.path.basename(os.path.abspath(BIN)))
         if not said:
