@@ -429,8 +429,9 @@ PLANTS := $(OUT)/tests/gpu/plants/plants
 $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
 units: $(PLANTS)
-# Whole sessions on it, of which each process is built as this one is.
-GPU_SESSIONS := tests/gpu/test_sim_worker.py tests/net/training/test_cuda.py tests/net/training/test_two_devices.py
+# Whole sessions on it, of which each process is built as this one is. With a sanitizer the longer
+# ones take many minutes.
+GPU_SESSIONS := tests/gpu/test_sim_worker.py $(if $(filter asan tsan,$(BUILD)),,$(addprefix tests/net/training/,test_cuda.py test_two_devices.py))
 gpu-tests: $(GPU_TESTS) $(PLANTS) $(BINARIES) $(OUT)/libcleave.so.0 $(GPU_WORKER)
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)
 

@@ -445,6 +445,8 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+of("tests/gpu/run.py", "tests/gpu/test_bundle.py",
+   the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
