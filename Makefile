@@ -58,7 +58,7 @@ endif
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # What is missing, by name.
 CUDA_MISSES := $(if $(filter 0,$(CUDA)),CUDA,$(if $(NVCC),,nvcc) $(if $(shell command -v g++),,g++) \
-               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
+               $(foreach h,cuda_runtime_api.h cublasLt.h cudnn_adv.h cudnn_graph.h,$(if $(wildcard $(CUDA_HOME)/include/$(h)),,$(h))))
 ifeq ($(strip $(CUDA_MISSES)),)
 CUDA_LIBRARY := $(OUT)/libcleave_cuda.so
 else ifeq ($(CUDA),1)
@@ -96,7 +96,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
 
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
-        fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
+        fuzzers fuzz-coverage parity token-golden token-parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
@@ -111,6 +111,7 @@ help:
 	@echo 'make manuals       manual pages and shell completions under $(OUT)/share'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
+	@echo 'make token-parity  real texts through our tokenizers and the library of Hugging Face: the same tokens'
 	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run; STRICT=1: fails if one is missed surely'
@@ -140,7 +141,7 @@ help:
 # ---- packages -----------------------------------------------------------------------------------
 DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
         grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
-        libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev \
+        libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev libutf8proc-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
 DEPS_TEST := g++ libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
         python3-numpy clang libclang-rt-14-dev cppcheck clang-format
@@ -536,6 +537,13 @@ $(OUT)/parity/%: $(OUT)/tests/parity/%.o $(ALL_LIBS)
 parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/stages
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py $(PARITY_ARGS)
+
+# Hugging Face's tokenizers come from PyPI, into build/tokenizers.
+token-golden: deps-parity
+	$(Q)$(PYTHON) tests/golden/make_tokens.py
+token-parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/print_tokens
+	$(Q)$(PYTHON) tests/parity/tokens.py --out $(OUT) $(PARITY_ARGS)
 
 learns: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all

@@ -26,6 +26,9 @@ $(call layer, common/metrics)
 # a port that serves a few texts: bounded connections, memory, time
 $(call layer, common/http,, microhttpd $(SOCKETS), -lmicrohttpd)
 
+# JSON text pulled value by value: bounded, located errors
+$(call layer, common/json)
+
 # dtype, shape, counted storage, views
 $(call layer, common/tensor)
 
@@ -59,14 +62,14 @@ $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops ker
 # f32, convolutions in bf16 too, blocked layouts
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
-# NVIDIA's devices, through one table of what it uses of their runtime and libraries
+# NVIDIA's devices: f32 and bf16; through one table of what it uses of their runtime and libraries
 $(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps, Random123)
 
 # the library of the GPU backend, found and opened at run time
 $(call layer, kernels/load, kernels)
 
 # NVIDIA's runtime and libraries in that table; a library of its own, where there is a toolkit
-$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runtime_api cublasLt cudnn_graph)
+$(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runtime_api cublasLt cudnn_adv cudnn_graph)
 
 # graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)
@@ -101,9 +104,13 @@ ENGINE := common/cli common/tensor common/settings common/sched common/config co
           common/graph common/models common/optim common/wire common/rpc common/fair common/link \
           common/reference common/engine
 
+# tokenizers: text to token numbers; the network is out of reach
+OUT_OF_REACH_master/tokens := grpc microhttpd $(SOCKETS)
+$(call layer, master/tokens, common/json, utf8proc, -lutf8proc)
+
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
-$(call layer, master/data, common/tensor, zlib png jpeglib jerror, -lpng -ljpeg -lz)
+$(call layer, master/data, common/json common/tensor master/tokens, zlib png jpeglib jerror, -lpng -ljpeg -lz)
 
 # progress lines, what is kept of each step, event files for TensorBoard, traces, the status of
 # workers as text and JSON

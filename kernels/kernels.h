@@ -58,6 +58,8 @@ typedef struct clv_attrs {
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
   int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
   bool causal;
+  clv_shape order; /* of permute */
+  double base;     /* of rotary */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -83,7 +85,14 @@ size_t clv_layout_numel(const clv_shape *shape, int layout); /* padded number of
  * in plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
-static inline int clv_layout_block(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+/* Beside it, with block 1: the channels of a place lie side by side, [N, H, W, C]. */
+enum { CLV_LAYOUT_LAST = 0x200 };
+
+static inline int clv_layout_block(int layout) {
+  return layout & ~(CLV_LAYOUT_BF16 | CLV_LAYOUT_LAST);
+}
+static inline int clv_layout_f32(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+static inline bool clv_layout_is_last(int layout) { return layout & CLV_LAYOUT_LAST; }
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
 /* attrs->dim as an index of `in`; -1 where it is none. */
@@ -114,8 +123,9 @@ typedef struct clv_node_desc {
   bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
   unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
-  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
-   * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
+  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16; a device may do
+   * so with other ops. Which kernel rounds what does not depend on its neighbours, whose layouts
+   * the two below are offers of. */
   bool bf16;
   bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
@@ -138,9 +148,25 @@ typedef struct clv_heads {
 } clv_heads;
 clv_heads clv_heads_of(const clv_node_desc *d);
 
+/* matmul's products: `batch` of [m, k] by [k, n]. */
+typedef struct clv_matmul {
+  int64_t batch, m, k, n;
+} clv_matmul;
+clv_matmul clv_matmul_of(const clv_node_desc *d);
+
 /* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
 static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
+}
+
+/* What lies between neighbours along each dimension of a permuted output, in values of the input:
+ * order is clv_attrs.order. And where the output's value i lies in the input. */
+void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
+static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, size_t i) {
+  size_t at = 0;
+  for (int d = out->rank; d-- > 0; i /= (size_t)out->dim[d])
+    at += i % (size_t)out->dim[d] * step[d];
+  return at;
 }
 
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
@@ -294,11 +320,11 @@ struct clv_backend {
   unsigned (*tails)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
-   * block; the padding of dst is zeroed. */
+   * block; the padding of dst is zeroed. To and from channels last the type may change as well. */
   clv_code (*reorder)(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                       const void *src, int src_block, void *dst, int dst_block, clv_err *err);
 
-  /* dst += src over n values, element by element. */
+  /* dst += src over n values, element by element. CLV_BF16: only where there is channels last. */
   void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
   /* ret[i] (host memory): sum of squares of run i of x, accumulated in double in index order, 8

@@ -25,8 +25,9 @@ static const clv_cli_command commands[] = {
              "class, its name and the outputs of each record; names go beside a NumPy file, to FILE.json."},
     {.name = "plan", .args = "SESSION.yaml", .run = clv_cmd_plan,
      .doc = "what runs where, in how much memory, and what leaves the network",
-     .more = "Nothing is sent. With --suggest-cuts the layers are timed on this machine, and ways to cut the "
-             "model are simulated with the links that --link states."},
+     .more = "Nothing is sent; with --ask each worker is asked what computes on its devices. With "
+             "--suggest-cuts the layers are timed on this machine, and ways to cut the model are simulated "
+             "with the links that --link states."},
     {.name = "check", .args = "SESSION.yaml", .run = clv_cmd_check,
      .doc = "look at the file, the shapes and all records; nothing is sent",
      .more = "Each record is read, images too, and one with a value that is not finite is named. "
@@ -94,6 +95,8 @@ static const clv_cli_option options[] = {
      .doc = "predict: where the predictions go; plan --schedule: where the instructions go"},
     {.name = "schedule", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.schedule),
      .doc = "draw what each node does in a step"},
+    {.name = "ask", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.ask),
+     .doc = "ask the workers what computes each stage; with --json a line for each, behind the plan"},
     {.name = "suggest-cuts", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.suggest_cuts),
      .doc = "time the layers here and propose where to cut, and in how many micro-batches"},
     {.name = "link", .kind = CLV_CLI_TEXTS, .arg = "WORKER=RTT_MS:MBIT", .commands = "plan",

@@ -36,6 +36,28 @@ of("common/fair/account.c", "tests/unit/fair/test_account",
    a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
    strangers_numbers_are_told=("clv_code clv_account_refuse", "if (a->o.shared)", "if (false)"))
 
+# ---- text ----------------------------------------------------------------------------------------
+TOKENS = "tests/unit/tokens/test_tokens"
+of("master/tokens/bpe.c", TOKENS,
+   merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   a_pair_that_is_gone_is_joined=("static bool still(", "if (a->id == NONE || a->after == NONE) return false;", "if (a->after == NONE) return false;"))
+of("master/tokens/wordpiece.c", TOKENS,
+   long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
+   half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
+of("master/tokens/chars.c", TOKENS,
+   marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
+of("master/tokens/bpe_file.c", TOKENS,
+   any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+of("master/data/rows.c", "tests/unit/data/test_texts",
+   a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
+of("master/data/csv.c", "tests/unit/data/test_texts",
+   two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
+of("master/data/dataset.c", "tests/net/training/test_text.py",
+   texts_go_to_any_layer=("static clv_code open_texts(", "!o->tokens ||", ""))
+of("common/json/json.c", "tests/unit/json/test_json",
+   lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
+   a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
+
 # ---- sums of chunks ------------------------------------------------------------------------------
 of("common/link/crc.c", "tests/unit/link/test_crc",
    a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = times(crc, powers[k % POWERS]);", "crc = times(crc, powers[0]);"))
@@ -444,6 +466,7 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
+   what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
 of("tests/gpu/run.py", "tests/gpu/test_bundle.py",
    the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"))
@@ -453,13 +476,28 @@ of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+of("kernels/cuda/lstm.c", "tests/gpu/test_cuda",
+   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params params_of(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
+   gradients_are_added_to_what_lay_in_scratch=("static clv_code rnn_weights_back(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
+   an_lstm_loses_its_output_before_backward=("static void use_rnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
+of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda",
+   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "accumulate ? p.of[i][j] + value : value", "value"))
 of("common/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
-   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = gpu_as<T>(dy);", "if (passed) passed[at] = from.dy[at];"))
+TWO = "tests/net/training/test_two_devices.py"
+of("worker/service/methods.c", TWO,
+   every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
+of("master/watch/hello.c", TWO,
+   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->devices[at], h->kinds[at]", "h->devices[at], h->kinds[0]"))
+of("master/watch/doctor.c", TWO,
+   only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
+of("common/wire/hello.c", "tests/unit/wire/test_session",
+   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
@@ -469,4 +507,11 @@ TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
+PLANS = "tests/gpu/test_cuda_bf16"
+of("kernels/cuda/batchnorm.cu", PLANS,
+   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
+of("kernels/cuda/pointwise.cu", TYPES,
+   numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
+of("kernels/cuda/conv_last.c", TYPES,
+   gradients_of_weights_replace_what_is_there=("clv_code clv_gpu_conv_last_weight(", ".add = a->accumulate", ".add = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))

@@ -110,7 +110,18 @@ typedef struct clv_layer_range {
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
 
-typedef enum clv_data_format { CLV_DATA_IDX, CLV_DATA_NPY, CLV_DATA_IMAGES } clv_data_format;
+typedef enum clv_data_format {
+  CLV_DATA_IDX,
+  CLV_DATA_NPY,
+  CLV_DATA_IMAGES,
+  CLV_DATA_TEXT
+} clv_data_format;
+/* What becomes of accents in text: auto strips them where it becomes lower-case. */
+typedef enum clv_accent_choice {
+  CLV_ACCENT_AUTO,
+  CLV_ACCENT_KEEP,
+  CLV_ACCENT_STRIP
+} clv_accent_choice;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_train_crop {
   CLV_TRAIN_CROP_CENTER,
@@ -211,11 +222,11 @@ typedef struct clv_data_config {
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   char *root;
-  clv_text_list train;              /* images, labels; or one folder of images */
-  clv_text_list test;               /* the same; n = 0 when not given */
-  double validation_fraction;       /* of the training set, 0..0.5 */
-  clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
-  double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  clv_text_list train;        /* images, labels; or one folder of images, or one table of texts */
+  clv_text_list test;         /* the same; n = 0 when not given */
+  double validation_fraction; /* of the training set, 0..0.5 */
+  clv_number_list mean, std;  /* per channel; same length, n = 0 = no normalisation */
+  double scale;               /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten;
   uint64_t threads; /* that read and decode images */
@@ -226,6 +237,18 @@ typedef struct clv_data_config {
     clv_number_list area, ratio; /* always 2 */
     double flip;
   } images;
+  struct {
+    clv_config_pos pos;
+    char *column, *label;
+    uint64_t max_tokens;
+  } text;
+  struct {
+    clv_config_pos pos;
+    char *file; /* NULL unless given */
+    bool lower_case, ends;
+    clv_accent_choice accents;
+    char *first, *last, *pad; /* NULL: those that the file usually has */
+  } tokenizer;
 } clv_data_config;
 
 typedef struct clv_model_config {

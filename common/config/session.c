@@ -273,13 +273,27 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
 
 static clv_code check_files(const clv_session_config *c, const char *key,
                             const clv_text_list *files, clv_config_pos pos, clv_err *err) {
-  bool images = c->data.format == CLV_DATA_IMAGES;
+  static const char *const wants[] = {
+      [CLV_DATA_IDX] = "'%s' must name two files, records and labels, got %zu",
+      [CLV_DATA_NPY] = "'%s' must name two files, records and labels, got %zu",
+      [CLV_DATA_IMAGES] = "'%s' must name one folder of images, as in [train], got %zu names",
+      [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names"};
+  bool one = c->data.format == CLV_DATA_IMAGES || c->data.format == CLV_DATA_TEXT;
   bool inputs_alone = files == &c->data.test && files->n == 1; /* to predict */
-  if (!files->n || files->n == (images ? 1 : 2) || inputs_alone) return CLV_OK;
-  return fail_at(c, pos, err,
-                 images ? "'%s' must name one folder of images, as in [train], got %zu names"
-                        : "'%s' must name two files, records and labels, got %zu",
-                 key, files->n);
+  if (!files->n || files->n == (one ? 1 : 2) || inputs_alone) return CLV_OK;
+  return fail_at(c, pos, err, wants[c->data.format], key, files->n);
+}
+
+static clv_code check_text(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  if (d->format != CLV_DATA_TEXT) return CLV_OK;
+  if (!d->tokenizer.file)
+    return fail_at(c, d->pos, err,
+                   "data.format text needs data.tokenizer.file, a vocab.txt or a tokenizer.json");
+  if (strcmp(d->text.column, d->text.label) == 0)
+    return fail_at(c, d->text.pos, err, "data.text: column and label are both '%s'",
+                   d->text.column);
+  return CLV_OK;
 }
 
 static clv_code check_images(const clv_session_config *c, clv_err *err) {
@@ -300,6 +314,7 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_files(c, "data.train", &d->train, d->train_pos, err));
   CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));
   CLV_TRY(check_images(c, err));
+  CLV_TRY(check_text(c, err));
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,
                    "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);

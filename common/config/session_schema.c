@@ -11,8 +11,9 @@
 
 enum { MAX_STEPS = 1000000000 };
 
-static const char *const format_names[] = {"idx", "npy", "images", NULL};
+static const char *const format_names[] = {"idx", "npy", "images", "text", NULL};
 static const char *const non_finite_names[] = {"refuse", "skip", NULL};
+static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
@@ -88,15 +89,16 @@ static const clv_row rows[] = {
      .doc = "The records; they are read by the master and stay there."},
     {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
      .names = format_names, .required = true, .sample = "idx",
-     .instead = "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+     .instead = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
                 "delimiter=\",\", dtype=\"f4\"))",
-     .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class."},
+     .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class, text a table of "
+            "texts with their classes."},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
      .initial = ".", .doc = "Folder of the data files, from this file's folder."},
     {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
      .pos = AT(data.train_pos), .min = 1, .max = 2, .required = true,
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
-     .doc = "Training records and labels; for images the one folder, as in [train]."},
+     .doc = "Training records and labels; for images the one folder, as in [train], for text the one table."},
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
      .min = 1, .max = 2, .shown = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
@@ -105,7 +107,7 @@ static const clv_row rows[] = {
      .doc = "Validation during training, on records held back from the training set."},
     {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER,
      .offset = AT(data.validation_fraction), .high = 0.5, .initial = "0",
-     .doc = "Share of the training set that is held back: its end, or of images some of all "
+     .doc = "Share of the training set that is held back: its end, or of images and texts some of all "
             "classes."},
     {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos),
      .commented = true,
@@ -157,6 +159,34 @@ static const clv_row rows[] = {
     {.path = "data.images.max_pixels", .kind = CLV_ROW_INT, .offset = AT(data.images.max_pixels),
      .min = 1, .max = 1ull << 31, .initial = "67108864",
      .doc = "An image that declares more is refused before memory is taken for it."},
+
+    {.path = "data.text", .kind = CLV_ROW_SECTION, .pos = AT(data.text.pos), .commented = true,
+     .doc = "format text: a CSV with a header, or JSON lines with an object each (.csv, .jsonl, also .gz)."},
+    {.path = "data.text.column", .kind = CLV_ROW_TEXT, .offset = AT(data.text.column),
+     .initial = "text", .doc = "Name of the column, or key, that has the text."},
+    {.path = "data.text.label", .kind = CLV_ROW_TEXT, .offset = AT(data.text.label),
+     .initial = "label", .doc = "Name of the column, or key, that has the class; classes are numbered by name."},
+    {.path = "data.text.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.text.max_tokens),
+     .min = 1, .max = 65536, .initial = "128",
+     .doc = "Tokens of a record: longer texts are cut, shorter ones filled."},
+    {.path = "data.tokenizer", .kind = CLV_ROW_SECTION, .pos = AT(data.tokenizer.pos), .commented = true,
+     .doc = "format text: what makes tokens of it, as Hugging Face's tokenizers do."},
+    {.path = "data.tokenizer.file", .kind = CLV_ROW_PATH, .offset = AT(data.tokenizer.file),
+     .sample = "vocab.txt",
+     .doc = "WordPiece of a vocab.txt (BERT), or byte-level BPE of a tokenizer.json (GPT-2, RoBERTa, Llama 3, Qwen2)."},
+    {.path = "data.tokenizer.lower_case", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.lower_case),
+     .initial = "true", .doc = "WordPiece: text becomes lower-case."},
+    {.path = "data.tokenizer.accents", .kind = CLV_ROW_ENUM, .offset = AT(data.tokenizer.accents),
+     .names = accent_names, .initial = "auto",
+     .doc = "WordPiece: keep or strip accents; auto strips them where text becomes lower-case."},
+    {.path = "data.tokenizer.ends", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.ends), .initial = "true",
+     .doc = "Put the tokens first and last at the ends of a text."},
+    {.path = "data.tokenizer.first", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.first), .sample = "\"[CLS]\"",
+     .doc = "The token before a text; [CLS] of a vocab.txt, none of a tokenizer.json unless given."},
+    {.path = "data.tokenizer.last", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.last), .sample = "\"[SEP]\"",
+     .doc = "The token after it; [SEP] of a vocab.txt, none of a tokenizer.json unless given."},
+    {.path = "data.tokenizer.pad", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.pad), .sample = "\"[PAD]\"",
+     .doc = "The token that fills a row; [PAD] of a vocab.txt unless given."},
 
     {.path = "model", .kind = CLV_ROW_SECTION, .pos = AT(model.pos), .commented = true,
      .doc = "The whole model, for stages that take a range of its layers."},
@@ -281,8 +311,8 @@ static const clv_row rows[] = {
     {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
      .pos = AT(train.dtype_pos), .names = compute_names, .initial = "f32",
      .doc = "What convolutions compute in, on every stage: bf16 is faster where the processor has "
-            "AVX512-BF16, and refused elsewhere. Weights, optimiser, other ops and what travels are "
-            "f32 either way."},
+            "AVX512-BF16, or NVIDIA's device capability 8.0, and refused elsewhere. Weights, "
+            "optimiser and what travels are f32 either way, and on processors all other ops."},
     {.path = "train.shuffle", .kind = CLV_ROW_BOOL, .offset = AT(train.shuffle), .initial = "true",
      .doc = "A new order of the records in every epoch."},
     {.path = "train.drop_last", .kind = CLV_ROW_BOOL, .offset = AT(train.drop_last),

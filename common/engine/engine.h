@@ -250,8 +250,9 @@ clv_code clv_node_check_place(clv_session_node *n, uint32_t index, uint32_t gene
                               clv_err *err) CLV_USE_RESULT;
 /* Or NULL. By the compute thread, or while nothing is unloaded; others look: */
 clv_module *clv_node_module(clv_session_node *n, uint32_t module);
-/* False: there is none. ret_name: [CLV_WIRE_NAME + 1]. Any thread. */
-bool clv_node_look(clv_session_node *n, uint32_t module, clv_module_counts *ret, char *ret_name);
+/* False: there is none. Texts: [CLV_WIRE_NAME + 1]. Any thread. */
+bool clv_node_look(clv_session_node *n, uint32_t module, clv_module_counts *ret, char *ret_name,
+                   char *ret_device);
 /* Of all its modules, those that have been unloaded too; `steps` and `most_versions` are 0. Any
  * thread. */
 void clv_node_count_work(clv_session_node *n, clv_module_counts *ret);

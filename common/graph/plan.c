@@ -69,10 +69,10 @@ clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err 
   return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
 }
 
-/* The block of a layout in bf16, in f32, between it and other blocks. */
+/* The layout between two of which one is in bf16, and in another block. */
 static bool between(int from, int to, int *ret_block) {
-  *ret_block = clv_layout_block(clv_layout_is_bf16(from) ? from : to);
-  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) &&
+  *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
+  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) && !clv_layout_is_last(from | to) &&
          clv_layout_block(from) != clv_layout_block(to);
 }
 

@@ -12,10 +12,17 @@ static const char *space_name(int space, char *buf, size_t len) {
   return buf;
 }
 
+static void put_block(int layout, clv_bytes *out) {
+  clv_bytes_printf(out, "%d%s%s", clv_layout_block(layout),
+                   clv_layout_is_last(layout) ? " last" : "",
+                   clv_layout_is_bf16(layout) ? " bf16" : "");
+}
+
 static void put_blocks(int from, int to, clv_bytes *out) {
-  clv_bytes_printf(out, " block %d%s>%d%s", clv_layout_block(from),
-                   clv_layout_is_bf16(from) ? " bf16" : "", clv_layout_block(to),
-                   clv_layout_is_bf16(to) ? " bf16" : "");
+  clv_bytes_puts(out, " block ");
+  put_block(from, out);
+  clv_bytes_puts(out, ">");
+  put_block(to, out);
 }
 
 static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes *out) {

@@ -91,7 +91,8 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
     return clv_err_prefix(err, "layer %s (%s)", p->graph->nodes[node].name, clv_op_name(d.op));
   if (p->options.transient_weights) return CLV_OK;
   q->cache_offset = p->info.cache_bytes;
-  p->info.cache_bytes += clv_align_up(q->kernel->cache_bytes, 64);
+  p->info.cache_bytes +=
+      clv_align_up(q->kernel->cache_bytes, p->backend->memory ? DEVICE_ALIGN : 64);
   return CLV_OK;
 }
 

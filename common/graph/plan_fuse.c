@@ -22,9 +22,11 @@ static int readers(const clv_plan *p, int node, int from, int to) {
   return n;
 }
 
-bool clv_plan_one_reader(const clv_plan *p, int node) {
-  return readers(p, node, node, p->graph->n_nodes) == 1;
+int clv_plan_readers(const clv_plan *p, int node) {
+  return readers(p, node, node, p->graph->n_nodes);
 }
+
+bool clv_plan_one_reader(const clv_plan *p, int node) { return clv_plan_readers(p, node) == 1; }
 
 static bool is_norm(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];

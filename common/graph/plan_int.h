@@ -43,6 +43,9 @@ typedef struct clv_plan_rep {
 
 enum { PLAN_MAX_REPS = 4 };
 
+/* What libraries of devices want of the memory that they are lent. */
+enum { DEVICE_ALIGN = 256 };
+
 typedef struct clv_plan_node {
   bool live;       /* the output depends on it */
   bool needs_grad; /* its value's gradient is computed */
@@ -174,8 +177,9 @@ int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank
 int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wants its gradient */
 int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes that of input i */
 
-void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
-bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
+void clv_plan_fuse(clv_plan *p);                   /* (plan_fuse.c) */
+int clv_plan_readers(const clv_plan *p, int node); /* live nodes that read it, and the caller */
+bool clv_plan_one_reader(const clv_plan *p, int node);
 /* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
 void clv_plan_unforward(clv_plan *p, int node);

@@ -88,9 +88,6 @@ static int larger_first(const void *a, const void *b) {
  * at once out of each other's way in the cache. */
 enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
 
-/* What libraries of devices want of the memory that they are lent. */
-enum { DEVICE_ALIGN = 256 };
-
 static size_t room_of(const clv_plan *p, const clv_plan_buf *b) {
   if (p->backend->memory) return clv_align_up(b->bytes, DEVICE_ALIGN);
   return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);

@@ -116,7 +116,8 @@ clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_
 clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                           clv_err *err) {
   (void)err;
-  p->backend->add(p->backend, p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
+  clv_dtype dtype = clv_layout_is_bf16(s->dst_block) ? CLV_BF16 : p->options.dtype;
+  p->backend->add(p->backend, dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 

@@ -3,6 +3,8 @@
  * Hello. Every encoder of a unary message ends by decoding what it made: set-up calls are rare, and
  * so no rule is written twice and nothing leaves that the peer would refuse.
  */
+#include <string.h>
+
 #include "common/wire/unary_int.h"
 
 /* ---- limits and artifacts ------------------------------------------------------------------ */
@@ -80,6 +82,23 @@ clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifac
   }
   ret->name = artifact->name;
   return clv_get_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
+}
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+bool clv_wire_is_processor(const char *device) { return strncmp(device, "cpu", 3) == 0; }
+
+static bool means(const char *name, const char *device) {
+  if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_is_processor(device);
+  if (strcmp(name, "cuda") == 0) return strncmp(device, "cuda:", 5) == 0;
+  return strcmp(name, device) == 0;
+}
+
+int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name) {
+  bool any = !name || !name[0] || strcmp(name, "auto") == 0;
+  for (uint32_t i = 0; i < h->n_devices; i++)
+    if (means(name, h->devices[i])) return (int)i;
+  return any && h->n_devices ? 0 : -1;
 }
 
 /* ---- about --------------------------------------------------------------------------------- */
@@ -172,6 +191,38 @@ static clv_code get_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello
   return CLV_OK;
 }
 
+static const char *library_of(const clv_wire_about *a, const char *name) {
+  for (uint32_t i = 0; i < a->n_libraries; i++)
+    if (strcmp(a->libraries[i].name, name) == 0) return a->libraries[i].version;
+  return "";
+}
+
+/* Of an older worker, which tells the instruction set of its first device alone. */
+static clv_wire_kind kind_by_name(const clv_wire_hello_reply *m, const char *name) {
+  bool processor = clv_wire_is_processor(name);
+  bool first =
+      strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_processor(m->devices[0]));
+  return (clv_wire_kind){.kind = processor                        ? "cpu"
+                                 : strncmp(name, "cuda:", 5) == 0 ? "cuda"
+                                                                  : name,
+                         .isa = first ? m->about.isa : "",
+                         .libraries = library_of(&m->about, processor ? "kernels" : name)};
+}
+
+static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                          clv_wire_mem *mem, clv_err *err) {
+  if (from->n_kinds && from->n_kinds != from->n_devices)
+    return clv_fail(err, CLV_INVALID, "%zu kinds of %zu devices", from->n_kinds, from->n_devices);
+  CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
+  for (size_t i = 0; i < from->n_devices; i++) {
+    const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;
+    if (k) CLV_TRY(clv_get_name(k->kind, "kind of device", err));
+    m->kinds[i] =
+        k ? (clv_wire_kind){k->kind, k->isa, k->libraries} : kind_by_name(m, from->devices[i]);
+  }
+  return CLV_OK;
+}
+
 clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                      clv_wire_hello_reply *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
@@ -190,8 +241,24 @@ clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
   CLV_TRY(clv_get_name(from->worker, "worker name", err));
   CLV_TRY(get_artifacts(from, &m, mem, err));
+  CLV_TRY(get_kinds(from, &m, mem, err));
   m.mem = clv_steal(&mem);
   *ret = m;
+  return CLV_OK;
+}
+
+static clv_code put_kinds(const clv_wire_hello_reply *from, clv_wire_mem *mem,
+                          Cleave__V1__HelloReply *to, clv_err *err) {
+  Cleave__V1__DeviceKind *kinds;
+  if (!from->kinds) return CLV_OK;
+  CLV_TRY(clv_put_array(mem, from->n_devices, sizeof *kinds, &to->kinds, &kinds, err));
+  for (uint32_t i = 0; i < from->n_devices; i++) {
+    cleave__v1__device_kind__init(&kinds[i]);
+    kinds[i].kind = clv_put_text(from->kinds[i].kind);
+    kinds[i].isa = clv_put_text(from->kinds[i].isa);
+    kinds[i].libraries = clv_put_text(from->kinds[i].libraries);
+  }
+  to->n_kinds = from->n_devices;
   return CLV_OK;
 }
 
@@ -202,7 +269,8 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   Cleave__V1__Artifact *artifacts;
   Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
   CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library) +
-                               CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact),
+                               CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact) +
+                               CLV_ROOM(message->n_devices, Cleave__V1__DeviceKind),
                            &mem, err));
   CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   CLV_TRY(
@@ -217,6 +285,7 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   to.n_devices = message->n_devices;
   to.devices = (char **)(uintptr_t)message->devices;
   to.n_artifacts = message->n_artifacts;
+  CLV_TRY(put_kinds(message, mem, &to, err));
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_hello_reply back = {0};
   return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

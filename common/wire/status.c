@@ -44,13 +44,15 @@ static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_modu
   for (size_t i = 0; i < from->n_modules; i++) {
     const Cleave__V1__ModuleStatus *s = from->modules[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of module name", err));
+    CLV_TRY(clv_check_count(strlen(s->device), CLV_WIRE_NAME, "bytes of module device", err));
     to[i] = (clv_wire_module_status){.module = s->module,
                                      .steps = s->steps,
                                      .forwards = s->forwards,
                                      .backwards = s->backwards,
                                      .evals = s->evals,
                                      .compute_ns = s->compute_ns,
-                                     .name = s->name};
+                                     .name = s->name,
+                                     .device = s->device};
   }
   return CLV_OK;
 }
@@ -61,8 +63,8 @@ static clv_code get_devices(const Cleave__V1__StatusReply *from, clv_wire_device
     const Cleave__V1__DeviceStatus *s = from->devices[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of device name", err));
     CLV_TRY(clv_check_count(strlen(s->kind), CLV_WIRE_NAME, "bytes of device kind", err));
-    to[i] = (clv_wire_device_status){s->name, s->kind, s->memory_bytes, s->memory_limit,
-                                     s->total_bytes};
+    to[i] = (clv_wire_device_status){s->name,         s->kind,         s->isa,
+                                     s->memory_bytes, s->memory_limit, s->total_bytes};
   }
   return CLV_OK;
 }
@@ -196,6 +198,7 @@ static void put_module(const clv_wire_module_status *from, Cleave__V1__ModuleSta
   to->evals = from->evals;
   to->compute_ns = from->compute_ns;
   to->name = clv_put_text(from->name);
+  to->device = clv_put_text(from->device);
 }
 
 static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem,
@@ -206,6 +209,7 @@ static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem
     cleave__v1__device_status__init(&devices[i]);
     devices[i].name = clv_put_text(from->devices[i].name);
     devices[i].kind = clv_put_text(from->devices[i].kind);
+    devices[i].isa = clv_put_text(from->devices[i].isa);
     devices[i].total_bytes = from->devices[i].total_bytes;
     devices[i].memory_bytes = from->devices[i].memory_bytes;
     devices[i].memory_limit = from->devices[i].memory_limit;

@@ -14,7 +14,8 @@ typedef struct clv_wire_status_request {
 typedef struct clv_wire_module_status {
   uint32_t module;
   uint64_t steps, forwards, backwards, evals, compute_ns;
-  const char *name; /* the program's for the module; may be empty */
+  const char *name;   /* the program's for the module; may be empty */
+  const char *device; /* that computes it; empty: an older worker */
 } clv_wire_module_status;
 
 /* Text NULL or "": nothing went wrong. */
@@ -32,7 +33,7 @@ typedef struct clv_wire_link_status {
 } clv_wire_link_status;
 
 typedef struct clv_wire_device_status {
-  const char *name, *kind;
+  const char *name, *kind, *isa;
   uint64_t memory_bytes, memory_limit; /* of all sessions; 0: no limit */
   uint64_t total_bytes;                /* of its own; 0: it computes in the host's memory */
 } clv_wire_device_status;

@@ -369,6 +369,11 @@ typedef struct clv_wire_about {
   uint64_t unix_ms;
 } clv_wire_about;
 
+/* What computes on a device: "cuda", "sm_90", "cuDNN 9.19.0". */
+typedef struct clv_wire_kind {
+  const char *kind, *isa, *libraries;
+} clv_wire_kind;
+
 typedef struct clv_wire_hello_request {
   clv_wire_mem *mem;
   clv_wire_about about;
@@ -381,8 +386,16 @@ typedef struct clv_wire_hello_reply {
   const char *worker;
   uint32_t cores, threads, n_devices, n_artifacts;
   const char **devices;
+  /* [n_devices]; after decoding always, with what can be told of them where the worker says nothing
+   * of the kind. NULL: nothing is said. */
+  clv_wire_kind *kinds;
   clv_wire_artifact *artifacts;
 } clv_wire_hello_reply;
+
+/* The device there that a name means, -1: none. "", "auto" and NULL: the first that is more than a
+ * processor, else the first; "cuda": the first of NVIDIA's. */
+int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name);
+bool clv_wire_is_processor(const char *device); /* by its name */
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;

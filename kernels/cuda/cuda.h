@@ -27,6 +27,7 @@ typedef struct clv_cuda_event clv_cuda_event;
 typedef struct clv_cuda_graph clv_cuda_graph; /* launches that were captured */
 typedef struct clv_cuda_matmul clv_cuda_matmul;
 typedef struct clv_cuda_conv clv_cuda_conv;
+typedef struct clv_cuda_lstm clv_cuda_lstm;
 
 typedef struct clv_cuda_info {
   char name[64];       /* "NVIDIA H200" */
@@ -90,13 +91,39 @@ typedef enum clv_cuda_pass {
 } clv_cuda_pass;
 
 /* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow], all
- * row-major f32. */
+ * row-major f32; or, with CLV_CUDA_BF16, all in bf16 with channels last, whose sums are f32. */
 typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
   int64_t groups;
   clv_cuda_math math;
 } clv_cuda_conv_desc;
+
+/* ---- LSTMs ----------------------------------------------------------------------------------- */
+
+/* cuDNN's RNN calls for an LSTM over x [n, t, f] and y [n, t, h], row-major f32: zeros before the
+ * first step, all samples of t steps, nothing dropped between layers. */
+typedef struct clv_cuda_lstm_desc {
+  int64_t n, t, f, h;
+  int layers;
+  bool bias, learns; /* learns: a backward may follow a forward */
+  bool tf32;
+} clv_cuda_lstm_desc;
+
+/* What the caller lends, in bytes and on 256 each, and where in the weights' space a layer's
+ * parameters begin, in values: W_ih, W_hh and the two biases, each as its gates i, f, g, o one
+ * behind the other. */
+typedef struct clv_cuda_lstm_space {
+  size_t weights, reserve, workspace; /* reserve: 0 unless it learns */
+  size_t at[CLV_LSTM_LAYERS][4];
+} clv_cuda_lstm_space;
+
+/* What a call reads and writes. reserve: what the forward has left there and the two backwards
+ * change, in this order. */
+typedef struct clv_cuda_lstm_args {
+  float *weights, *dweights, *x, *y, *dx, *dy;
+  void *reserve, *workspace;
+} clv_cuda_lstm_args;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -155,8 +182,22 @@ typedef struct clv_vendor {
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);
-  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y, float beta,
+  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
                    void *workspace, clv_err *err);
+
+  /* The same for an LSTM, whose calls are made on stream s. Forward reads weights and x, and writes
+   * y and reserve. backward_data reads weights, y and dy, and writes dx; backward_weight then reads
+   * x and y, and adds to dweights. CLV_UNIMPLEMENTED: there is no cuDNN, it does not take this one,
+   * or would not give the same bits every time. */
+  clv_code (*lstm_new)(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
+                       clv_cuda_lstm_space *ret_space, clv_err *err);
+  void (*lstm_free)(clv_cuda_lstm *l);
+  clv_code (*lstm_forward)(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
+                           clv_err *err);
+  clv_code (*lstm_backward_data)(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
+                                 clv_err *err);
+  clv_code (*lstm_backward_weight)(clv_cuda_stream *s, clv_cuda_lstm *l,
+                                   const clv_cuda_lstm_args *a, clv_err *err);
 } clv_vendor;
 
 /* ---- the backend ----------------------------------------------------------------------------- */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An LSTM as products of all steps at once where there are any, and one product and a cell for each
- * step. Of each layer gates, cells and hidden values are kept, one behind the other.
+ * An LSTM by cuDNN's RNN calls where it has them. Else as products of all steps at once where there
+ * are any, and one product and a cell for each step. Which of the two it is depends on the library
+ * and the shapes alone.
  *
+ * Of the products, gates, cells and hidden values of each layer are kept, one behind the other.
  * Row-major x [n, t, f] is column-major [f, n t], and step `at` of it [f, n] with t f between
  * columns.
  */
@@ -114,7 +116,8 @@ static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv
   CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
-    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, r->dgates, r->parts, d[slot], a->accumulate, err));
+    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,
+                                 err));
   return CLV_OK;
 }
 
@@ -177,7 +180,7 @@ static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
   return k->r.d.need_dw ? clv_gpu_product(k, GRAD_STEP_WEIGHT, &weight, err) : CLV_OK;
 }
 
-static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
+static clv_code open_products(cuda_kernel *k, clv_err *err) {
   lstm_size s = lstm_of(k);
   cuda_sums sums = gpu_sums_of(s.n * s.t, 4 * s.h, 1);
   size_t rows = (size_t)s.layers * 6 * values_of(&s) * sizeof(float);
@@ -187,7 +190,99 @@ static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
   CLV_TRY(open_steps(k, &s, err));
   k->r.base.saved_bytes = k->r.learns ? rows : 0;
   k->r.base.scratch_bytes = k->workspace + (k->r.learns ? room : rows);
+  k->r.base.impl = "products";
   return CLV_OK;
 }
 
-CLV_CUDA_OP(lstm) = {.forward = lstm_forward, .backward_input = lstm_backward, .open = lstm_open};
+/* ---- by cuDNN -------------------------------------------------------------------------------- */
+
+/* The parameters, or their gradients, beside their places in cuDNN's space. */
+static cuda_lstm_params params_of(const cuda_kernel *k, void *const *params) {
+  cuda_lstm_params p = {.n = (unsigned)k->r.d.n_params};
+  unsigned slots = k->r.d.attrs.bias ? 4 : 2;
+  for (unsigned i = 0; i < p.n; i++) {
+    p.of[i] = params[i];
+    p.at[i] = k->lstm_space.at[i / slots][i % slots];
+    p.count[i] = clv_layout_numel(&k->r.d.param[i], 1);
+  }
+  return p;
+}
+
+static clv_code rnn_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_lstm_params p = params_of(k, a->param);
+  return clv_gpu_lstm_pack(k->gpu, &p, a->cache, err);
+}
+
+/* The table says which of these a call writes. */
+static clv_cuda_lstm_args rnn_args(const cuda_kernel *k, const clv_kernel_args *a) {
+  return (clv_cuda_lstm_args){.weights = a->cache,
+                              .x = (float *)(uintptr_t)a->in[0],
+                              .y = a->out,
+                              .dy = (float *)(uintptr_t)a->dout,
+                              .dx = a->din[0],
+                              .reserve = k->r.learns ? a->saved : NULL,
+                              .workspace = a->scratch};
+}
+
+static clv_code rnn_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_cuda_lstm_args args = rnn_args(k, a);
+  return k->gpu->vendor->lstm_forward(k->gpu->stream, k->lstm, &args, err);
+}
+
+static clv_code rnn_weights_back(const cuda_kernel *k, const clv_kernel_args *a,
+                                 clv_cuda_lstm_args *args, clv_err *err) {
+  const clv_vendor *v = k->gpu->vendor;
+  cuda_lstm_params p = params_of(k, a->dparam);
+  CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));
+  CLV_TRY(v->lstm_backward_weight(k->gpu->stream, k->lstm, args, err));
+  return clv_gpu_lstm_unpack(k->gpu, &p, args->dweights, a->accumulate, err);
+}
+
+/* Gradients of weights are in scratch, and so are those of the input where nobody wants them. */
+static clv_code rnn_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_cuda_lstm_args args = rnn_args(k, a);
+  args.dweights = gpu_scratch(k, a);
+  if (!args.dx) args.dx = args.dweights + k->lstm_space.weights / sizeof(float);
+  CLV_TRY(k->gpu->vendor->lstm_backward_data(k->gpu->stream, k->lstm, &args, err));
+  return k->r.d.need_dw ? rnn_weights_back(k, a, &args, err) : CLV_OK;
+}
+
+static void use_rnn(cuda_kernel *k) {
+  clv_kernel *b = &k->r.base;
+  clv_cuda_lstm_space *s = &k->lstm_space;
+  s->weights = clv_align_up(s->weights, 256);
+  k->workspace = clv_align_up(s->workspace, 256);
+  b->impl = "cuDNN";
+  b->cache_bytes = s->weights;
+  b->forward = rnn_forward;
+  b->scratch_bytes = k->workspace;
+  if (!k->r.learns) return;
+  b->backward_input = rnn_backward;
+  b->saves |= CLV_SAVE_OUT;
+  b->saved_bytes = s->reserve;
+  b->scratch_bytes += s->weights + (k->r.d.need_dx[0] ? 0 : k->r.n_in * sizeof(float));
+}
+
+static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
+  lstm_size s = lstm_of(k);
+  const clv_cuda_lstm_desc d = {.n = (int64_t)s.n,
+                                .t = (int64_t)s.t,
+                                .f = (int64_t)s.f,
+                                .h = (int64_t)s.h,
+                                .layers = s.layers,
+                                .bias = k->r.d.attrs.bias,
+                                .learns = k->r.learns,
+                                .tf32 = k->r.d.tf32};
+  k->r.base.saved_bytes = 0;
+  clv_code code = k->gpu->vendor->lstm_new(k->gpu->stream, &d, &k->lstm, &k->lstm_space, err);
+  if (code == CLV_OK) use_rnn(k);
+  return code == CLV_UNIMPLEMENTED ? open_products(k, err) : code;
+}
+
+CLV_CUDA_OP(lstm) = {.refresh = rnn_refresh,
+                     .forward = lstm_forward,
+                     .backward_input = lstm_backward,
+                     .open = lstm_open};

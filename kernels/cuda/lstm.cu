@@ -70,3 +70,33 @@ static __global__ void shift(cuda_lstm l, float *to) {
 clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *err) {
   return gpu_launch(g, gpu_blocks(l->n * l->t * l->h), GPU_BLOCK, err, shift, *l, to);
 }
+
+/* ---- a library's weights --------------------------------------------------------------------- */
+
+static cuda_grid grid_of(const cuda_lstm_params *p) {
+  size_t most = 0;
+  for (unsigned i = 0; i < p->n; i++) most = p->count[i] > most ? p->count[i] : most;
+  return cuda_grid(gpu_blocks(most), p->n);
+}
+
+static __global__ void pack(cuda_lstm_params p, float *space) {
+  unsigned i = blockIdx.y;
+  GPU_FOR(j, p.count[i]) space[p.at[i] + j] = p.of[i][j];
+}
+
+clv_code clv_gpu_lstm_pack(clv_gpu *g, const cuda_lstm_params *p, float *space, clv_err *err) {
+  return gpu_launch(g, grid_of(p), GPU_BLOCK, err, pack, *p, space);
+}
+
+static __global__ void unpack(cuda_lstm_params p, const float *space, bool accumulate) {
+  unsigned i = blockIdx.y;
+  GPU_FOR(j, p.count[i]) {
+    float value = space[p.at[i] + j];
+    p.of[i][j] = accumulate ? p.of[i][j] + value : value;
+  }
+}
+
+clv_code clv_gpu_lstm_unpack(clv_gpu *g, const cuda_lstm_params *p, const float *space,
+                             bool accumulate, clv_err *err) {
+  return gpu_launch(g, grid_of(p), GPU_BLOCK, err, unpack, *p, space, accumulate);
+}

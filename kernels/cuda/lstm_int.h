@@ -29,6 +29,20 @@ clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const
 /* to[n, t] = from[n, t - 1], and 0 for t = 0. */
 clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *err) CLV_USE_RESULT;
 
+/* Parameters where they are in a module, and where in the space of a library's weights. */
+typedef struct cuda_lstm_params {
+  unsigned n;
+  float *of[CLV_MAX_PARAMS];
+  size_t at[CLV_MAX_PARAMS], count[CLV_MAX_PARAMS]; /* in values */
+} cuda_lstm_params;
+
+/* Parameters into `space`. */
+clv_code clv_gpu_lstm_pack(clv_gpu *g, const cuda_lstm_params *p, float *space,
+                           clv_err *err) CLV_USE_RESULT;
+/* Parameters = what `space` has for them, or +=. */
+clv_code clv_gpu_lstm_unpack(clv_gpu *g, const cuda_lstm_params *p, const float *space,
+                             bool accumulate, clv_err *err) CLV_USE_RESULT;
+
 #ifdef __cplusplus
 }
 #endif

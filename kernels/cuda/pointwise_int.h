@@ -12,19 +12,26 @@ extern "C" {
 #endif
 
 /* y[i] of x[i], of z[i] where there is a second, and of the number `by`; z may be NULL, and y be x
- * or z. */
-typedef clv_code cuda_map(clv_gpu *g, const float *x, const float *z, float *y, size_t n, float by,
-                          clv_err *err);
+ * or z. last: they are in GPU_LAST. */
+typedef clv_code cuda_map(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n,
+                          float by, clv_err *err);
 cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
     clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_silu, clv_gpu_silu_back,
     clv_gpu_scale, clv_gpu_add;
 
-/* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which. */
-clv_code clv_gpu_draw(clv_gpu *g, const float *x, float *y, uint8_t *mask, size_t n,
+/* n values; with channels last, `channels` of them lie side by side, `inner` such rows a sample. */
+typedef struct cuda_places {
+  size_t n, channels, inner;
+  bool last;
+} cuda_places;
+
+/* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which. Numbers
+ * are drawn in row-major order. */
+clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
                       const clv_rng_stream *stream, uint32_t limit, float factor,
                       clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_mask(clv_gpu *g, const float *dy, const uint8_t *mask, float *dx, size_t n,
-                      float factor, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
+                      size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -16,10 +16,13 @@ clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
   return CLV_OK;
 }
 
+/* What passed them is nobody else's to find, whoever takes such memory next. */
 void clv_gpu_close_slots(clv_gpu *g) {
   for (int i = 0; i < GPU_SLOTS; i++) {
     if (g->slots[i].free) g->vendor->event_free(g->slots[i].free);
-    if (g->slots[i].host) g->vendor->host_give(g->slots[i].host);
+    if (!g->slots[i].host) continue;
+    memset(g->slots[i].host, 0, GPU_SLOT_BYTES);
+    g->vendor->host_give(g->slots[i].host);
   }
 }
 

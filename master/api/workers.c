@@ -29,13 +29,11 @@ static clv_code call(const api_peer *p, const char *method, const clv_bytes *req
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
-/* What "auto" means there: the first that is more than a processor. */
+/* What "auto" means there, and all that there are. */
 static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
-  const char *best = "cpu";
+  int best = clv_wire_device_of(h, "auto");
   size_t at = 0;
-  for (uint32_t i = 0; i < h->n_devices && strncmp(best, "cpu", 3) == 0; i++)
-    if (i == 0 || strncmp(h->devices[i], "cpu", 3) != 0) best = h->devices[i];
-  snprintf(p->device, sizeof p->device, "%s", best);
+  snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->devices[best]);
   for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
     at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
                            h->devices[i]);
@@ -56,20 +54,24 @@ static clv_code wrong_answer(clv_code code, clv_err *err) {
 }
 
 /* Bits are promised for one kind of device, and one instruction set or capability of it. */
-static void compare_builds(const api_peer *p, const clv_wire_about *theirs) {
+static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const char *isa = clv_backend_isa(clv_backend_cpu());
-  bool processor = strncmp(p->device, "cpu", 3) == 0;
-  if (processor && strcmp(theirs->isa, isa) != 0)
+  const clv_wire_about *theirs = &h->about;
+  int at = clv_wire_device_of(h, p->device);
+  const char *kind = at < 0 ? "cpu" : h->kinds[at].kind;
+  const char *their_isa = at < 0 ? theirs->isa : h->kinds[at].isa;
+  bool processor = strcmp(kind, "cpu") == 0;
+  if (processor && strcmp(their_isa, isa) != 0)
     clv_notify(
         p->runtime->notice,
         "worker %s computes with %s, this master with %s: results will not be bit-identical to "
         "another placement (cap both with DNNL_MAX_CPU_ISA)",
-        p->name, theirs->isa, isa);
+        p->name, their_isa, isa);
   if (!processor)
     clv_notify(p->runtime->notice,
-               "worker %s computes on %s (%s): results are bit-identical to other placements on "
-               "such devices, and near those of processors",
-               p->name, p->device, theirs->isa);
+               "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
+               "on such devices, and near those of processors",
+               p->name, p->device, kind, their_isa);
   int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
   if (skew > 60000 || skew < -60000)
     clv_notify(p->runtime->notice, "the clock of worker %s differs by %lld s", p->name,
@@ -122,7 +124,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
   keep_devices(&h, p);
-  compare_builds(p, &h.about);
+  compare_builds(p, &h);
   return CLV_OK;
 }
 

@@ -4,7 +4,7 @@
  * dataset that turns records into normalised float batches, seeded shuffling with a cursor that can
  * be saved, and a loader that prepares the next batch while the current one is being trained on.
  *
- * This folder sees base and tensor only, so nothing here can reach the network.
+ * This folder sees base, json, tensor and tokens only, so nothing here can reach the network.
  *
  * Ownership: a dataset owns its tensors; subsets, loaders and batches borrow the dataset, which
  * must outlive them. Threads: a dataset never changes after clv_dataset_open and may be read by
@@ -16,6 +16,7 @@
 
 #include "common/base/base.h"
 #include "common/tensor/tensor.h"
+#include "master/tokens/tokens.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,6 +55,7 @@ typedef enum clv_file_format {
   CLV_FORMAT_IDX,
   CLV_FORMAT_NPY,
   CLV_FORMAT_IMAGES, /* a folder of PNG and JPEG files, one folder in it per class */
+  CLV_FORMAT_TEXT,   /* a table of texts with a class each: CSV or JSON lines, by its name */
 } clv_file_format;
 
 typedef enum clv_label_kind {
@@ -83,6 +85,16 @@ typedef struct clv_image_options {
   uint32_t threads;             /* that read and decode; 0 = 1 */
 } clv_image_options;
 
+/* How a text becomes a row of tokens. */
+typedef struct clv_text_options {
+  const char *column, *label; /* where text and class stand: of a CSV's header, of each object */
+  size_t max_tokens;          /* of a row; longer texts are cut, shorter ones filled */
+  const char *tokenizer;      /* its file */
+  clv_tokenizer_options pieces;
+  bool no_ends;                   /* neither first nor last */
+  const char *first, *last, *pad; /* tokens by name; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
+} clv_text_options;
+
 /* Zero-initialise, then set what differs. Strings and arrays are read during open only. */
 typedef struct clv_dataset_options {
   clv_file_format format;
@@ -99,6 +111,7 @@ typedef struct clv_dataset_options {
   size_t n_classes;         /* > 0: class labels must be below it */
   size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */
   clv_image_options images; /* CLV_FORMAT_IMAGES */
+  clv_text_options text;    /* CLV_FORMAT_TEXT */
 } clv_dataset_options;
 
 typedef struct clv_dataset clv_dataset;
@@ -118,7 +131,8 @@ void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
-/* Folders of images: how many classes there are, else 0; and that both have the same ones. */
+/* Folders of images, and texts: how many classes there are, else 0; and that both have the same
+ * ones. */
 size_t clv_dataset_classes(const clv_dataset *ds);
 const char *clv_dataset_class(const clv_dataset *ds, size_t class); /* its name */
 /* The path of an image in its folder, as in "cat/1.png"; NULL for records of other files. */
@@ -128,6 +142,8 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 /* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no
  * class; the first by name, below the folder. */
 size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
+/* Texts that are longer than max_tokens. */
+size_t clv_dataset_cut(const clv_dataset *ds);
 /* Smallest and largest class label; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 

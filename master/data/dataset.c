@@ -17,6 +17,7 @@ void clv_dataset_free(clv_dataset *ds) {
   clv_tensor_unref(ds->inputs);
   clv_tensor_unref(ds->labels);
   clv_images_free(ds->images);
+  clv_texts_free(ds->texts);
   free(ds->mean);
   free(ds->std);
   free(ds->table);
@@ -135,9 +136,7 @@ static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, 
   return CLV_OK;
 }
 
-static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
-  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
+static clv_code take_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   const clv_tensor *t = ds->inputs;
   char text[160];
   if (t->shape.rank == 0 || t->n == 0)
@@ -152,6 +151,29 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->tokens = o->tokens;
   return o->tokens ? check_tokens(t, o, err) : set_norm(ds, o, t->dtype == CLV_U8, err);
 }
+
+static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
+  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
+  return take_inputs(ds, o, err);
+}
+
+static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if (!o->tokens || o->labels_path || (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
+    return clv_fail(err, CLV_INVALID,
+                    "texts become tokens, and their labels are classes: the first layer must be an "
+                    "embedding, and the loss cross_entropy or nll");
+  CLV_TRY(clv_texts_open(o, &ds->texts, err));
+  ds->inputs = clv_steal(&ds->texts->tokens);
+  CLV_TRY(take_inputs(ds, o, err));
+  if (o->unlabelled) return CLV_OK;
+  ds->labels = clv_steal(&ds->texts->labels);
+  ds->y_shape = CLV_SHAPE((int64_t)ds->count);
+  ds->label_max = (int64_t)ds->texts->n_classes - 1;
+  return CLV_OK;
+}
+
+size_t clv_dataset_cut(const clv_dataset *ds) { return ds->texts ? ds->texts->cut : 0; }
 
 static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
   const clv_folder *f = clv_images_folder(ds->images);
@@ -182,6 +204,7 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
 }
 
 size_t clv_dataset_classes(const clv_dataset *ds) {
+  if (ds->texts) return ds->texts->n_classes;
   return ds->images ? clv_images_folder(ds->images)->n_classes : 0;
 }
 
@@ -192,6 +215,7 @@ size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
 }
 
 const char *clv_dataset_class(const clv_dataset *ds, size_t class) {
+  if (ds->texts) return ds->texts->classes[class];
   const clv_folder *f = clv_images_folder(ds->images);
   return f->names.data + f->classes[class];
 }
@@ -204,19 +228,18 @@ const char *clv_dataset_name(const clv_dataset *ds, size_t record) {
 }
 
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {
-  if (!train->images || !test->images) return CLV_OK;
-  const clv_folder *a = clv_images_folder(train->images), *b = clv_images_folder(test->images);
-  for (size_t i = 0; i < CLV_MIN(a->n_classes, b->n_classes); i++) {
-    const char *one = a->names.data + a->classes[i], *other = b->names.data + b->classes[i];
+  size_t n = clv_dataset_classes(train), k = clv_dataset_classes(test);
+  if (!n || !k) return CLV_OK;
+  for (size_t i = 0; i < CLV_MIN(n, k); i++) {
+    const char *one = clv_dataset_class(train, i), *other = clv_dataset_class(test, i);
     if (strcmp(one, other) != 0)
       return clv_fail(err, CLV_DATA_LOSS,
-                      "class %zu is '%s' in %s and '%s' in %s: both folders need the same classes",
-                      i, one, a->root, other, b->root);
+                      "class %zu is '%s' in %s and '%s' in %s: both need the same classes", i, one,
+                      train->inputs_path, other, test->inputs_path);
   }
-  if (a->n_classes == b->n_classes) return CLV_OK;
-  return clv_fail(err, CLV_DATA_LOSS,
-                  "%s has %zu classes and %s has %zu: both folders need the same", a->root,
-                  a->n_classes, b->root, b->n_classes);
+  if (n == k) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s has %zu classes and %s has %zu: both need the same",
+                  train->inputs_path, n, test->inputs_path, k);
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -307,6 +330,8 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
   if (options->labels_path) CLV_TRY(clv_strdup(options->labels_path, &ds->labels_path, err));
   if (options->format == CLV_FORMAT_IMAGES) {
     CLV_TRY(open_images(ds, options, err));
+  } else if (options->format == CLV_FORMAT_TEXT) {
+    CLV_TRY(open_texts(ds, options, err));
   } else {
     CLV_TRY(open_inputs(ds, options, err));
     if (options->labels_path) CLV_TRY(open_labels(ds, options, err));

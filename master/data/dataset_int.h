@@ -6,10 +6,12 @@
 #define CLEAVE_DATA_DATASET_INT_H
 
 #include "master/data/image_int.h"
+#include "master/data/text_int.h"
 
 struct clv_dataset {
   clv_tensor *inputs; /* as in the file; NULL for images */
   clv_images *images; /* a folder of images, or NULL */
+  clv_texts *texts;   /* where classes and their names come from, or NULL */
   clv_tensor *labels; /* [count or more, ...] i64 or f32, or NULL */
   size_t count;
   clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */

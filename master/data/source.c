@@ -26,7 +26,8 @@ const char *clv_other_file_cure(const char *label, const void *head, size_t len)
     text = text && ((p[i] >= ' ' && p[i] <= '~') || (p[i] >= '\t' && p[i] <= '\r'));
   for (size_t i = 0; i < CLV_COUNT(endings); i++)
     text = text || (n > 4 && strcasecmp(label + n - 4, endings[i]) == 0);
-  return text ? "; texts such as CSV are not read: convert it with python3 -c 'import numpy as np; "
+  return text ? "; tables of numbers such as CSV are not read: convert it with python3 -c 'import "
+                "numpy as np; "
                 "np.save(\"x.npy\", np.loadtxt(\"x.csv\", delimiter=\",\", dtype=\"f4\"))'"
               : "";
 }

@@ -36,6 +36,7 @@ typedef struct clv_run_options {
   bool quick;                      /* check: look at a sample of the records */
   bool watch;                      /* status, with interval_s between two rounds; 0: 1 */
   double interval_s;
+  bool ask;          /* plan: the workers, for what computes each stage */
   bool suggest_cuts; /* plan, with the next two: "w1=20:1000", "w1=8" */
   const char *const *links, *const *speeds;
   size_t n_links, n_speeds;

@@ -29,13 +29,30 @@ static clv_image_options image_options(const clv_data_config *d) {
                              .threads = (uint32_t)d->threads};
 }
 
+static clv_text_options text_options(const clv_data_config *d) {
+  static const clv_accents accents[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
+                                        [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
+                                        [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
+  return (clv_text_options){
+      .column = d->text.column,
+      .label = d->text.label,
+      .max_tokens = d->text.max_tokens,
+      .tokenizer = d->tokenizer.file,
+      .pieces = {.keep_case = !d->tokenizer.lower_case, .accents = accents[d->tokenizer.accents]},
+      .no_ends = !d->tokenizer.ends,
+      .first = d->tokenizer.first,
+      .last = d->tokenizer.last,
+      .pad = d->tokenizer.pad};
+}
+
 /* key: for messages. unlabelled: labels are not looked for. */
 static clv_code open_one(const clv_session_config *c, const char *key, const clv_text_list *files,
                          uint64_t limit, bool unlabelled, clv_config_pos pos, clv_dataset **ret,
                          clv_err *err) {
   static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
                                             [CLV_DATA_NPY] = CLV_FORMAT_NPY,
-                                            [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES};
+                                            [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES,
+                                            [CLV_DATA_TEXT] = CLV_FORMAT_TEXT};
   CLV_AUTO(clv_freep) float *mean = NULL;
   CLV_AUTO(clv_freep) float *std = NULL;
   clv_err why;
@@ -55,6 +72,7 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
                            .flatten = c->data.flatten,
                            .tokens = clv_model_takes_tokens(c),
                            .images = image_options(&c->data),
+                           .text = text_options(&c->data),
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);
   if (code == CLV_OK) return CLV_OK;
@@ -63,9 +81,10 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
   return CLV_DATA_LOSS;
 }
 
-/* The end of a folder of images would be its last classes. */
+/* The end of a folder of images would be its last classes, and so may be the end of a table. */
 static clv_split_kind split_of(const clv_data_config *d) {
-  return d->format == CLV_DATA_IMAGES ? CLV_SPLIT_SHUFFLED : CLV_SPLIT_LAST;
+  return d->format == CLV_DATA_IMAGES || d->format == CLV_DATA_TEXT ? CLV_SPLIT_SHUFFLED
+                                                                    : CLV_SPLIT_LAST;
 }
 
 clv_code clv_run_data_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -152,6 +171,16 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
 }
 
+static void note_cut(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                     clv_bytes *notes) {
+  size_t n = clv_dataset_cut(ds);
+  if (n)
+    clv_bytes_printf(notes,
+                     "%s: %zu of %zu texts %s longer than data.text.max_tokens (%llu) and cut\n",
+                     w->key, n, clv_dataset_count(ds), n > 1 ? "are" : "is",
+                     (unsigned long long)c->data.text.max_tokens);
+}
+
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
@@ -159,6 +188,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   clv_err why;
   so->user = (void *)(uintptr_t)w;
   note_strays(ds, w, files->items[0], notes);
+  note_cut(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
     if (err) err->code = why.code;

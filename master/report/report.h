@@ -162,8 +162,9 @@ typedef struct clv_status_link {
 
 typedef struct clv_status_module {
   uint32_t index;
-  const char *name; /* what its program calls it; NULL: not known */
-  bool is_stage;    /* of the session file, under this name */
+  const char *name;   /* what its program calls it; NULL: not known */
+  const char *device; /* that computes it; "": not known */
+  bool is_stage;      /* of the session file, under this name */
   uint64_t steps, forwards, backwards, evals;
   double calls_per_s, computing; /* forwards, backwards and evaluations; share spent in kernels */
 } clv_status_module;
@@ -187,7 +188,7 @@ typedef struct clv_status_session {
 } clv_status_session;
 
 typedef struct clv_status_device {
-  const char *name, *kind;
+  const char *name, *kind, *isa;
   uint64_t memory, memory_limit; /* of all sessions; 0: no limit */
   uint64_t total;                /* bytes of its own; 0: it computes in the host's */
 } clv_status_device;

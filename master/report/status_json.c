@@ -57,6 +57,7 @@ static void module(clv_bytes *out, const clv_status_module *m) {
   clv_bytes_printf(out, "{\"module\":%u", m->index);
   text_or_null(out, "name", m->name);
   text_or_null(out, "stage", m->is_stage ? m->name : NULL);
+  text_or_null(out, "device", m->device && m->device[0] ? m->device : NULL);
   count(out, "steps", m->steps);
   count(out, "forwards", m->forwards);
   count(out, "backwards", m->backwards);
@@ -135,6 +136,7 @@ static void devices(clv_bytes *out, const clv_status_worker *w) {
     clv_bytes_puts(out, i ? ",{\"device\":" : "{\"device\":");
     clv_bytes_json(out, w->devices[i].name);
     text(out, "kind", w->devices[i].kind);
+    text(out, "isa", w->devices[i].isa);
     count(out, "total_bytes", w->devices[i].total);
     count(out, "memory_bytes", w->devices[i].memory);
     count(out, "memory_limit_bytes", w->devices[i].memory_limit);

@@ -22,10 +22,12 @@ static void modules(clv_status_flow *f, const clv_status_session *s) {
     if (m->evals)
       snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->evals, CLV_S(m->evals));
     status_begin(f, INSIDE);
+    bool placed = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
+    const char *on = placed ? " on " : "", *device = placed ? m->device : "";
     if (m->name)
-      status_item(f, "%s %s", status_kind(m), m->name);
+      status_item(f, "%s %s%s%s", status_kind(m), m->name, on, device);
     else
-      status_item(f, "module %u", m->index);
+      status_item(f, "module %u%s%s", m->index, on, device);
     status_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->steps, CLV_S(m->steps),
                 (ull)m->forwards, (ull)m->backwards, evals);
     status_item(f, "%.1f calls/s", m->calls_per_s);
@@ -179,8 +181,11 @@ static void devices(clv_status_flow *f, const clv_status_worker *w) {
     uint64_t most = d->memory_limit ? d->memory_limit : d->total;
     if (w->n_devices == 1 && !most) return;
     if (i == 0) status_begin(f, SESSION);
-    status_item(f, "device %s: %s%s%s", d->name, clv_format_size(d->memory, used, sizeof used),
-                most ? " of " : "", most ? clv_format_size(most, limit, sizeof limit) : "");
+    bool says = d->total && d->isa && d->isa[0];
+    status_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, says ? " (" : "", says ? d->kind : "",
+                says ? ", " : "", says ? d->isa : "", says ? ")" : "",
+                clv_format_size(d->memory, used, sizeof used), most ? " of " : "",
+                most ? clv_format_size(most, limit, sizeof limit) : "");
   }
   if (w->n_devices) status_end(f);
 }

@@ -67,7 +67,7 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   fputs(text.data, stdout);
-  return CLV_EXIT_OK;
+  return o->ask ? clv_show_kinds(config, o) : CLV_EXIT_OK;
 }
 
 /* " in 10 classes", for folders of images. */

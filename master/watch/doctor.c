@@ -10,7 +10,7 @@
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
 #include "common/wire/wire.h"
-#include "master/watch/watch.h"
+#include "master/watch/hello_int.h"
 
 typedef struct doctor {
   const clv_session_config *config;
@@ -133,12 +133,8 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
     clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->devices[i]);
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
-    bool there = strcmp(s->device, "auto") == 0;
     if (s->worker != worker) continue;
-    for (uint32_t k = 0; k < h->n_devices; k++)
-      there |= strcmp(h->devices[k], s->device) == 0 ||
-               (strcmp(s->device, "cuda") == 0 && strncmp(h->devices[k], "cuda:", 5) == 0);
-    if (!there)
+    if (clv_wire_device_of(h, s->device) < 0)
       report(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
              "name one of these as the stage's device, or place it elsewhere",
              "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
@@ -157,32 +153,55 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
          clv_shorter_timeout(ours, theirs) / 1e3, more);
 }
 
-/* What the worker computes with; who says nothing of it is not asked. */
-static void check_libraries(doctor *d, const clv_remote_spec *w, const clv_wire_about *theirs) {
+/* What a processor there computes with; who says nothing of it is not asked. */
+static void check_libraries(doctor *d, const char *worker, const char *theirs) {
   const char *ours = clv_backend_libraries(clv_backend_cpu());
-  for (uint32_t i = 0; i < theirs->n_libraries; i++) {
-    const clv_wire_library *l = &theirs->libraries[i];
-    if (strcmp(l->name, "kernels") != 0) continue;
-    bool same = strcmp(l->version, ours) == 0;
-    report(d, same, CLV_EXIT_FAILED, w->name,
+  bool same = strcmp(theirs, ours) == 0;
+  if (theirs[0])
+    report(d, same, CLV_EXIT_FAILED, worker,
            "results still agree, but not to the bit; install the same versions on both sides",
            same ? "computes with %s, as this master" : "computes with %s, this master with %s",
-           l->version, ours);
-  }
+           theirs, ours);
 }
 
-/* Bits are promised for one kind of device. */
-static void check_kind(doctor *d, const clv_remote_spec *w, const clv_wire_hello_reply *h) {
-  const char *ours = clv_backend_isa(clv_backend_cpu());
-  const char *device = h->n_devices ? h->devices[0] : "cpu";
-  if (strncmp(device, "cpu", 3) != 0)
-    report(d, true, CLV_EXIT_FAILED, w->name, "",
-           "computes on %s, %s; its bits are those of such devices", device, h->about.isa);
-  else
-    report(d, strcmp(h->about.isa, ours) == 0, CLV_EXIT_FAILED, w->name,
+/* Whether modules of the session are on device `at` there; *out: of which stages. Without any the
+ * worker's own choice counts. */
+static bool is_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int at,
+                    clv_bytes *out) {
+  int n = 0;
+  for (size_t i = 0; i < d->config->n_stages; i++) {
+    const clv_stage_spec *s = &d->config->stages[i];
+    if (s->worker != worker) continue;
+    if (clv_wire_device_of(h, s->device) == at)
+      clv_bytes_printf(out, "%s%s", out->len ? ", " : "", s->name);
+    n++;
+  }
+  return out->len || (!n && at == clv_wire_device_of(h, "auto"));
+}
+
+/* Bits are promised for one kind of device, and the worker says of which it has: the kind of each
+ * device that stages are on. */
+static void check_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
+  const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
+  for (int i = 0; i < (int)h->n_devices; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
+    const clv_wire_kind *k = &h->kinds[i];
+    if (!is_used(d, worker, h, i, &stages)) continue;
+    if (stages.len)
+      report(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->devices[i], stages.data);
+    if (strcmp(k->kind, "cpu") != 0) {
+      report(d, true, CLV_EXIT_OK, name, NULL,
+             "computes on %s: %s, %s, %s; its bits are those of such devices", h->devices[i],
+             k->kind, k->isa[0] ? k->isa : "it does not say which",
+             k->libraries[0] ? k->libraries : "no libraries");
+      continue;
+    }
+    report(d, !k->isa[0] || strcmp(k->isa, ours) == 0, CLV_EXIT_FAILED, name,
            "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
-           "computes with %s, this master with %s", h->about.isa, ours);
-  if (strncmp(device, "cpu", 3) == 0) check_libraries(d, w, &h->about);
+           "computes with %s, this master with %s", k->isa[0] ? k->isa : "it does not say what",
+           ours);
+    check_libraries(d, name, k->libraries);
+  }
 }
 
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
@@ -191,30 +210,13 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   report(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
          "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
          h->about.protocol, h->cores, CLV_S(h->cores));
-  check_kind(d, w, h);
+  check_kinds(d, worker, h);
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
   check_timeouts(d, w->name, h);
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
   check_secrets(d, h);
-}
-
-static clv_code hello(doctor *d, clv_rpc_runtime *runtime, const clv_remote_spec *w,
-                      const clv_tls_identity *id, clv_wire_hello_reply *ret, clv_err *err) {
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  clv_rpc_channel_options o = {.target = w->address,
-                               .expected_uri = w->identity,
-                               .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
-  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL, .unix_ms = clv_wall_ms()}};
-  unsigned ms = (unsigned)d->config->limits.connect_timeout_ms;
-  CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
-  CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
-  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
-  clv_piece piece = {reply.data, reply.len};
-  return clv_wire_hello_reply_decode(&piece, 1, ret, err);
 }
 
 static void check_workers(doctor *d, const clv_tls_identity *id) {
@@ -229,7 +231,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
     const clv_remote_spec *w = &d->config->workers[i];
     CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
     if (!probe(d, w, id)) continue;
-    if (hello(d, runtime, w, id, &h, &err) == CLV_OK)
+    if (clv_watch_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
     else
       report(d, false, CLV_EXIT_CONNECT, w->name,

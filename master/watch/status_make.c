@@ -71,6 +71,7 @@ static clv_status_module module_of(const clv_wire_module_status *now,
   return (clv_status_module){
       .index = now->module,
       .name = name,
+      .device = now->device,
       .is_stage = stage != NULL,
       .steps = now->steps,
       .forwards = now->forwards,
@@ -221,9 +222,9 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
   ret->devices = m->devices;
   ret->n_devices = now->n_devices;
   for (uint32_t i = 0; i < now->n_devices; i++)
-    m->devices[i] = (clv_status_device){now->devices[i].name, now->devices[i].kind,
-                                        now->devices[i].memory_bytes, now->devices[i].memory_limit,
-                                        now->devices[i].total_bytes};
+    m->devices[i] = (clv_status_device){now->devices[i].name,         now->devices[i].kind,
+                                        now->devices[i].isa,          now->devices[i].memory_bytes,
+                                        now->devices[i].memory_limit, now->devices[i].total_bytes};
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_wire_session_status *s = &now->sessions[i];
     m->sessions[i].modules = modules;

@@ -11,6 +11,8 @@
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
+/* A line for each stage: what its node says of the device that computes it. Asks the workers. */
+clv_exit clv_show_kinds(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o);
 
 /* ---- metrics (metrics.c) --------------------------------------------------------------------- */

@@ -29,7 +29,7 @@ typedef struct clv_sim_options {
   uint64_t seed;       /* of the order */
   int devices;         /* 0: one */
   size_t memory_bytes; /* of each device; 0: a GiB */
-  bool no_conv;        /* as where cuDNN is absent */
+  bool no_cudnn;       /* as where cuDNN is absent */
   int capability;      /* 0: 90 */
   /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
   uint64_t fail_take; /* this taking of device memory finds none */
@@ -44,6 +44,7 @@ typedef struct clv_sim_counts {
   uint64_t products; /* and convolutions, of the libraries */
   uint64_t waits;    /* finish functions that were called */
   uint64_t put_bytes, get_bytes, copy_bytes;
+  uint64_t host_left; /* bytes of page-locked memory that were not 0 when it was given back */
 } clv_sim_counts;
 
 /* The table. Everything that was made with it before must have been freed; counts begin anew. */

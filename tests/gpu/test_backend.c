@@ -3,6 +3,7 @@
  * What the cuda backend does beside its kernels, on the simulated device: memory, whole buffers,
  * optimisers, what it refuses; and what becomes of it when the device fails it.
  */
+#include "kernels/cuda/gpu_int.h"
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
@@ -131,6 +132,34 @@ static void one_backend_copies_from_another(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++)
     for (int second = 0; second < 2; second++) copied_between(second, seed);
+}
+
+/* What one session leaves, another does not find: not in the memory of the device, nor in the slots
+ * of the host, which the simulated device gives out again. */
+static void sessions_find_nothing_of_each_other(void **state) {
+  size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
+  char *secret = take(bytes), *back = take(bytes);
+  (void)state;
+  memset(secret, 0x5E, bytes);
+  clv_backend *b = opened(&(clv_sim_options){0});
+  void *p = put(b, secret, bytes);
+  must(b->memory->get(b, back, p, bytes, &err), &err);
+  assert_memory_equal(back, secret, bytes);
+  assert_memory_equal(((clv_gpu *)b->own)->slots[0].host, secret, GPU_SLOT_BYTES);
+  b->memory->give(b, p);
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_count().host_left, 0);
+  must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
+  memset(secret, 0, bytes);
+  for (int i = 0; i < GPU_SLOTS; i++)
+    assert_memory_equal(((clv_gpu *)b->own)->slots[i].host, secret, GPU_SLOT_BYTES);
+  must(b->memory->take(b, bytes, &p, &err), &err);
+  must(b->memory->get(b, back, p, bytes, &err), &err);
+  assert_memory_equal(back, secret, bytes);
+  b->memory->give(b, p);
+  closed(b);
+  free(secret);
+  free(back);
 }
 
 /* ---- whole buffers --------------------------------------------------------------------------- */
@@ -413,6 +442,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(large_values_go_in_and_out),
       cmocka_unit_test(memory_is_zero_when_taken),
+      cmocka_unit_test(sessions_find_nothing_of_each_other),
       cmocka_unit_test(one_backend_copies_from_another),
       cmocka_unit_test(sums_are_added),
       cmocka_unit_test(squares_are_summed),

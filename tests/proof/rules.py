@@ -87,6 +87,14 @@ def coverage(lines):
     return f"{len(rows)} files, lowest {min(rows):g} %, {end[1] or 0} below their floor", end[1] is None
 
 
+def tokens(lines):
+    rows = every(r"^\S+: (\d+) texts, (\d+) bytes, (\d+) tokens, (\d+) texts differ", lines)
+    if not rows:
+        raise Unreadable("no way to cut a text has a row")
+    differ = sum(int(m[4]) for m in rows)
+    return (f"{len(rows)} ways, {rows[0][1]} texts of {int(rows[0][2]):,} bytes, {differ} differ", differ == 0)
+
+
 def mutants(lines):
     guards = last(r"^(\d+) passed, (\d+) failed", lines)
     caught, survive = len(every(r"^ok caught: ", lines)), len(every(r"^not ok caught: ", lines))
@@ -151,6 +159,7 @@ NONE_FAILED = "none fails"
 PROOFS = (
     Proof("parity", NONE_FAILED, suites(1), ("tests/parity", "tests/golden", "tests/seeds", LIB),
           short={"PARITY_ARGS": "step_parity_mlp_sgd"}, minutes=25),
+    Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=4),
     Proof("learns", "within the points of PyTorch", learns, ("tests/parity", LIB),
           short={"LEARNS_ARGS": "gpipe"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),

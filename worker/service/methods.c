@@ -59,10 +59,15 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
   const char *capabilities[4], *devices[MAX_DEVICES];
+  clv_wire_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(now->config, artifacts, err));
-  for (uint32_t i = 0; i < v->n_devices; i++) devices[i] = v->devices[i].name;
+  for (uint32_t i = 0; i < v->n_devices; i++) {
+    const clv_backend *b = v->devices[i].backend;
+    devices[i] = v->devices[i].name;
+    kinds[i] = (clv_wire_kind){b->name, clv_backend_isa(b), clv_backend_libraries(b)};
+  }
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   clv_wire_hello_reply out = {
       .incarnation = v->incarnation,
@@ -71,6 +76,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .threads = (uint32_t)CLV_MAX(cores, 1L),
       .n_devices = v->n_devices,
       .devices = devices,
+      .kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
   about_us(v, now, &out.about, capabilities, libraries);

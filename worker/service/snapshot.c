@@ -15,13 +15,17 @@ enum { MAX_LINKS = 1 + 2 * MAX_PEER_LINKS };
 _Static_assert((int)MAX_LINKS == CLV_WIRE_LINKS, "a reply has room for all links of a session");
 _Static_assert((int)MAX_SESSIONS == CLV_WIRE_SESSIONS, "a reply has room for all sessions");
 
+typedef struct module_texts {
+  char name[CLV_WIRE_NAME + 1], device[CLV_WIRE_NAME + 1];
+} module_texts;
+
 typedef struct clv_snapshot_memory {
   clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
   clv_last_error last_error, *last_errors; /* [n_held], like the rest */
   clv_wire_session_status *sessions;
-  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as their names */
-  char (*names)[CLV_WIRE_NAME + 1];
+  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as their texts */
+  module_texts *texts;
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
   clv_wire_device_status devices[MAX_DEVICES];
 } memory;
@@ -101,18 +105,19 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
 /* ---- sessions -------------------------------------------------------------------------------- */
 
 /* They may be unloaded while the snapshot is read. */
-static void fill_modules(clv_session_node *node, char (*names)[CLV_WIRE_NAME + 1],
+static void fill_modules(clv_session_node *node, module_texts *texts,
                          clv_wire_session_status *out) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts k;
-    if (!clv_node_look(node, i, &k, names[i])) continue;
+    if (!clv_node_look(node, i, &k, texts[i].name, texts[i].device)) continue;
     out->modules[out->n_modules++] = (clv_wire_module_status){.module = i,
                                                               .steps = k.steps,
                                                               .forwards = k.forwards,
                                                               .backwards = k.backwards,
                                                               .evals = k.evals,
                                                               .compute_ns = k.compute_ns,
-                                                              .name = names[i]};
+                                                              .name = texts[i].name,
+                                                              .device = texts[i].device};
   }
 }
 
@@ -134,8 +139,8 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */
-static void fill_session(clv_session *s, uint64_t now, char (*names)[CLV_WIRE_NAME + 1],
-                         clv_last_error *t, clv_wire_session_status *out) {
+static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_last_error *t,
+                         clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session = s->id;
   out->epoch = s->epoch;
@@ -148,7 +153,7 @@ static void fill_session(clv_session *s, uint64_t now, char (*names)[CLV_WIRE_NA
   clv_session_node *node = s->node;
   out->attached = s->master && !s->gone;
   uint32_t n = hold_links(s, links);
-  if (node) fill_modules(node, names, out);
+  if (node) fill_modules(node, texts, out);
   pthread_mutex_unlock(&s->lock);
   if (node) fill_node(node, out);
   for (uint32_t i = 0; i < n; i++) {
@@ -164,12 +169,12 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
   CLV_TRY(clv_alloc(n, sizeof *m->last_errors, &m->last_errors, err));
   CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
   CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->modules, &m->modules, err));
-  CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->names, &m->names, err));
+  CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->texts, &m->texts, err));
   CLV_TRY(clv_alloc(n * MAX_LINKS, sizeof *m->links, &m->links, err));
   for (size_t i = 0; i < n; i++) {
     m->sessions[i].modules = m->modules + i * CLV_WIRE_MODULES;
     m->sessions[i].links = m->links + i * MAX_LINKS;
-    fill_session(m->held[i], now, m->names + i * CLV_WIRE_MODULES, &m->last_errors[i],
+    fill_session(m->held[i], now, m->texts + i * CLV_WIRE_MODULES, &m->last_errors[i],
                  &m->sessions[i]);
   }
   return CLV_OK;
@@ -239,8 +244,13 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
     uint64_t used = out->sees_all ? clv_account_used(d->account, CLV_QUOTA_BYTES) : own_bytes(m, i);
-    m->devices[out->n_devices++] = (clv_wire_device_status){
-        d->name, d->backend->name, used, clv_account_most(d->account, CLV_QUOTA_BYTES), d->total};
+    m->devices[out->n_devices++] =
+        (clv_wire_device_status){d->name,
+                                 d->backend->name,
+                                 clv_backend_isa(d->backend),
+                                 used,
+                                 clv_account_most(d->account, CLV_QUOTA_BYTES),
+                                 d->total};
   }
 }
 
@@ -286,7 +296,7 @@ void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
   free(m->last_errors);
   free(m->sessions);
   free(m->modules);
-  free(m->names);
+  free(m->texts);
   free(m->links);
   free(m);
   *snapshot = (clv_service_snapshot){0};

@@ -26,7 +26,7 @@ typedef struct conv_way {
 } conv_way;
 
 /* What is added to is told to cuDNN with the graph: that is a plan of its own, of gradients of
- * weights alone. */
+ * weights alone, in f32. */
 enum { OVERWRITES, ADDS, WAYS };
 
 struct clv_cuda_conv {
@@ -62,7 +62,7 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n,
   return false;
 }
 
-static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine, bool tf32) {
+static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine, bool rounded) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
   int64_t n = 0, m = 0;
@@ -76,10 +76,10 @@ static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engi
   for (int64_t i = 0; i < m; i++)
     if (behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
   return !has_note(notes, n, never, CLV_COUNT(never)) &&
-         (tf32 || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
+         (rounded || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
 }
 
-static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool tf32, clv_err *err) {
+static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounded, clv_err *err) {
   cudnnBackendDescriptor_t engine = NULL;
   int64_t n = 0;
   CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
@@ -88,7 +88,7 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool tf32, 
   if (answer == CUDNN_STATUS_SUCCESS)
     answer = cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                              CUDNN_TYPE_INT64, 1, &n, &c->engine);
-  c->fits = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, tf32);
+  c->fits = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, rounded);
   cudnn->cudnnBackendDestroyDescriptor(engine);
   return CLV_OK;
 }
@@ -111,7 +111,7 @@ static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
 /* What one choice is made of; all of it is destroyed after. */
 typedef struct engine_choice {
   const nvidia_cudnn *cudnn;
-  bool tf32;
+  bool rounds; /* factors: to TF32, or they have few bits already */
   cudnnBackendDescriptor_t device, graph, heuristic;
   engine_row candidates[MOST_ENGINES];
   int64_t n;
@@ -151,7 +151,8 @@ static clv_code ask(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err)
       &c->n, configs);
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
-  for (int64_t i = 0; i < c->n; i++) CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->tf32, err));
+  for (int64_t i = 0; i < c->n; i++)
+    CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->rounds, err));
   return CLV_OK;
 }
 
@@ -211,7 +212,7 @@ static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
-  c->tf32 = d->math != CLV_CUDA_F32;
+  c->rounds = d->math != CLV_CUDA_F32;
   clv_code code = choose(c, of, d, beta, ret, about, err);
   forget(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
@@ -257,7 +258,8 @@ clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc 
 
 static clv_code plan_ways(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
                           size_t *ret_workspace, clv_err *err) {
-  for (int way = 0; way < (d->pass == CLV_CUDA_GRAD_WEIGHT ? WAYS : ADDS); way++) {
+  bool adds = d->pass == CLV_CUDA_GRAD_WEIGHT && d->math != CLV_CUDA_BF16;
+  for (int way = 0; way < (adds ? WAYS : ADDS); way++) {
     clv_nvidia_plan about;
     CLV_TRY(plan_new(c->lib, (device_of){device, NULL}, d, way == ADDS ? 1 : 0, &c->way[way].plan,
                      &about, err));
@@ -325,18 +327,7 @@ static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_way *way, void *co
   return code;
 }
 
-/* A handle belongs to the thread that uses it, and a stream does too. */
-static clv_code find_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
-  if (s->cudnn) return CLV_OK;
-  cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
-  if (answer != CUDNN_STATUS_SUCCESS) return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
-  answer = cudnn->cudnnSetStream(s->cudnn, s->stream);
-  if (answer != CUDNN_STATUS_SUCCESS)
-    return clv_nvidia_dnn_fail(cudnn, "cudnnSetStream", answer, err);
-  return CLV_OK;
-}
-
-clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
+clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y,
                          float beta, void *workspace, clv_err *err) {
   void *const pointers[3] = {x, w, y};
   conv_way *way = &c->way[beta > 0 ? ADDS : OVERWRITES];
@@ -345,7 +336,7 @@ clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *
     return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
                     CONV_ALIGNMENT);
   CLV_TRY(clv_nvidia_use(s->device, err));
-  CLV_TRY(find_handle(s, c->lib, err));
+  CLV_TRY(clv_nvidia_handle(s, c->lib, err));
   CLV_TRY(pack_pointers(c->lib, way, pointers, workspace, err));
   cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, way->plan, way->pack);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
@@ -73,7 +74,12 @@ static void *open_file(const char *file) {
   return dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
 
+/* The size and number of the buffers that cuBLAS keeps: with one size alone it sums the same way
+ * whether another of its streams has them or not. It reads this when cuDNN first uses it. */
+static const char buffers[] = "CUBLAS_WORKSPACE_CONFIG", one_size[] = ":4096:2";
+
 static clv_code fill(library *l) {
+  if (l == &cudnn) setenv(buffers, one_size, 0);
   void *handle = open_file(l->file);
   if (!handle) {
     const char *why = dlerror();
@@ -107,6 +113,15 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
 
 /* Older ones do not take the description of a device. */
 enum { LEAST_CUDNN = 90800 };
+
+clv_code clv_nvidia_same_sums(clv_err *err) {
+  const char *has = getenv(buffers);
+  size_t colons = 0;
+  for (const char *at = has ? has : ""; *at; at++) colons += *at == ':';
+  if (colons == 2) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "%s is %.40s: an LSTM of cuDNN needs one size, as in %s",
+                  buffers, has ? has : "not there", one_size);
+}
 
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
   CLV_TRY(need(&cudnn, err));

@@ -17,7 +17,7 @@ const clv_vendor *clv_nvidia(void);
 /* The one exported symbol. NULL: `abi` is not CLV_CUDA_ABI of this build. */
 __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(uint32_t abi);
 
-/* ---- convolutions without a device, for tests ------------------------------------------------ */
+/* ---- without a device, for tests ------------------------------------------------------------- */
 
 /* What cuDNN would do for a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {
@@ -32,5 +32,8 @@ clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *
 /* device_json NULL: on device 0. */
 clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Whether cuDNN takes the description of this LSTM. */
+clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) CLV_USE_RESULT;
 
 #endif

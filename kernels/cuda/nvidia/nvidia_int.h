@@ -7,6 +7,7 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <cudnn_adv.h>
 #include <cudnn_graph.h>
 
 #include "kernels/cuda/nvidia/nvidia.h"
@@ -61,6 +62,10 @@ clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) CLV_USE_RESULT
 /* Where to look before the loader does: folders between colons, or NULL. Before the first use. */
 void clv_nvidia_look_in(const char *folders);
 
+/* Whether the process has cuBLAS, which cuDNN's LSTMs use, sum the same way whatever else it does.
+ * CLV_UNIMPLEMENTED: the environment has it otherwise. */
+clv_code clv_nvidia_same_sums(clv_err *err) CLV_USE_RESULT;
+
 /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0" */
 void clv_nvidia_versions(char *ret, size_t len);
 
@@ -69,7 +74,7 @@ void clv_nvidia_versions(char *ret, size_t len);
 struct clv_cuda_stream {
   int device;
   cudaStream_t stream;
-  cudnnHandle_t cudnn; /* made by the first convolution */
+  cudnnHandle_t cudnn; /* made when it is first needed */
 };
 
 struct clv_cuda_event {
@@ -77,6 +82,9 @@ struct clv_cuda_event {
   cudaEvent_t event;
 };
 
+/* The stream's handle of cuDNN, made by the first call: never while it is captured. */
+clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
+                           clv_err *err) CLV_USE_RESULT;
 /* Makes it this thread's device. */
 clv_code clv_nvidia_use(int device, clv_err *err) CLV_USE_RESULT;
 /* The pool that its memory comes from, made by the first call. */

@@ -57,6 +57,17 @@ clv_code clv_nvidia_stream_wait(clv_cuda_stream *s, clv_cuda_event *e, clv_err *
   return CLV_OK;
 }
 
+/* A handle belongs to the thread that uses it, and a stream does too. */
+clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
+  if (s->cudnn) return CLV_OK;
+  cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
+  if (answer != CUDNN_STATUS_SUCCESS) return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
+  answer = cudnn->cudnnSetStream(s->cudnn, s->stream);
+  if (answer != CUDNN_STATUS_SUCCESS)
+    return clv_nvidia_dnn_fail(cudnn, "cudnnSetStream", answer, err);
+  return CLV_OK;
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /* A thread that waits for one sleeps. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuDNN's plans for every convolution of ResNet50, on a device that is only described.
+ * cuDNN's plans for every convolution of ResNet50, on a device that is only described; and whether
+ * it takes descriptions of LSTMs.
  *
  * usage: plan_convs DEVICE.json|here [BATCH]
  * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and
@@ -58,7 +59,7 @@ static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t st
                                      .kernel = {kernel, kernel},
                                      .stride = {stride, stride},
                                      .pad = {pad, pad}}};
-  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_TF32; math++)
+  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++)
     for (int pass = 0; pass < 3; pass++) {
       d.math = (clv_cuda_math)math;
       d.pass = (clv_cuda_pass)pass;
@@ -75,6 +76,19 @@ static void plan_group(int64_t in, int64_t width, int64_t h, int64_t stride) {
   plan_all(in, 4 * width, h, 1, stride);
   plan_all(4 * width, width, h / stride, 1, 1);
   if (stride > 1) plan_all(width, width, h / stride, 3, 1);
+}
+
+static void describe_lstms(void) {
+  clv_err err;
+  for (int i = 0; i < 8; i++) {
+    clv_cuda_lstm_desc d = {.n = 64, .t = 64, .f = 128, .h = 256, .layers = 2};
+    d.bias = i & 1;
+    d.tf32 = i & 2;
+    d.layers = i & 4 ? CLV_LSTM_LAYERS : 1;
+    if (clv_nvidia_describe_lstm(&d, &err) == CLV_OK) continue;
+    failed++;
+    puts(err.text);
+  }
 }
 
 int main(int argc, char **argv) {
@@ -96,6 +110,7 @@ int main(int argc, char **argv) {
   plan_group(256, 128, 56, 2);
   plan_group(512, 256, 28, 2);
   plan_group(1024, 512, 14, 2);
+  describe_lstms();
   printf("%d planned, %d failed\n", planned, failed);
   return failed ? 1 : 0;
 }

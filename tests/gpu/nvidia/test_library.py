@@ -153,6 +153,26 @@ def a_cudnn_that_is_too_old_is_named():
         assert done.returncode == 77 and "libcudnn.so.9 is of version 90700, older than 90800" in done.stdout, done
 
 
+@needs_toolkit
+def a_cudnn_without_lstms_is_named():
+    with open(os.path.join(ROOT, "kernels/cuda/nvidia/functions.def")) as f:
+        names = re.findall(r"^CUDNN\((\w+)\)", f.read(), re.M)
+    names.remove("cudnnRNNForward")
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", os.path.join(folder, "libcudnn.so.9")],
+                       input="".join(f"long {n}(void) {{ return 0; }}\n" for n in names), text=True, check=True)
+        done = plan_convs({"LD_LIBRARY_PATH": folder})
+        assert done.returncode == 77 and "libcudnn.so.9 has no function cudnnRNNForward" in done.stdout, done
+
+
+@needs_toolkit
+def an_lstm_whose_sums_may_differ_is_refused():
+    done = plan_convs({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})
+    if done.returncode == 77:
+        return done.stdout.strip()
+    assert done.returncode == 1 and "CUBLAS_WORKSPACE_CONFIG is :4096:2:16:8: an LSTM of cuDNN needs one size" in done.stdout, done
+
+
 @suite.test
 def a_kernel_that_spills_fails_by_name():
     with tempfile.NamedTemporaryFile("w", suffix=".ptxas") as f:

@@ -116,6 +116,18 @@ typedef struct sim_mark {
   double ms;
 } sim_mark;
 
+/* Operands of an LSTM's calls. */
+enum {
+  SIM_LSTM_WEIGHTS,
+  SIM_LSTM_DWEIGHTS,
+  SIM_LSTM_X,
+  SIM_LSTM_Y,
+  SIM_LSTM_DX,
+  SIM_LSTM_DY,
+  SIM_LSTM_RESERVE,
+  SIM_OPERANDS,
+};
+
 /* What is asked of a stream. */
 struct sim_op {
   sim_op *next;
@@ -133,8 +145,9 @@ struct sim_op {
   union {
     clv_cuda_matmul_desc matmul;
     clv_cuda_conv_desc conv;
+    clv_cuda_lstm_desc lstm;
   } desc;
-  void *operand[4];
+  void *operand[SIM_OPERANDS];
   float beta;
   void *workspace;
   size_t workspace_bytes;
@@ -177,12 +190,17 @@ bool sim_run_library(sim_stream *s, sim_op *op);
 void sim_matmul_run(const sim_op *op);                            /* operands a, b, bias, d */
 void sim_conv_run(const sim_op *op);                              /* operands x, w, y */
 void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]); /* elements of those */
+void sim_lstm_run_forward(const sim_op *op);
+void sim_lstm_run_backward_data(const sim_op *op);
+void sim_lstm_run_backward_weight(const sim_op *op);
+void sim_lstm_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
 
 /* Factor i of those at p as it goes into a product, and how many bytes one has. */
 double sim_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_factor_bytes(clv_cuda_math math);
+uint16_t sim_bf16(float x); /* to nearest even */
 
-/* ---- their loops (arithmetic.c) -------------------------------------------------------------- */
+/* ---- their loops (arithmetic.c, lstm.c) ------------------------------------------------------ */
 
 /* sums += left right: m x n, m x k, k x n, one column after another */
 typedef struct sim_product_of {
@@ -193,6 +211,19 @@ typedef struct sim_product_of {
 
 void sim_product(const sim_product_of *p);
 void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* x, w, y */
+
+/* weights and dweights as `space` has them; rows: of each layer, sample and step i, f, g, o, c, h;
+ * dgates: of those i, f, g, o before their functions. dy [n, t, h] is used up. */
+typedef struct sim_lstm {
+  const clv_cuda_lstm_desc *d;
+  const clv_cuda_lstm_space *space;
+  double *weights, *dweights, *x, *dx, *dy, *rows, *dgates;
+} sim_lstm;
+
+void sim_lstm_forward(const sim_lstm *l); /* writes rows */
+const double *sim_lstm_output(const sim_lstm *l, int64_t n, int64_t t);
+void sim_lstm_backward_data(const sim_lstm *l); /* writes dgates and dx */
+void sim_lstm_backward_weight(const sim_lstm *l);
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 

@@ -413,9 +413,13 @@ static void vendor_matmul_free(clv_cuda_matmul *m) {
   free(m);
 }
 
+static void check_aligned(const void *p, const char *what) {
+  if ((uintptr_t)p % ALIGNED) sim_fault("%s at %p is not on %d bytes", what, p, ALIGNED);
+}
+
 static void check_workspace(int device, const void *p, size_t bytes) {
   sim_memory_check(device, p, bytes, "the workspace of a library");
-  if ((uintptr_t)p % ALIGNED) sim_fault("the workspace at %p is not on %d bytes", p, ALIGNED);
+  check_aligned(p, "the workspace");
 }
 
 static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
@@ -455,7 +459,7 @@ static clv_code vendor_conv_new(int device, const clv_cuda_conv_desc *d, clv_cud
                                 size_t *ret_workspace, clv_err *err) {
   LOCK;
   CLV_TRY(check_device(device, err));
-  if (sim.o.no_conv) return clv_fail(err, CLV_UNIMPLEMENTED, "no convolutions, as planned");
+  if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   **ret = (clv_cuda_conv){*d, device};
   *ret_workspace = WORKSPACE;
@@ -469,15 +473,17 @@ static void vendor_conv_free(clv_cuda_conv *c) {
   free(c);
 }
 
-static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
-                            float beta, void *workspace, clv_err *err) {
+static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
+                            void *workspace, clv_err *err) {
   LOCK;
-  size_t n[3];
+  size_t n[3], bytes = sim_factor_bytes(c->d.math);
   CLV_TRY(check_device(s->device, err));
+  if (c->d.math == CLV_CUDA_BF16 && beta > 0)
+    return clv_fail(err, CLV_INVALID, "a convolution in bf16 adds to nothing");
   sim_conv_counts(&c->d, n);
-  sim_memory_check(s->device, x, n[0] * sizeof *x, "x of a convolution");
-  sim_memory_check(s->device, w, n[1] * sizeof *w, "w of a convolution");
-  sim_memory_check(s->device, y, n[2] * sizeof *y, "y of a convolution");
+  sim_memory_check(s->device, x, n[0] * bytes, "x of a convolution");
+  sim_memory_check(s->device, w, n[1] * bytes, "w of a convolution");
+  sim_memory_check(s->device, y, n[2] * bytes, "y of a convolution");
   check_workspace(s->device, workspace, WORKSPACE);
   sim.counts.products++;
   return ask(s,
@@ -489,6 +495,94 @@ static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, float *x, float *w,
                        .workspace = workspace,
                        .workspace_bytes = WORKSPACE},
              err);
+}
+
+/* ---- LSTMs ----------------------------------------------------------------------------------- */
+
+struct clv_cuda_lstm {
+  clv_cuda_lstm_desc d;
+  clv_cuda_lstm_space space;
+};
+
+static clv_code vendor_lstm_new(sim_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
+                                clv_cuda_lstm_space *ret_space, clv_err *err) {
+  LOCK;
+  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_not_captured(s, err)); /* it may make a handle */
+  if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  (*ret)->d = *d;
+  sim_lstm_space(d, &(*ret)->space);
+  *ret_space = (*ret)->space;
+  n_plans++;
+  return CLV_OK;
+}
+
+static void vendor_lstm_free(clv_cuda_lstm *l) {
+  LOCK;
+  n_plans -= l != NULL;
+  free(l);
+}
+
+enum { LSTM_FORWARD = 1 << 0, LSTM_DATA = 1 << 1, LSTM_WEIGHT = 1 << 2 };
+
+/* An operand of those calls that use it; the others' it is not looked at. */
+typedef struct lstm_use {
+  int calls;
+  float *p;
+  size_t values;
+  const char *what;
+} lstm_use;
+
+static clv_code lstm_call(sim_stream *s, const clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
+                          int call, void (*run)(const sim_op *op), clv_err *err) {
+  size_t in = (size_t)(l->d.n * l->d.t * l->d.f), out = (size_t)(l->d.n * l->d.t * l->d.h);
+  size_t weights = l->space.weights / sizeof(float);
+  int reserves = l->d.learns ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
+  const lstm_use uses[SIM_OPERANDS] = {
+      [SIM_LSTM_WEIGHTS] = {LSTM_FORWARD | LSTM_DATA, a->weights, weights, "weights of an LSTM"},
+      [SIM_LSTM_DWEIGHTS] = {LSTM_WEIGHT, a->dweights, weights, "gradients of an LSTM's weights"},
+      [SIM_LSTM_X] = {LSTM_FORWARD | LSTM_WEIGHT, a->x, in, "x of an LSTM"},
+      [SIM_LSTM_Y] = {LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT, a->y, out, "y of an LSTM"},
+      [SIM_LSTM_DX] = {LSTM_DATA, a->dx, in, "dx of an LSTM"},
+      [SIM_LSTM_DY] = {LSTM_DATA, a->dy, out, "dy of an LSTM"},
+      [SIM_LSTM_RESERVE] = {reserves, a->reserve, l->space.reserve / sizeof(float),
+                            "the reserve of an LSTM"},
+  };
+  sim_op op = {.run = sim_run_library,
+               .call = run,
+               .desc.lstm = l->d,
+               .workspace = a->workspace,
+               .workspace_bytes = l->space.workspace};
+  CLV_TRY(check_device(s->device, err));
+  if (call != LSTM_FORWARD && !l->d.learns)
+    return clv_fail(err, CLV_INVALID, "this LSTM was made for forwards alone");
+  for (int i = 0; i < SIM_OPERANDS; i++) {
+    if (!(uses[i].calls & call)) continue;
+    sim_memory_check(s->device, uses[i].p, uses[i].values * sizeof(float), uses[i].what);
+    op.operand[i] = uses[i].p;
+  }
+  check_aligned(a->reserve, "the reserve of an LSTM");
+  check_workspace(s->device, a->workspace, l->space.workspace);
+  return ask(s, &op, err);
+}
+
+static clv_code vendor_lstm_forward(sim_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
+                                    clv_err *err) {
+  LOCK;
+  return lstm_call(s, l, a, LSTM_FORWARD, sim_lstm_run_forward, err);
+}
+
+static clv_code vendor_lstm_backward_data(sim_stream *s, clv_cuda_lstm *l,
+                                          const clv_cuda_lstm_args *a, clv_err *err) {
+  LOCK;
+  return lstm_call(s, l, a, LSTM_DATA, sim_lstm_run_backward_data, err);
+}
+
+static clv_code vendor_lstm_backward_weight(sim_stream *s, clv_cuda_lstm *l,
+                                            const clv_cuda_lstm_args *a, clv_err *err) {
+  LOCK;
+  return lstm_call(s, l, a, LSTM_WEIGHT, sim_lstm_run_backward_weight, err);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -530,6 +624,11 @@ static const clv_vendor table = {
     .conv_new = vendor_conv_new,
     .conv_free = vendor_conv_free,
     .conv = vendor_conv,
+    .lstm_new = vendor_lstm_new,
+    .lstm_free = vendor_lstm_free,
+    .lstm_forward = vendor_lstm_forward,
+    .lstm_backward_data = vendor_lstm_backward_data,
+    .lstm_backward_weight = vendor_lstm_backward_weight,
 };
 
 const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {

@@ -207,13 +207,13 @@ def missing_certificates_come_with_their_maker():
 def csv_is_named_as_not_read():
     with open(os.path.join(cluster.dir, "data/x.csv"), "w") as f:
         f.write("1.5,2,3\n4,5,6\n")
-    cure = r"texts such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
+    cure = r"tables of numbers such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
     refused("csv", BODY.replace("train: [x.npy", "train: [x.csv"), 7, r"data\.train: .*data/x\.csv: wrong magic", cure)
     refused("csv-idx", BODY.replace("train: [x.npy", "train: [x.csv").replace("format: npy", "format: idx"), 7, cure)
     refused("other", BODY.replace("format: npy", "format: idx"), 7, "it is a .npy file: data.format: npy")
     open(os.path.join(cluster.dir, "data/empty.npy"), "w").close()
     refused("empty", BODY.replace("train: [x.npy", "train: [empty.npy"), 7, r"data\.train: .*empty\.npy: truncated: the file is empty")
-    refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; CSV and others are converted first: numpy\.save")
+    refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; tables of numbers are converted first: numpy\.save")
 
 
 @suite.test

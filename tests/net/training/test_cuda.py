@@ -59,7 +59,7 @@ def the_processor_says_much_the_same():
 def without_convolutions_of_the_library():
     """Where cuDNN is absent, columns are written out and multiplied."""
     _, losses, _ = on_device("library", TWO)
-    _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CONV": "1"})
+    _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CUDNN": "1"})
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, other)), (losses, other)
 
 
@@ -86,6 +86,44 @@ def the_plan_says_whose_bits_they_are():
         shown = json.loads(master("plan", session, "--json", cwd=c.dir).stdout)
         assert [s["device"] for s in shown["stages"]] == ["auto", "auto", "cuda", "auto"], shown
         c.trained("named", body(ONE).replace("{name: s2, at: w1,", "{name: s2, at: w1, device: cuda,"), STEPS)
+
+
+def in_bf16(places, loss="cross_entropy"):
+    """The session in bf16, with all of it on devices: a processor need not know bf16."""
+    return "privacy: {raw_input_leaves: true}\n" + body(places, loss).replace("train: {", "train: {dtype: bf16, ")
+
+
+@suite.test
+def bf16_is_near_f32_and_the_same_in_any_placement():
+    whole, cut = ["w1"] * 4, ["w1", "w2", "w1", "w2"]
+    found = []
+    for tag, text, env in (("f32", in_bf16(whole).replace("dtype: bf16", "dtype: f32"), None),
+                           ("whole", in_bf16(whole), {"CLV_SIM_SEED": "3"}),
+                           ("cut", in_bf16(cut), {"CLV_SIM_SEED": "4"}),
+                           ("columns", in_bf16(cut), {"CLV_SIM_NO_CUDNN": "1"})):
+        with Cluster(2, limits="device: cuda\n", env=env) as c:
+            os.mkdir(os.path.join(c.dir, "data"))
+            synthetic_images(os.path.join(c.dir, "data"))
+            weights, log, _ = c.trained(tag, text, STEPS)
+        found.append((weights, [json.loads(line)["loss"] for line in log.splitlines()]))
+    (exact, reference), whole, cut, (_, columns) = found
+    assert whole == cut, "the bits depend on the placement"
+    assert whole[0] != exact, "bf16 computed what f32 does"
+    for losses in (cut[1], columns):
+        assert all(abs(a - b) < 2e-2 * abs(b) for a, b in zip(losses, reference)), (losses, reference)
+
+
+@suite.test
+def an_older_device_refuses_bf16():
+    with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_CAPABILITY": "75"}) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        done = c.train(c.session("old", in_bf16(["w1"] * 4)))
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said
+        for word in ("w1", "bf16 needs a device of NVIDIA of capability 8.0 or above, and cuda:0 has 7.5",
+                     "use train.dtype: f32"):
+            assert word in said, f"it should say '{word}': {said}"
 
 
 def rounding(text, stage):

@@ -165,13 +165,15 @@ static void enums(void **state) {
   refused_edit("kind: sgd", "kind: rmspop",
                "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
                "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
-  refused_edit("format: idx", "format: csv",
-               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got 'csv'; "
-               "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
-               "delimiter=\",\", dtype=\"f4\"))");
-  refused_edit("format: idx", "format: \"\"",
-               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got the "
-               "text ''");
+  refused_edit(
+      "format: idx", "format: csv",
+      "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, got 'csv'; "
+      "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+      "delimiter=\",\", dtype=\"f4\"))");
+  refused_edit(
+      "format: idx", "format: \"\"",
+      "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, got the "
+      "text ''");
 }
 
 static void missing_keys(void **state) {

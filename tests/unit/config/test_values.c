@@ -513,6 +513,13 @@ static void same_images(const clv_session_config *a, const clv_session_config *b
   assert_int_equal(a->data.images.train_crop, b->data.images.train_crop);
   assert_int_equal(a->data.images.pad, b->data.images.pad);
   assert_int_equal(a->data.images.max_pixels, b->data.images.max_pixels);
+  same_text(a->data.text.column, b->data.text.column);
+  same_text(a->data.text.label, b->data.text.label);
+  assert_int_equal(a->data.text.max_tokens, b->data.text.max_tokens);
+  same_text(a->data.tokenizer.file, b->data.tokenizer.file);
+  same_text(a->data.tokenizer.pad, b->data.tokenizer.pad);
+  assert_int_equal(a->data.tokenizer.accents, b->data.tokenizer.accents);
+  assert_int_equal(a->data.tokenizer.lower_case, b->data.tokenizer.lower_case);
   assert_int_equal(a->data.threads, b->data.threads);
 }
 

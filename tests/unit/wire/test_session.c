@@ -90,6 +90,58 @@ static void hello_reply_round_trips(void **state) {
   assert_memory_equal(&got.artifacts[1].sha256, &artifacts[1].sha256, sizeof(clv_sha256));
 }
 
+static void assert_kind(const clv_wire_kind *k, const char *kind, const char *isa,
+                        const char *built_with) {
+  assert_string_equal(k->kind, kind);
+  assert_string_equal(k->isa, isa);
+  assert_string_equal(k->libraries, built_with);
+}
+
+/* What computes on each device is told, or found out as far as an older worker tells. */
+static void kinds_of_devices_round_trip(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  const char *devices[] = {"cuda:0", "cuda:1", "cpu", "cpu:0"};
+  clv_wire_kind kinds[] = {
+      {"cuda", "sm_90", "x"}, {"cuda", "sm_80", "y"}, {"cpu", "avx2", "z"}, {"cpu", "avx2", "z"}};
+  clv_wire_library versions[] = {{"kernels", "oneDNN"}, {"cuda:1", "cuDNN"}};
+  clv_wire_hello_reply reply = {
+      .about = some_about(), .worker = "w", .n_devices = 4, .devices = devices, .kinds = kinds};
+  reply.about.n_libraries = 2;
+  reply.about.libraries = versions;
+  for (int older = 0; older < 2; older++) {
+    CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
+    if (older) reply.kinds = NULL;
+    assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
+    assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
+    assert_kind(&got.kinds[0], "cuda", older ? "avx2" : "sm_90", older ? "" : "x");
+    assert_kind(&got.kinds[1], "cuda", older ? "" : "sm_80", older ? "cuDNN" : "y");
+    assert_kind(&got.kinds[3], "cpu", older ? "" : "avx2", older ? "oneDNN" : "z");
+  }
+  kinds[1].kind = "";
+  reply.kinds = kinds;
+  assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "kind of device");
+}
+
+static void names_mean_devices(void **state) {
+  (void)state;
+  const char *devices[] = {"cpu", "cpu:0", "cuda:1", "cuda:2"};
+  clv_wire_hello_reply h = {.n_devices = 4, .devices = devices};
+  assert_int_equal(clv_wire_device_of(&h, "auto"), 2);
+  assert_int_equal(clv_wire_device_of(&h, ""), 2);
+  assert_int_equal(clv_wire_device_of(&h, NULL), 2);
+  assert_int_equal(clv_wire_device_of(&h, "cuda"), 2);
+  assert_int_equal(clv_wire_device_of(&h, "cuda:2"), 3);
+  assert_int_equal(clv_wire_device_of(&h, "cpu:0"), 1);
+  assert_int_equal(clv_wire_device_of(&h, "cuda:0"), -1);
+  h.n_devices = 2;
+  assert_int_equal(clv_wire_device_of(&h, "auto"), 0);
+  assert_int_equal(clv_wire_device_of(&h, "cuda"), -1);
+  h.n_devices = 0;
+  assert_int_equal(clv_wire_device_of(&h, "auto"), -1);
+}
+
 static void hello_says_what_is_wrong(void **state) {
   (void)state;
   clv_err err = {0};
@@ -236,7 +288,8 @@ static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .ba
                                                  .backwards = 9,
                                                  .evals = 10,
                                                  .compute_ns = 11,
-                                                 .name = "tail"}};
+                                                 .name = "tail",
+                                                 .device = "cuda:0"}};
 
 static clv_wire_link_status some_links[] = {
     {.peer = "", .bytes_in = 1},
@@ -268,8 +321,8 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .last_error = {"no memory", 16}},
                                                   {.name = "", .last_error = {NULL, 3}}};
 
-static clv_wire_device_status some_devices[] = {{"cuda:0", "cuda", 1, 2, 3},
-                                                {"cpu", "cpu", 4, 0, 0}};
+static clv_wire_device_status some_devices[] = {{"cuda:0", "cuda", "sm_90", 1, 2, 3},
+                                                {"cpu", "cpu", "avx2", 4, 0, 0}};
 
 static clv_wire_status_reply some_reply(void) {
   some_sessions[0].session = some_id(1);
@@ -367,6 +420,7 @@ static void status_reply_round_trips(void **state) {
     const clv_wire_device_status *a = &got.devices[i], *b = &some_devices[i];
     assert_string_equal(a->name, b->name);
     assert_string_equal(a->kind, b->kind);
+    assert_string_equal(a->isa, b->isa);
     assert_true(a->memory_bytes == b->memory_bytes && a->memory_limit == b->memory_limit);
     assert_int_equal(a->total_bytes, b->total_bytes);
   }
@@ -437,6 +491,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hello_round_trips),
       cmocka_unit_test(hello_reply_round_trips),
+      cmocka_unit_test(kinds_of_devices_round_trip),
+      cmocka_unit_test(names_mean_devices),
       cmocka_unit_test(hello_says_what_is_wrong),
       cmocka_unit_test(sessions_round_trip),
       cmocka_unit_test(leases_have_limits),

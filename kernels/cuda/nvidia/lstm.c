@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * LSTMs by cuDNN's RNN calls, by its standard algorithm: nothing is timed, and nothing chosen. Of
+ * a call nothing is allocated or waited for.
+ */
+#include <stdlib.h>
+
+#include "kernels/cuda/nvidia/nvidia_int.h"
+
+struct clv_cuda_lstm {
+  const nvidia_cudnn *lib;
+  bool learns;
+  cudnnRNNDescriptor_t rnn;
+  cudnnRNNDataDescriptor_t x, y;
+  cudnnTensorDescriptor_t state; /* of h and c, which begin as zeros and are not asked for */
+  clv_cuda_lstm_space space;
+};
+
+/* LSTM_TRY(cudnn, err, cudnnRNNForward, arguments...): calls it, and returns where it fails. */
+#define LSTM_TRY(cudnn, err, call, ...)                           \
+  do {                                                            \
+    cudnnStatus_t answer_ = (cudnn)->call(__VA_ARGS__);           \
+    if (answer_ != CUDNN_STATUS_SUCCESS)                          \
+      return clv_nvidia_dnn_fail((cudnn), #call, answer_, (err)); \
+  } while (0)
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+static clv_code describe_network(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_err *err) {
+  const cudnnRNNBiasMode_t bias = d->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS;
+  const cudnnMathType_t math = d->tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+  LSTM_TRY(l->lib, err, cudnnCreateRNNDescriptor, &l->rnn);
+  LSTM_TRY(l->lib, err, cudnnSetRNNDescriptor_v8, l->rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM, bias,
+           CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, math,
+           (int32_t)d->f, (int32_t)d->h, (int32_t)d->h, d->layers, NULL,
+           CUDNN_RNN_PADDED_IO_ENABLED);
+  return CLV_OK;
+}
+
+/* [n, t, width], all samples of t steps. */
+static clv_code describe_values(const nvidia_cudnn *lib, const clv_cuda_lstm_desc *d, int64_t width,
+                                const int *lengths, cudnnRNNDataDescriptor_t *ret, clv_err *err) {
+  LSTM_TRY(lib, err, cudnnCreateRNNDataDescriptor, ret);
+  LSTM_TRY(lib, err, cudnnSetRNNDataDescriptor, *ret, CUDNN_DATA_FLOAT,
+           CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED, (int)d->t, (int)d->n, (int)width, lengths,
+           NULL);
+  return CLV_OK;
+}
+
+static clv_code describe_all(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_err *err) {
+  CLV_AUTO(clv_freep) int *lengths = NULL;
+  const int dims[3] = {d->layers, (int)d->n, (int)d->h};
+  const int strides[3] = {(int)(d->n * d->h), (int)d->h, 1};
+  CLV_TRY(clv_alloc((size_t)d->n, sizeof *lengths, &lengths, err));
+  for (int64_t i = 0; i < d->n; i++) lengths[i] = (int)d->t;
+  CLV_TRY(describe_network(l, d, err));
+  CLV_TRY(describe_values(l->lib, d, d->f, lengths, &l->x, err));
+  CLV_TRY(describe_values(l->lib, d, d->h, lengths, &l->y, err));
+  LSTM_TRY(l->lib, err, cudnnCreateTensorDescriptor, &l->state);
+  LSTM_TRY(l->lib, err, cudnnSetTensorNdDescriptor, l->state, CUDNN_DATA_FLOAT, 3, dims, strides);
+  return CLV_OK;
+}
+
+/* ---- where its weights are ------------------------------------------------------------------- */
+
+/* What asking for one parameter needs. */
+typedef struct weight_view {
+  cudnnHandle_t handle;
+  char *space;
+  cudnnTensorDescriptor_t matrix, bias;
+} weight_view;
+
+/* A gate's matrix and bias of the input (part 0) or of h (part 1). */
+static clv_code find_gate(const clv_cuda_lstm *l, const weight_view *v, int layer, int part,
+                          int gate, size_t ret[2], clv_err *err) {
+  void *matrix = NULL, *bias = NULL;
+  LSTM_TRY(l->lib, err, cudnnGetRNNWeightParams, v->handle, l->rnn, layer, l->space.weights,
+           v->space, 4 * part + gate, v->matrix, &matrix, v->bias, &bias);
+  ret[0] = matrix ? (size_t)((char *)matrix - v->space) / sizeof(float) : 0;
+  ret[1] = bias ? (size_t)((char *)bias - v->space) / sizeof(float) : 0;
+  return CLV_OK;
+}
+
+/* The four gates i, f, g, o of each parameter must lie one behind the other, as in a module. */
+static clv_code find_part(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const weight_view *v,
+                          int layer, int part, clv_err *err) {
+  size_t width = (size_t)(part || layer ? d->h : d->f), h = (size_t)d->h, at[2];
+  size_t *matrix = &l->space.at[layer][part], *bias = &l->space.at[layer][2 + part];
+  CLV_TRY(find_gate(l, v, layer, part, 0, at, err));
+  *matrix = at[0];
+  *bias = at[1];
+  for (size_t gate = 1; gate < 4; gate++) {
+    CLV_TRY(find_gate(l, v, layer, part, (int)gate, at, err));
+    if (at[0] != *matrix + gate * h * width || (d->bias && at[1] != *bias + gate * h))
+      return clv_fail(err, CLV_UNIMPLEMENTED, "cuDNN has an LSTM's gates apart");
+  }
+  return CLV_OK;
+}
+
+static clv_code find_parts(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const weight_view *v,
+                           clv_err *err) {
+  for (int i = 0; i < 2 * d->layers; i++) CLV_TRY(find_part(l, d, v, i / 2, i % 2, err));
+  return CLV_OK;
+}
+
+/* cuDNN says where they are in a space that is there. */
+static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
+                             clv_err *err) {
+  weight_view v = {.handle = s->cudnn};
+  void *space;
+  CLV_TRY(clv_nvidia_take(s, l->space.weights, &space, err));
+  v.space = space;
+  cudnnStatus_t answer = l->lib->cudnnCreateTensorDescriptor(&v.matrix);
+  if (answer == CUDNN_STATUS_SUCCESS) answer = l->lib->cudnnCreateTensorDescriptor(&v.bias);
+  clv_code code = answer == CUDNN_STATUS_SUCCESS
+                      ? find_parts(l, d, &v, err)
+                      : clv_nvidia_dnn_fail(l->lib, "cudnnCreateTensorDescriptor", answer, err);
+  if (v.matrix) l->lib->cudnnDestroyTensorDescriptor(v.matrix);
+  if (v.bias) l->lib->cudnnDestroyTensorDescriptor(v.bias);
+  clv_nvidia_give(s, space);
+  return code;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static cudnnForwardMode_t mode_of(const clv_cuda_lstm *l) {
+  return l->learns ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
+}
+
+static clv_code make(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
+                     clv_err *err) {
+  CLV_TRY(describe_all(l, d, err));
+  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  LSTM_TRY(l->lib, err, cudnnGetRNNWeightSpaceSize, s->cudnn, l->rnn, &l->space.weights);
+  LSTM_TRY(l->lib, err, cudnnGetRNNTempSpaceSizes, s->cudnn, l->rnn, mode_of(l), l->x,
+           &l->space.workspace, &l->space.reserve);
+  return find_weights(l, d, s, err);
+}
+
+static clv_code check(const clv_cuda_lstm_desc *d, clv_err *err) {
+  if (d->n * d->t > INT32_MAX / 4 || d->f > INT32_MAX / 4 || d->n * d->h > INT32_MAX / 4)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "cuDNN has no LSTM of so many values");
+  return clv_nvidia_same_sums(err);
+}
+
+static clv_code begin(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err *err) {
+  const nvidia_cudnn *cudnn;
+  clv_err why;
+  if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
+  CLV_TRY(check(d, err));
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  (*ret)->lib = cudnn;
+  (*ret)->learns = d->learns;
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
+                             clv_cuda_lstm_space *ret_space, clv_err *err) {
+  clv_cuda_lstm *l;
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(begin(d, &l, err));
+  clv_code code = make(l, d, s, err);
+  if (code != CLV_OK) {
+    clv_nvidia_lstm_free(l);
+    return code;
+  }
+  *ret_space = l->space;
+  *ret = l;
+  return CLV_OK;
+}
+
+void clv_nvidia_lstm_free(clv_cuda_lstm *l) {
+  if (!l) return;
+  if (l->state) l->lib->cudnnDestroyTensorDescriptor(l->state);
+  if (l->y) l->lib->cudnnDestroyRNNDataDescriptor(l->y);
+  if (l->x) l->lib->cudnnDestroyRNNDataDescriptor(l->x);
+  if (l->rnn) l->lib->cudnnDestroyRNNDescriptor(l->rnn);
+  free(l);
+}
+
+clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
+  clv_cuda_lstm *l;
+  CLV_TRY(begin(d, &l, err));
+  clv_code code = describe_all(l, d, err);
+  clv_nvidia_lstm_free(l);
+  return code;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------- */
+
+/* All samples are as long as x's descriptor says, so no lengths are given beside it; states are
+ * NULL where they are zeros or nobody asks for them. */
+clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
+                                 clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  LSTM_TRY(l->lib, err, cudnnRNNForward, s->cudnn, l->rnn, mode_of(l), NULL, l->x, a->x, l->y, a->y,
+           l->state, NULL, NULL, l->state, NULL, NULL, l->space.weights, a->weights,
+           l->space.workspace, a->workspace, l->space.reserve, a->reserve);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
+                                       const clv_cuda_lstm_args *a, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  LSTM_TRY(l->lib, err, cudnnRNNBackwardData_v8, s->cudnn, l->rnn, NULL, l->y, a->y, a->dy, l->x,
+           a->dx, l->state, NULL, NULL, NULL, l->state, NULL, NULL, NULL, l->space.weights,
+           a->weights, l->space.workspace, a->workspace, l->space.reserve, a->reserve);
+  return CLV_OK;
+}
+
+clv_code clv_nvidia_lstm_backward_weight(clv_cuda_stream *s, clv_cuda_lstm *l,
+                                         const clv_cuda_lstm_args *a, clv_err *err) {
+  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  LSTM_TRY(l->lib, err, cudnnRNNBackwardWeights_v8, s->cudnn, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
+           l->x, a->x, l->state, NULL, l->y, a->y, l->space.weights, a->dweights,
+           l->space.workspace, a->workspace, l->space.reserve, a->reserve);
+  return CLV_OK;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CSV: fields with commas between them, those with a quote at their begin up to the next single
+ * quote; two are one. Line ends are \n or \r\n, within quotes they belong to the field.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/data/text_int.h"
+
+clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, const char *fmt,
+                      ...) {
+  char text[CLV_ERR_TEXT];
+  size_t column = 1;
+  va_list args;
+  for (size_t i = at; i > 0 && c->text[i - 1] != '\n'; i--)
+    column += (c->text[i - 1] & 0xc0) != 0x80; /* characters, not bytes */
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
+}
+
+static void end_line(clv_csv *c) {
+  c->line++;
+  c->line_at = c->at;
+}
+
+/* The bytes of the line end here, 0 where there is none. */
+static size_t line_end(const clv_csv *c) {
+  if (c->at < c->len && c->text[c->at] == '\n') return 1;
+  return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;
+}
+
+bool clv_csv_more(clv_csv *c) {
+  if (c->at == 0 && c->len >= 3 && memcmp(c->text, "\xef\xbb\xbf", 3) == 0) c->at = 3;
+  for (size_t n; (n = line_end(c));) {
+    c->at += n;
+    end_line(c);
+  }
+  return c->at < c->len;
+}
+
+static clv_code quoted(clv_csv *c, clv_bytes *ret, clv_err *err) {
+  size_t from = c->at++, line = c->line;
+  for (;;) {
+    const char *quote = memchr(c->text + c->at, '"', c->len - c->at);
+    if (!quote) return clv_csv_fail(c, line, from, err, "these quotes have no end");
+    size_t end = (size_t)(quote - c->text);
+    clv_bytes_add(ret, c->text + c->at, end - c->at);
+    for (size_t i = c->at; i < end; i++) c->line += c->text[i] == '\n';
+    c->at = end + 1;
+    if (c->at == c->len || c->text[c->at] != '"') break;
+    clv_bytes_add(ret, "\"", 1);
+    c->at++;
+  }
+  if (c->at == c->len || c->text[c->at] == ',' || line_end(c)) return CLV_OK;
+  return clv_csv_fail(c, c->line, c->at, err, "a comma or the line's end is expected after quotes");
+}
+
+static void plain(clv_csv *c, clv_bytes *ret) {
+  size_t from = c->at;
+  while (c->at < c->len && c->text[c->at] != ',' && !line_end(c)) c->at++;
+  clv_bytes_add(ret, c->text + from, c->at - from);
+}
+
+clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) {
+  ret->len = 0;
+  clv_bytes_add(ret, "", 0);
+  if (c->at < c->len && c->text[c->at] == '"')
+    CLV_TRY(quoted(c, ret, err));
+  else
+    plain(c, ret);
+  if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a field", c->label);
+  *ret_last = c->at == c->len || c->text[c->at] != ',';
+  size_t n = *ret_last ? line_end(c) : 1;
+  c->at += n;
+  if (*ret_last && n) end_line(c);
+  return CLV_OK;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/text_int.h"
+
+enum { MAX_NAME = 255 }; /* bytes of a class's name, as a folder of images may have it */
+
+/* A token that stands in every row: by its name, or the one that this kind of file usually has. */
+static clv_code token_of(const clv_rows *r, const char *key, const char *name, const char *usual,
+                         int32_t *ret, clv_err *err) {
+  *ret = -1;
+  if (!name && !usual) return CLV_OK;
+  *ret = clv_tokenizer_id(r->tokenizer, name ? name : usual);
+  if (*ret >= 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "data.tokenizer.%s: %s has no token '%.80s'", key, r->path,
+                  name ? name : usual);
+}
+
+static clv_code find_tokens(clv_rows *r, const clv_text_options *o, clv_err *err) {
+  size_t n = strlen(o->tokenizer);
+  bool pieces = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
+  r->first = r->last = -1;
+  if (!o->no_ends) {
+    CLV_TRY(token_of(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
+    CLV_TRY(token_of(r, "last", o->last, pieces ? "[SEP]" : NULL, &r->last, err));
+  }
+  CLV_TRY(token_of(r, "pad", o->pad, pieces ? "[PAD]" : NULL, &r->pad, err));
+  if (r->pad < 0)
+    return clv_fail(err, CLV_INVALID,
+                    "data.tokenizer.pad: say which token of %s fills rows, such as <pad> or "
+                    "<|endoftext|>",
+                    r->path);
+  return CLV_OK;
+}
+
+clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) {
+  const clv_text_options *t = &o->text;
+  *r = (clv_rows){.path = t->tokenizer,
+                  .width = t->max_tokens,
+                  .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
+                  .labelled = !o->unlabelled};
+  CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
+  CLV_TRY(find_tokens(r, t, err));
+  r->path = o->inputs_path;
+  if (clv_rows_room(r)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "data.text.max_tokens: %zu leaves no room for a text",
+                  r->width);
+}
+
+void clv_rows_done(clv_rows *r) {
+  clv_tokenizer_free(r->tokenizer);
+  free(r->at);
+  clv_bytes_done(&r->labels);
+  *r = (clv_rows){0};
+}
+
+size_t clv_rows_room(const clv_rows *r) {
+  size_t ends = (size_t)(r->first >= 0) + (size_t)(r->last >= 0);
+  return r->width > ends ? r->width - ends : 0;
+}
+
+static clv_code grow(clv_rows *r, clv_err *err) {
+  size_t cap = r->cap ? 2 * r->cap : 64, bytes, row = r->width * sizeof *r->at;
+  void *more = NULL;
+  if (r->n >= UINT32_MAX || r->n * row >= r->max_bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: more than %zu records of %zu tokens", r->path, r->n,
+                    r->width);
+  if (clv_mul_size(cap, row, &bytes)) more = realloc(r->at, bytes);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu rows of tokens", cap);
+  r->at = more;
+  r->cap = cap;
+  return CLV_OK;
+}
+
+clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) {
+  if (r->n == r->cap) CLV_TRY(grow(r, err));
+  int32_t *row = r->at + r->n * r->width;
+  size_t used = 0;
+  r->cut += n > clv_rows_room(r);
+  n = CLV_MIN(n, clv_rows_room(r));
+  if (r->first >= 0) row[used++] = r->first;
+  if (n) memcpy(row + used, ids, n * sizeof *row);
+  used += n;
+  if (r->last >= 0) row[used++] = r->last;
+  while (used < r->width) row[used++] = r->pad;
+  r->n++;
+  return CLV_OK;
+}
+
+clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err) {
+  bool good = len && len <= MAX_NAME && name[0] != '.';
+  for (size_t i = 0, n; good && i < len; i += n) {
+    uint32_t c = 0;
+    n = clv_utf8(name + i, len - i, &c);
+    good = n && !clv_is_control(c) && c != '/';
+    n = CLV_MAX(n, (size_t)1);
+  }
+  if (!good)
+    return clv_fail(err, CLV_INVALID,
+                    "a class's name has 1 to %d bytes of UTF-8, no '/' and no control characters, "
+                    "and no '.' at its begin",
+                    MAX_NAME);
+  clv_bytes_add(&r->labels, name, len);
+  clv_bytes_add(&r->labels, "", 1);
+  return r->labels.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for labels") : CLV_OK;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records that are texts: the tables they come in, and the rows of tokens that become of them.
+ */
+#ifndef CLEAVE_DATA_TEXT_INT_H
+#define CLEAVE_DATA_TEXT_INT_H
+
+#include "master/data/data.h"
+
+/* ---- tables (csv.c) -------------------------------------------------------------------------- */
+
+enum { CLV_CSV_MOST = 4096 /* columns */ };
+
+/* CSV of RFC 4180, field by field. Zero-initialise, then set label, text and len. */
+typedef struct clv_csv {
+  const char *label, *text;
+  size_t len, at;
+  size_t line, line_at; /* lines before this one, and where it begins */
+} clv_csv;
+
+/* "label:line:column: ..." of the byte `at`, of this line or a former one. */
+clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, const char *fmt, ...)
+    CLV_PRINTF(5, 6);
+/* Whether a record is left; empty lines are passed by. */
+bool clv_csv_more(clv_csv *c);
+/* The next field; *ret_last: its record ends with it. */
+clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) CLV_USE_RESULT;
+
+/* ---- rows of tokens (rows.c) ----------------------------------------------------------------- */
+
+typedef struct clv_rows {
+  const char *path; /* for messages */
+  clv_tokenizer *tokenizer;
+  int32_t first, last, pad; /* -1: none */
+  size_t width, max_bytes;
+  int32_t *at; /* [n, width] */
+  size_t n, cap;
+  bool labelled;
+  clv_bytes labels; /* names of classes, each with its NUL */
+  size_t cut;       /* texts that were longer than a row */
+} clv_rows;
+
+clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
+void clv_rows_done(clv_rows *r);
+/* How many tokens of a text a row has room for. */
+size_t clv_rows_room(const clv_rows *r);
+/* What a row begins with, the tokens, what it ends with, and what fills it. */
+clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) CLV_USE_RESULT;
+/* The class of the row that was added last; NULL where it can be none's name. */
+clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err) CLV_USE_RESULT;
+
+/* ---- what a dataset has of them (texts.c) ---------------------------------------------------- */
+
+typedef struct clv_texts {
+  clv_tensor *tokens; /* [n, max_tokens] i32 */
+  clv_tensor *labels; /* [n] i64, or NULL */
+  clv_bytes names;    /* of classes */
+  char **classes;     /* sorted */
+  size_t n_classes, cut;
+} clv_texts;
+
+void clv_texts_free(clv_texts *t);
+clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
+/* The records of a table whose name says which kind it is, from memory. */
+clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text, size_t len,
+                        clv_err *err) CLV_USE_RESULT;
+/* The rows as tensors, and their classes by name. */
+clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "master/tokens/tokens.h"
+
+clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
+                            clv_tokenizer **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t n = strlen(path);
+  CLV_TRY(clv_file_read(path, CLV_TOKENS_MAX_FILE, &text, err));
+  if (n > 5 && strcmp(path + n - 5, ".json") == 0)
+    return clv_bpe_parse(text.data, text.len, path, ret, err);
+  return clv_wordpiece_parse(text.data, text.len, path, options, ret, err);
+}

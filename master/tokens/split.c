@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The two patterns that cut a text into pieces before byte-level BPE, by hand: alternatives are
+ * tried in the order of the pattern, and each is as long as it can be.
+ * GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ * Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+ *          ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+; Qwen2 has \p{N} in its third place.
+ */
+#include "master/tokens/tokens_int.h"
+
+typedef struct clv_cursor_text {
+  const char *text;
+  size_t len;
+} clv_cursor_text;
+
+/* The character at `at`, and where the next begins; 0 and `at` at the end. */
+static uint32_t point_at(const clv_cursor_text *c, size_t at, size_t *ret_next) {
+  uint32_t point = 0;
+  *ret_next = at;
+  if (at < c->len) *ret_next += clv_utf8(c->text + at, c->len - at, &point);
+  return point;
+}
+
+static bool is_other(uint32_t c) {
+  return !clv_char_space(c) && !clv_char_letter(c) && !clv_char_number(c);
+}
+
+static bool is_line_end(uint32_t c) { return c == '\r' || c == '\n'; }
+
+/* Behind the characters from `at` on that are of a kind, `most` at most. */
+static size_t run(const clv_cursor_text *c, size_t at, bool (*of)(uint32_t), size_t most) {
+  for (size_t next; most-- && at < c->len && of(point_at(c, at, &next)); at = next) {
+  }
+  return at;
+}
+
+static bool folds_to(uint32_t c, char letter, bool any_case) {
+  if (c == (uint32_t)letter) return true;
+  if (!any_case) return false;
+  return c == (uint32_t)(letter - 'a' + 'A') || (letter == 's' && c == 0x17f);
+}
+
+/* 's and the like; 0 where there is none. */
+static size_t contraction(const clv_cursor_text *c, size_t from, bool any_case) {
+  static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
+  if (c->text[from] != '\'') return 0;
+  for (size_t i = 0; i < CLV_COUNT(endings); i++) {
+    size_t at = from + 1, next = at;
+    const char *e = endings[i];
+    while (*e && at < c->len && folds_to(point_at(c, at, &next), *e, any_case)) {
+      at = next;
+      e++;
+    }
+    if (!*e) return at;
+  }
+  return 0;
+}
+
+/* \s+(?!\S), else \s+: the last one stays with what follows it. */
+static size_t spaces(const clv_cursor_text *c, size_t from) {
+  size_t end = run(c, from, clv_char_space, SIZE_MAX), last = from;
+  for (size_t next = from; next < end;) {
+    last = next;
+    point_at(c, last, &next);
+  }
+  return end == c->len || last == from ? end : last;
+}
+
+static size_t gpt2(const clv_cursor_text *c, size_t from) {
+  static bool (*const kinds[])(uint32_t) = {clv_char_letter, clv_char_number, is_other};
+  size_t end = contraction(c, from, false), at = from + (c->text[from] == ' ');
+  for (size_t i = 0; !end && i < CLV_COUNT(kinds); i++) {
+    size_t after = run(c, at, kinds[i], SIZE_MAX);
+    if (after > at) end = after;
+  }
+  return end ? end : spaces(c, from);
+}
+
+/* \s*[\r\n]+: up to the last line end of the white space; 0 without one. */
+static size_t lines(const clv_cursor_text *c, size_t from) {
+  size_t end = run(c, from, clv_char_space, SIZE_MAX);
+  while (end > from && !is_line_end((unsigned char)c->text[end - 1])) end--;
+  return end > from ? end : 0;
+}
+
+static size_t words(const clv_cursor_text *c, size_t from) {
+  size_t at = from;
+  uint32_t first = point_at(c, from, &at);
+  if (is_line_end(first) || clv_char_number(first)) return 0;
+  if (clv_char_letter(first)) return run(c, from, clv_char_letter, SIZE_MAX);
+  size_t end = run(c, at, clv_char_letter, SIZE_MAX);
+  return end > at ? end : 0;
+}
+
+static size_t llama3(const clv_cursor_text *c, size_t from, size_t digits) {
+  size_t end = contraction(c, from, true), at = from + (c->text[from] == ' ');
+  if (end || (end = words(c, from))) return end;
+  if ((end = run(c, from, clv_char_number, digits)) > from) return end;
+  if ((end = run(c, at, is_other, SIZE_MAX)) > at) return run(c, end, is_line_end, SIZE_MAX);
+  return (end = lines(c, from)) ? end : spaces(c, from);
+}
+
+size_t clv_split_end(clv_split_pattern pattern, const char *text, size_t len, size_t from) {
+  const clv_cursor_text c = {text, len};
+  if (pattern == CLV_SPLIT_GPT2) return gpt2(&c, from);
+  return llama3(&c, from, pattern == CLV_SPLIT_LLAMA3 ? 3 : 1);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/tokens/tokens_int.h"
+
+void clv_vocab_done(clv_vocab *v) {
+  clv_bytes_done(&v->text);
+  free(v->entries);
+  *v = (clv_vocab){0};
+}
+
+static clv_code grow(clv_vocab *v, clv_err *err) {
+  size_t cap = v->cap ? 2 * v->cap : 1024, bytes;
+  void *more = clv_mul_size(cap, sizeof *v->entries, &bytes) ? realloc(v->entries, bytes) : NULL;
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", cap);
+  v->entries = more;
+  v->cap = cap;
+  return CLV_OK;
+}
+
+clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id, uint32_t place,
+                       uint8_t flags, clv_err *err) {
+  if (v->n == v->cap) CLV_TRY(grow(v, err));
+  v->most = CLV_MAX(v->n ? v->most : -1, id);
+  v->entries[v->n++] = (clv_vocab_entry){(uint32_t)v->text.len, (uint32_t)len, id, place, flags};
+  clv_bytes_add(&v->text, text, len);
+  if (v->text.failed || v->text.len > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", v->n);
+  return CLV_OK;
+}
+
+static int compare(const char *a, size_t a_len, const char *b, size_t b_len) {
+  int c = memcmp(a, b, CLV_MIN(a_len, b_len));
+  return c ? c : (a_len > b_len) - (a_len < b_len);
+}
+
+static int by_text(const void *a, const void *b, void *text) {
+  const clv_vocab_entry *x = a, *y = b;
+  return compare((const char *)text + x->offset, x->len, (const char *)text + y->offset, y->len);
+}
+
+bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_twice[2]) {
+  if (v->n) qsort_r(v->entries, v->n, sizeof *v->entries, by_text, v->text.data);
+  for (size_t i = 1; i < v->n; i++)
+    if (by_text(&v->entries[i - 1], &v->entries[i], v->text.data) == 0) {
+      const clv_vocab_entry *a = &v->entries[i - 1], *b = &v->entries[i];
+      ret_twice[0] = a->place < b->place ? *a : *b;
+      ret_twice[1] = a->place < b->place ? *b : *a;
+      return false;
+    }
+  return true;
+}
+
+const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size_t len) {
+  size_t low = 0, high = v->n;
+  while (low < high) {
+    const clv_vocab_entry *e = &v->entries[low + (high - low) / 2];
+    int c = compare(v->text.data + e->offset, e->len, text, len);
+    if (c == 0) return e;
+    if (c < 0)
+      low = (size_t)(e - v->entries) + 1;
+    else
+      high = (size_t)(e - v->entries);
+  }
+  return NULL;
+}
+
+/* ---- byte by byte ---------------------------------------------------------------------------- */
+
+clv_walk clv_walk_begin(const clv_vocab *v) { return (clv_walk){.high = v->n}; }
+
+/* The byte behind the walk's, -1 of a token that ends there. */
+static int byte_at(const clv_vocab *v, size_t i, uint32_t depth) {
+  const clv_vocab_entry *e = &v->entries[i];
+  return depth < e->len ? (unsigned char)v->text.data[e->offset + depth] : -1;
+}
+
+/* The first of low..high whose byte is not below `least`. */
+static size_t first_from(const clv_vocab *v, const clv_walk *w, int least) {
+  size_t low = w->low, high = w->high;
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (byte_at(v, mid, w->depth) < least)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low;
+}
+
+bool clv_walk_step(const clv_vocab *v, clv_walk *w, char byte) {
+  int b = (unsigned char)byte;
+  *w = (clv_walk){first_from(v, w, b), first_from(v, w, b + 1), w->depth + 1};
+  return w->low < w->high;
+}
+
+const clv_vocab_entry *clv_walk_token(const clv_vocab *v, const clv_walk *w) {
+  return w->low < w->high && v->entries[w->low].len == w->depth ? &v->entries[w->low] : NULL;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hello without a session; and what workers say in it of the devices that stages are on.
+ */
+#include "master/watch/hello_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+clv_code clv_watch_hello(const clv_session_config *config, clv_rpc_runtime *runtime,
+                         const clv_remote_spec *worker, const clv_tls_identity *id,
+                         clv_wire_hello_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  clv_rpc_channel_options o = {.target = worker->address,
+                               .expected_uri = worker->identity,
+                               .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
+  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL, .unix_ms = clv_wall_ms()}};
+  unsigned ms = (unsigned)config->limits.connect_timeout_ms;
+  CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
+  CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
+  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
+  clv_piece piece = {reply.data, reply.len};
+  return clv_wire_hello_reply_decode(&piece, 1, ret, err);
+}
+
+/* ---- what stages compute on ------------------------------------------------------------------ */
+
+/* A stage, and what its node says of the device. */
+typedef struct asked_stage {
+  const char *stage, *node, *device;
+  clv_wire_kind kind;
+} asked_stage;
+
+static void write_text(const asked_stage *s, clv_bytes *out) {
+  clv_bytes_printf(out, "stage '%s' computes on %s of %s: %s%s%s%s%s\n", s->stage, s->device,
+                   s->node, s->kind.kind, s->kind.isa[0] ? ", " : "", s->kind.isa,
+                   s->kind.libraries[0] ? ", " : "", s->kind.libraries);
+}
+
+static void write_json(const asked_stage *s, clv_bytes *out) {
+  const struct {
+    const char *key, *value;
+  } members[] = {{"{\"stage\":", s->stage},   {",\"node\":", s->node},
+                 {",\"device\":", s->device}, {",\"kind\":", s->kind.kind},
+                 {",\"isa\":", s->kind.isa},  {",\"libraries\":", s->kind.libraries}};
+  for (size_t i = 0; i < CLV_COUNT(members); i++) {
+    clv_bytes_puts(out, members[i].key);
+    clv_bytes_json(out, members[i].value);
+  }
+  clv_bytes_puts(out, "}\n");
+}
+
+static clv_code add_stage(const clv_stage_spec *s, const char *node, const clv_wire_hello_reply *h,
+                          bool json, clv_bytes *out, clv_err *err) {
+  int at = clv_wire_device_of(h, s->device);
+  if (at < 0)
+    return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
+                    s->device, s->name);
+  const asked_stage stage = {s->name, node, h->devices[at], h->kinds[at]};
+  (json ? write_json : write_text)(&stage, out);
+  return CLV_OK;
+}
+
+/* Of the stages of one node; -1 is the master, which is nobody to ask. */
+static clv_code ask_node(const clv_session_config *c, int node, clv_rpc_runtime *runtime,
+                         const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
+  const clv_backend *cpu = clv_backend_cpu();
+  const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
+  clv_wire_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
+  CLV_AUTO(clv_wire_done)
+  clv_wire_hello_reply h = {.n_devices = 1, .devices = &device, .kinds = &kind};
+  bool asked = node < 0;
+  for (size_t i = 0; i < c->n_stages; i++) {
+    if (c->stages[i].worker != node) continue;
+    if (!asked && clv_watch_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
+      return clv_err_prefix(err, "worker %s", name);
+    asked = true;
+    CLV_TRY(add_stage(&c->stages[i], name, &h, json, out, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code ask_all(const clv_session_config *c, bool json, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
+  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  CLV_TRY(clv_tls_floor_install(err));
+  if (c->n_workers) CLV_TRY(clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, &id, err));
+  CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
+  for (int node = -1; node < (int)c->n_workers; node++)
+    CLV_TRY(ask_node(c, node, runtime, id, json, out, err));
+  return CLV_OK;
+}
+
+clv_exit clv_show_kinds(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  clv_code code = ask_all(config, o->json, &text, &err);
+  clv_exit failed = code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
+  if (code != CLV_OK) return (clv_exit)clv_exit_report(failed, &err);
+  fputs(text.data ? text.data : "", stdout);
+  return CLV_EXIT_OK;
+}

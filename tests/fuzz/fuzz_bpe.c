@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Byte-level BPE: a tokenizer.json and a text.
+ */
+#include "tests/fuzz/fuzz_tokens.h"
+
+/* The smallest file that is good, and what is tried with a text alone. */
+static const char good_path[] = "tests/fuzz/corpus/bpe/qwen2";
+
+static clv_tokenizer *good_one(void) {
+  static clv_tokenizer *t;
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  clv_err err;
+  if (t) return t;
+  NEVER(clv_file_read(good_path, 1 << 20, &file, &err) != CLV_OK);
+  NEVER(clv_bpe_parse(file.data, strlen(file.data), "good", &t, &err) != CLV_OK);
+  return t;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  clv_err err = {0};
+  const char *text = (const char *)data, *nul = size ? memchr(text, '\0', size) : NULL;
+  if (!nul) {
+    encode_text(good_one(), text, size);
+    return 0;
+  }
+  clv_code code = clv_bpe_parse(text, (size_t)(nul - text), "fuzz", &t, &err);
+  NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  if (code == CLV_OK) encode_text(t, nul + 1, size - (size_t)(nul - text) - 1);
+  return 0;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * JSON pulled value by value: any text ends with a value or with a place in it, and what is stepped
+ * over is what is read.
+ */
+#include "common/json/json.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static clv_code read_value(clv_json *j, clv_err *err);
+
+static clv_code read_inside(clv_json *j, clv_json_kind kind, clv_err *err) {
+  static const char *const names[] = {"a", "b"};
+  uint32_t seen = 0;
+  bool more = true;
+  int which;
+  CLV_TRY(clv_json_open(j, kind, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(j, kind, n, &more, err));
+    if (!more) return CLV_OK;
+    if (kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_which(j, names, 2, &seen, &which, err));
+    CLV_TRY(read_value(j, err));
+  }
+}
+
+static clv_code read_value(clv_json *j, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_json_kind kind;
+  int64_t whole;
+  bool truth;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind >= CLV_JSON_LIST) return read_inside(j, kind, err);
+  if (kind == CLV_JSON_NUMERAL) return clv_json_integer(j, -1000, 1000, &whole, err);
+  if (kind == CLV_JSON_BOOL) return clv_json_bool(j, &truth, err);
+  if (kind == CLV_JSON_TEXT) return clv_json_text(j, &text, err);
+  return clv_json_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  clv_json read = {.label = "fuzz", .text = (const char *)data, .len = size}, skipped = read;
+  clv_err err = {0};
+  clv_code code = read_value(&read, &err);
+  NEVER(read.at > size || (code != CLV_OK && !strstr(err.text, "fuzz:")));
+  bool over = clv_json_skip(&skipped, &err) == CLV_OK;
+  NEVER(skipped.at > size || (code == CLV_OK && (!over || skipped.at != read.at)));
+  NEVER(over && skipped.depth != 0);
+  if (over && clv_json_end(&skipped, &err) != CLV_OK) NEVER(!strstr(err.text, "fuzz:"));
+  return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of texts: the first byte says whether the rest is CSV or JSON lines, and whether it has
+ * labels.
+ */
+#include "master/data/text_int.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_rows(const clv_texts *t) {
+  const int64_t *labels = t->labels ? t->labels->data : NULL;
+  for (int64_t i = 0; labels && i < t->labels->shape.dim[0]; i++)
+    NEVER(labels[i] < 0 || labels[i] >= (int64_t)t->n_classes);
+  for (size_t i = 1; i < t->n_classes; i++) NEVER(strcmp(t->classes[i - 1], t->classes[i]) >= 0);
+  for (size_t i = 0; i < t->tokens->n; i++) {
+    int32_t id = ((const int32_t *)t->tokens->data)[i];
+    NEVER(id < 0 || id >= 8);
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
+  const clv_text_options o = {.column = "text", .label = "label"};
+  const clv_tokenizer_options pieces = {0};
+  clv_texts *t = NULL;
+  clv_err err = {0};
+  if (!size) return 0;
+  clv_rows r = {.path = data[0] & 1 ? "fuzz.csv" : "fuzz.jsonl",
+                .first = 2,
+                .last = 3,
+                .width = 8,
+                .max_bytes = 1 << 20,
+                .labelled = data[0] & 2};
+  NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokenizer,
+                            &err) != CLV_OK);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_add(&text, data + 1, size - 1);
+  clv_code code = clv_text_table(&r, &o, text.data, text.len, &err);
+  NEVER(code != CLV_OK && !strstr(err.text, "fuzz."));
+  if (code == CLV_OK && clv_texts_of(&r, &t, &err) == CLV_OK) check_rows(t);
+  clv_texts_free(t);
+  clv_rows_done(&r);
+  return 0;
+}

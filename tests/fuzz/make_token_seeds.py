@@ -1,0 +1,139 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seeds of the targets json, pieces, bpe and text."""
+import copy
+import json
+import os
+
+CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
+TEXT = "Déjà vu: don't I'LL 'ſ 12345  \r\n\n x 漢字 e\u0301\u0323\u0301 가\u1100\u1161 [SEP] <s> a  b\tc ab abc AB\u00a0!? \u0130".encode()
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+         r"|\s+(?!\S)|\s+")
+
+
+def write(target, name, data):
+    with open(os.path.join(CORPUS, target, name), "wb") as f:
+        f.write(data if isinstance(data, bytes) else data.encode())
+
+
+def byte_chars():
+    shown = [b for b in range(256) if 32 < b < 127 or (160 < b and b != 173)]
+    hidden = iter(range(256, 512))
+    return [chr(b) if b in shown else chr(next(hidden)) for b in range(256)]
+
+
+def json_seeds():
+    values = {
+        "all": '{"a": [1, -20, 3.5e-2, true, false, null], "c": "x\\n\\u00e9\\ud83d\\ude00\\"", "b": {}}',
+        "twice": '{"a": 1, "a": 2}', "deep": "[" * 70, "half": '["\\ud800"]', "escape": '["\\q"]', "open": '["abc',
+        "control": '["a\x01"]', "comma": "[1 2]", "colon": '{"a" 1}', "end": "[] x", "number": "[01, 1., 1e, -]",
+        "large": "[1e999]", "long": "1" * 80, "word": "[nul]", "whole": "[1.5]", "range": "[99999]", "empty": "", "no": "?",
+        "falsehood": "tru", "u": '"\\u12', "pair": '"\\ud83dx"', "byte": b'"\xff"', "inside": '{"a": [tru]}', "real": "1.5", "realneg": "-1e+5"}
+    for name, text in values.items():
+        write("json", name, text)
+
+
+def pieces_seeds():
+    vocab = "[UNK]\n[CLS]\n[SEP]\na\nb\n##b\n##a\nab\n!\né\n漢\ndeja\n##'\n"
+    for i, name in enumerate(("lower", "cased", "keep", "cased_keep", "strip", "cased_strip")):
+        write("pieces", name, bytes([i]) + vocab.encode() + b"\0" + TEXT)
+    for name, file in {"empty_line": "[UNK]\n\na\n", "twice": "[UNK]\r\na\r\na\r\n", "unknown": "a\nb", "long": "[UNK]\n" + "a" * 1100,
+                       "bytes": b"[UNK]\na\xff\n", "nothing": ""}.items():
+        write("pieces", name, b"\0" + (file if isinstance(file, bytes) else file.encode()) + b"\0abc")
+    write("pieces", "text", b"\4" + TEXT + b" ab abab ## ### a#b " + "\u0301\u0323".encode() * 40)
+    write("pieces", "not_utf8", b"\0abc\xff")
+    write("pieces", "long_word", b"\0" + b"a" * 101 + b" " + b"a" * 100)
+
+
+def model():
+    return {"version": "1.0", "truncation": None, "added_tokens": [
+                {"id": 256, "content": "<s>", "single_word": False, "lstrip": True, "rstrip": True, "normalized": False, "special": True},
+                {"id": 260, "content": "[SEP]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": True}],
+            "normalizer": {"type": "NFC"},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}]},
+            "post_processor": None,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": None,
+                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                      "vocab": {**{c: i for i, c in enumerate(byte_chars())}, "<s>": 256, "ab": 257, "abc": 258, "Ġa": 259},
+                      "merges": ["a b", ["ab", "c"], "Ġ a"]}}
+
+
+def changed(path, value):
+    m = copy.deepcopy(model())
+    at = m
+    for key in path[:-1]:
+        at = at[key]
+    if value is None and isinstance(at, dict) and path[-1] == "gone":
+        return m
+    at[path[-1]] = value
+    return m
+
+
+def bpe_seeds():
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+    split = ("pre_tokenizer", "pretokenizers", 0)
+    files = {
+        "qwen2": model(), "gpt2": changed(("pre_tokenizer",), byte_level),
+        "llama3": changed((*split, "pattern"), {"Regex": QWEN2.replace(r"\p{N}|", r"\p{N}{1,3}|")}),
+        "split_gpt2": changed((*split, "pattern"), {"Regex": GPT2}), "whole": changed(("model", "ignore_merges"), True),
+        "no_nfc": changed(("normalizer",), None), "nfkc": changed(("normalizer",), {"type": "NFKC"}),
+        "pattern": changed((*split, "pattern"), {"Regex": r"\w+"}), "text_pattern": changed((*split, "pattern"), {"String": " "}),
+        "behavior": changed((*split, "behavior"), "Removed"), "invert": changed((*split, "invert"), True),
+        "metaspace": changed(("pre_tokenizer",), {"type": "Metaspace"}), "no_pre": changed(("pre_tokenizer",), {}),
+        "three": changed(("pre_tokenizer", "pretokenizers"), [byte_level] * 3),
+        "lists": changed(("pre_tokenizer", "pretokenizers"), [{"type": "Sequence", "pretokenizers": []}]),
+        "unigram": changed(("model", "type"), "Unigram"), "dropout": changed(("model", "dropout"), 0.1), "no_dropout": changed(("model", "dropout"), 0),
+        "prefix": changed(("model", "continuing_subword_prefix"), "##"), "suffix": changed(("model", "end_of_word_suffix"), "</w>"),
+        "fallback": changed(("model", "byte_fallback"), True), "no_merge_token": changed(("model", "merges"), ["a z"]),
+        "three_tokens": changed(("model", "merges"), ["a b c"]), "long_list": changed(("model", "merges"), [["a", "b", "c"]]),
+        "short_list": changed(("model", "merges"), [["a"]]), "same": changed(("model", "merges"), ["a b", "a b"]), "no_part": changed(("model", "merges"), ["a zz"]),
+        "number": changed(("model", "vocab", "a"), 1 << 40), "empty_token": changed(("model", "vocab", ""), 300),
+        "single_word": changed(("added_tokens", 0, "single_word"), True), "no_id": changed(("added_tokens", 0), {"content": "x"}),
+        "added_twice": changed(("added_tokens", 1), model()["added_tokens"][0]), "unknown_key": changed(("model", "more"), [1])}
+    for name, m in files.items():
+        write("bpe", name, json.dumps(m, ensure_ascii=False).encode() + b"\0" + (TEXT if name in ("qwen2", "gpt2", "whole") else b"abc"))
+    few = model()
+    del few["model"]["vocab"]["a"]
+    few["model"]["merges"] = []
+    write("bpe", "missing_byte", json.dumps(few, ensure_ascii=False).encode() + b"\0")
+    for name, key in (("no_model", "model"), ("no_pre_key", "pre_tokenizer")):
+        m = model()
+        del m[key]
+        write("bpe", name, json.dumps(m).encode() + b"\0")
+    for key in ("vocab", "merges"):
+        m = model()
+        del m["model"][key]
+        write("bpe", "no_" + key, json.dumps(m).encode() + b"\0")
+    write("bpe", "vocab_twice", json.dumps(model()).replace('"ab": 257', '"ab": 257, "ab": 3').encode() + b"\0")
+    write("bpe", "text", TEXT)
+    write("bpe", "long_text", b"ab" * 300 + b"c" * 20 + b"abc" * 30)
+    write("bpe", "not_utf8", b"ab\xc3")
+
+
+def text_seeds():
+    tables = {
+        "good.csv": '\ufefftext,label,more\r\nab a,x,1\r\n\r\n"a,""b""\nb",y,\n', "no_label.csv": "label,text\n,a b\n",
+        "open.csv": 'text,label\n"a', "after.csv": 'text,label\n"a"b,c\n', "few.csv": "text,label\na\n", "many.csv": "text,label\na,b,c\n",
+        "twice.csv": "text,text,label\n", "label_twice.csv": "text,label,label\n", "none.csv": "a,b\n", "no_label_column.csv": "text\n",
+        "empty.csv": "", "header.csv": "text,label", "name.csv": "text,label\na,b/c\n", "dot.csv": "text,label\na,.b\n", "control.csv": "text,label\na,b\x01\n",
+        "utf8.csv": b"text,label\na\xff,b\n", "columns.csv": "," * 5000,
+        "good.jsonl": '{"text": "a b", "label": "x", "z": [1]}\n\n{"label": 3, "text": "b"}', "missing.jsonl": '{"label": "x"}\n',
+        "missing_label.jsonl": '{"text": "x"}\n', "kind.jsonl": '{"text": 1}\n', "range.jsonl": '{"label": -1}\n', "end.jsonl": '{"text": "a"} x',
+        "again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
+    for name, text in tables.items():
+        data = text if isinstance(text, bytes) else text.encode()
+        write("text", name, bytes([name.endswith(".csv") | 2]) + data)
+        if name.startswith(("good", "no_label", "missing")):
+            write("text", "unlabelled_" + name, bytes([name.endswith(".csv")]) + data)
+    write("text", "rows.csv", b"\3text,label\n" + b"a,b\n" * 200)
+
+
+for folder in ("json", "pieces", "bpe", "text"):
+    os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
+json_seeds()
+pieces_seeds()
+bpe_seeds()
+text_seeds()

@@ -1,0 +1,127 @@
+"""Texts as training data: licences of this system, cut into passages, from CSV and JSON lines to a
+network that tells one licence from another, whose middle is a worker's."""
+import csv, gzip, json, os, re, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOKENS = os.path.abspath(os.path.join(HERE, "../../golden/tokens"))
+LICENCES = ("Apache-2.0", "GFDL-1.3", "GPL-3", "MPL-2.0")
+WORDS = 30  # of a passage
+PIECES = f"  tokenizer: {{file: {TOKENS}/pieces.txt}}\n"
+DATA = "data:\n  format: text\n  root: texts\n  train: [train.csv]\n  test: [test.csv]\n  text: {max_tokens: 48}\n" + PIECES
+FRONT = "{op: embedding, rows: 1600, out: 32}, {op: lstm, out: 32}, {op: mean, dim: 1}"
+STAGES = ("stages:\n"
+          f"  - {{name: front, at: master, layers: [{FRONT}]}}\n"
+          "  - {name: middle, at: w1, layers: [{op: linear, out: 32}, {op: relu}]}\n"
+          "  - {name: head, at: master, layers: [{op: linear, out: 4}]}\n")
+TAIL = ("loss: {kind: cross_entropy, at: master}\n"
+        f"train: {{epochs: 12, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.01}}}}\n")
+
+
+def passages():
+    """(class, text), every fifth for the test."""
+    sets = {"train": [], "test": []}
+    for name in LICENCES:
+        words = open(f"/usr/share/common-licenses/{name}", encoding="utf-8", errors="replace").read().split(" ")
+        for i in range(0, len(words) - WORDS, WORDS):
+            sets["test" if i // WORDS % 5 == 4 else "train"].append((name, " ".join(words[i:i + WORDS])))
+    return sets
+
+
+def write_all(folder):
+    os.makedirs(folder)
+    for part, records in passages().items():
+        with open(f"{folder}/{part}.csv", "w", newline="") as f:
+            w = csv.writer(f)
+            w.writerows([("id", "text", "label"), *((i, text, name) for i, (name, text) in enumerate(records))])
+        with gzip.open(f"{folder}/{part}.jsonl.gz", "wt") as f:
+            f.writelines(json.dumps({"label": name, "text": text, "more": [1, None]}) + "\n" for name, text in records)
+
+
+def body(data=DATA, stages=STAGES, tail=TAIL):
+    return data + stages + tail
+
+
+@suite.test
+def it_learns_over_a_worker_and_predicts_names():
+    session = cluster.session("learn", body(), keys="")
+    plan = master("plan", session, cwd=cluster.dir)
+    assert plan.returncode == 0 and re.search(r"activation of stage 'front'.*\[16, 32\]", plan.stdout), plan.stdout + plan.stderr
+    assert "TOKENS" not in plan.stdout, plan.stdout
+    done = cluster.train(session, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    accuracy = float(re.search(r"test accuracy (\S+) %", done.stdout).group(1))
+    largest = max(sum(name == c for name, _ in passages()["test"]) for c in LICENCES) / len(passages()["test"])
+    assert accuracy > 100 * largest + 20, (accuracy, largest, done.stdout)
+    out = os.path.join(cluster.dir, "p.csv")
+    done = master("predict", session, "--out", out, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    names = [row["name"] for row in csv.DictReader(open(out))]
+    right = sum(a == b for a, (b, _) in zip(names, passages()["test"]))
+    assert len(names) == len(passages()["test"]) and abs(100 * right / len(names) - accuracy) < 0.2
+
+
+@suite.test
+def json_lines_give_the_same_bits():
+    few = TAIL.replace("epochs: 12", "max_steps: 3")
+    lines = DATA.replace(".csv", ".jsonl.gz")
+    runs = [cluster.trained(name, body(data, tail=few), 3)[:2] for name, data in (("csv", DATA), ("lines", lines))]
+    assert runs[0] == runs[1]
+
+
+@suite.test
+def check_counts_classes_and_what_is_cut():
+    done = master("check", cluster.session("count", body(), keys=""), cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ training samples in 4 classes", done.stdout), done.stdout
+    assert re.search(r"data.train: \d+ of \d+ texts are longer than data.text.max_tokens \(48\) and cut", done.stdout + done.stderr), done.stdout + done.stderr
+
+
+@suite.test
+def rows_of_tokens_stay_with_the_master():
+    """One vector a token may leave if the file says so, tokens themselves if it says more."""
+    per_token = STAGES.replace(FRONT, "{op: embedding, rows: 1600, out: 32}").replace(
+        "[{op: linear, out: 32}, {op: relu}]", "[{op: lstm, out: 32}, {op: mean, dim: 1}]")
+    done = master("plan", cluster.session("vectors", body(stages=per_token), keys=""), cwd=cluster.dir)
+    assert done.returncode == 3 and "tokens_readable" in done.stderr, done.stderr
+    done = master("plan", cluster.session("said", body(stages=per_token), keys="tokens_readable: true"), cwd=cluster.dir)
+    assert done.returncode == 0 and "TOKENS: one vector per token is sent" in done.stdout, done.stdout + done.stderr
+    away = ("stages:\n  - {name: front, at: w1, layers: [" + FRONT + "]}\n"
+            "  - {name: head, at: master, layers: [{op: linear, out: 4}]}\n")
+    done = master("plan", cluster.session("rows", body(stages=away), keys=""), cwd=cluster.dir)
+    assert done.returncode == 3 and "raw_input_leaves" in done.stderr, done.stderr
+
+
+def refused(name, data, code, text, stages=STAGES, tail=TAIL):
+    done = master("check", cluster.session(name, data + stages + tail, keys=""), cwd=cluster.dir)
+    assert done.returncode == code and re.search(text, done.stderr), (done.returncode, done.stderr)
+
+
+def table(name, text):
+    with open(os.path.join(cluster.dir, "texts", name), "w") as f:
+        f.write(text)
+    return DATA.replace("train.csv", name)
+
+
+@suite.test
+def what_is_wrong_is_located():
+    refused("quotes", table("q.csv", 'text,label\n"a",b\n"open,b\n'), 7, r"data\.train: .*q\.csv:3:1: these quotes have no end")
+    refused("json", table("j.jsonl", '{"text": "a", "label": "b"}\n{"text": x}\n'), 7, r"j\.jsonl:2:10: no JSON value begins here")
+    refused("column", DATA.replace("{max", "{column: body, max"), 7, r"train\.csv:1:1: the header has no 'body'")
+    refused("ending", table("t.tsv", "text\tlabel\n"), 7, r"t\.tsv: texts come as \.csv or \.jsonl")
+    refused("classes", DATA.replace("test.csv", "q2.csv"), 7, "both need the same") if table("q2.csv", "text,label\na,b\n") else None
+    refused("vocabulary", DATA.replace("pieces.txt", "nothing.txt"), 7, r"nothing\.txt")
+    refused("pad", DATA.replace("pieces.txt", "gpt2.json"), 7, r"data\.tokenizer\.pad: say which token")
+    refused("token", DATA.replace("pieces.txt}", "pieces.txt, pad: '[NO]'}"), 7, r"has no token '\[NO\]'")
+    refused("rows", DATA, 3, r"rows\.yaml:\d+:\d+: data\.train: .*the embedding '\S+' has rows: 1000", STAGES.replace("1600", "1000"))
+    refused("no-tokenizer", DATA.replace(PIECES, ""), 3, r"no-tokenizer\.yaml:\d+:\d+: data\.format text needs data\.tokenizer\.file")
+    refused("one-file", DATA.replace("[train.csv]", "[train.csv, x]"), 3, "must name one table of texts")
+    refused("one-column", DATA.replace("{max", "{column: a, label: a, max"), 3, "column and label are both 'a'")
+    refused("no-embedding", DATA, 7, "the first layer must be an embedding", STAGES.replace(FRONT, "{op: linear, out: 32}"))
+
+
+with Cluster(1) as cluster:
+    write_all(os.path.join(cluster.dir, "texts"))
+    suite.main()

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of texts: CSV and JSON lines give the same rows of tokens and the same classes, and what
+ * is wrong in them is located.
+ */
+#include "master/data/text_int.h"
+#include "tests/unit/data/data_test.h"
+#include "tests/unit/must.h"
+
+static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n\"\n";
+
+static clv_dataset_options options_for(const char *path) {
+  return (clv_dataset_options){
+      .format = CLV_FORMAT_TEXT,
+      .inputs_path = path,
+      .tokens = true,
+      .text = {.column = "text",
+               .label = "label",
+               .max_tokens = 6,
+               .tokenizer = put("vocab.txt", vocabulary, sizeof vocabulary - 1)}};
+}
+
+static clv_dataset *open_table(const char *name, const char *text, bool zipped) {
+  const char *path = zipped ? put_gzip(name, text, strlen(text)) : put(name, text, strlen(text));
+  clv_dataset_options o = options_for(path);
+  clv_dataset *ds = NULL;
+  clv_err err;
+  must(clv_dataset_open(&o, &ds, &err), &err);
+  return ds;
+}
+
+static void same_rows(clv_dataset *ds) {
+  static const int64_t want[3][6] = {{2, 4, 5, 6, 3, 0}, {2, 4, 7, 8, 6, 3}, {2, 1, 3, 0, 0, 0}},
+                       labels[] = {1, 0, 1};
+  static const uint32_t index[] = {0, 1, 2};
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
+  clv_err err;
+  clv_shape x_shape = clv_dataset_x_shape(ds, 3), y_shape = clv_dataset_y_shape(ds, 3);
+  assert_int_equal(clv_dataset_count(ds), 3);
+  assert_true(clv_shape_equal(&x_shape, &CLV_SHAPE(3, 6)));
+  must(clv_tensor_new(CLV_I64, &x_shape, &x, &err), &err);
+  must(clv_tensor_new(CLV_I64, &y_shape, &y, &err), &err);
+  must(clv_batch_fill(ds, index, 3, x, y, &err), &err);
+  assert_memory_equal(x->data, want, sizeof want);
+  assert_memory_equal(y->data, labels, sizeof labels);
+  assert_int_equal(clv_dataset_classes(ds), 2);
+  assert_string_equal(clv_dataset_class(ds, 0), "k");
+  assert_string_equal(clv_dataset_class(ds, 1), "x y");
+  assert_int_equal(clv_dataset_cut(ds), 1);
+  clv_dataset_free(ds);
+}
+
+static void both_kinds_give_the_same_rows(void **state) {
+  (void)state;
+  same_rows(open_table(
+      "a.csv", "label,more,text\r\nx y,1,ab b\r\n\r\nk,,\"a,\"\"b\nb a a a\"\r\nx y,,z", false));
+  same_rows(
+      open_table("a.csv.gz", "\xef\xbb\xbftext,label\nab b,x y\n\"a,\"\"b\nb\",k\nz,x y\n", true));
+}
+
+static void lines_of_json_do(void **state) {
+  (void)state;
+  same_rows(open_table(
+      "a.jsonl",
+      "{\"text\": \"ab b\", \"label\": \"x y\", \"n\": [1]}\n\n"
+      "{\"label\": \"k\", \"text\": \"a,\\\"b\\nb\"}\r\n{\"text\": \"z\", \"label\": \"x y\"}",
+      false));
+}
+
+static void ends_and_padding_are_said(void **state) {
+  (void)state;
+  clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
+  CLV_AUTO(clv_rows_done) clv_rows r = {0};
+  clv_err err = {0};
+  o.text.no_ends = true;
+  o.text.pad = "b";
+  must(clv_rows_open(&r, &o, &err), &err);
+  assert_int_equal(clv_rows_room(&r), 6);
+  must(clv_rows_add(&r, (int32_t[]){4}, 1, &err), &err);
+  assert_memory_equal(r.at, ((int32_t[]){4, 6, 6, 6, 6, 6}), 24);
+  clv_rows_done(&r);
+  o.text.no_ends = false;
+  o.text.max_tokens = 2;
+  expect_error(CLV_INVALID, "max_tokens: 2 leaves no room", clv_rows_open(&r, &o, &err), &err);
+  clv_rows_done(&r);
+  o.text.last = "[END]";
+  expect_error(CLV_INVALID, "data.tokenizer.last: ", clv_rows_open(&r, &o, &err), &err);
+  clv_rows_done(&r);
+  o.text.tokenizer = "tests/golden/tokens/gpt2.json";
+  o.text.last = o.text.pad = NULL;
+  expect_error(CLV_INVALID, "data.tokenizer.pad: say which token", clv_rows_open(&r, &o, &err),
+               &err);
+}
+
+static void refused(const char *name, const char *text, const char *says) {
+  clv_dataset_options o = options_for(put(name, text, strlen(text)));
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  expect_error(CLV_INVALID, says, clv_dataset_open(&o, &ds, &err), &err);
+  assert_null(ds);
+}
+
+static void what_is_wrong_is_located(void **state) {
+  (void)state;
+  refused("e.csv", "", "e.csv:1:1: no header");
+  refused("h.csv", "text,label\n", "h.csv: no records");
+  refused("c.csv", "text,class\n", "c.csv:1:1: the header has no 'label'");
+  refused("t.csv", "text,label,text\n", "t.csv:1:1: the header has 'text' twice");
+  refused("q.csv", "text,label\nb,k\n\xc3\xa9,\"k\n", "q.csv:3:3: these quotes have no end");
+  refused("a.csv", "text,label\n\"a\"b,k\n", "a.csv:2:4: a comma or the line's end is expected");
+  refused("f.csv", "text,label\na,k\nb\n", "f.csv:3:1: this record has 1 fields, the header has 2");
+  refused("m.csv", "text,label\na,k,c\n", "m.csv:2:1: this record has more than 2 fields");
+  refused("u.csv", "text,label\n\"a\nb\",k\na\xff,k\n", "u.csv:4: byte 1 is not UTF-8");
+  refused("l.csv", "text,label\na,\n", "l.csv:2: a class's name has 1 to 255 bytes");
+  refused("j.jsonl", "{\"text\": \"a\", \"label\": \"k\"}\n{\"text\": 1}\n",
+          "j.jsonl:2:10: a text is expected");
+  refused("k.jsonl", "{\"label\": \"k\"}\n", "k.jsonl:1: has no 'text'");
+  refused("n.jsonl", "{\"text\": \"k\"}\n", "n.jsonl:1: has no 'label'");
+  refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
+}
+
+static void texts_need_an_embedding_and_classes(void **state) {
+  (void)state;
+  clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  o.tokens = false;
+  expect_error(CLV_INVALID, "the first layer must be an embedding", clv_dataset_open(&o, &ds, &err),
+               &err);
+  o.tokens = true;
+  o.labels = CLV_LABEL_FLOAT;
+  expect_error(CLV_INVALID, "the loss cross_entropy or nll", clv_dataset_open(&o, &ds, &err), &err);
+  o.unlabelled = true;
+  must(clv_dataset_open(&o, &ds, &err), &err);
+  assert_false(clv_dataset_has_labels(ds));
+  clv_dataset_free(ds);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(both_kinds_give_the_same_rows),
+      cmocka_unit_test(lines_of_json_do),
+      cmocka_unit_test(ends_and_padding_are_said),
+      cmocka_unit_test(what_is_wrong_is_located),
+      cmocka_unit_test(texts_need_an_embedding_and_classes),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

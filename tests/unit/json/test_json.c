@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * JSON value by value: what is read, and where what is wrong stands.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/json/json.h"
+#include "tests/unit/must.h"
+
+static clv_json over(const char *text) {
+  return (clv_json){.label = "f.json", .text = text, .len = strlen(text)};
+}
+
+static void values_are_read(void **state) {
+  (void)state;
+  clv_json j = over(
+      " {\"t\": \"a\\u00e9\\ud83d\\ude00\\n\", \"n\": -12, \"r\": 2.5e1, \"y\": true, \"z\": "
+      "null}");
+  static const char *const names[] = {"t", "n", "r", "y", "z"};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  uint32_t seen = 0;
+  int which;
+  bool more, truth = false;
+  int64_t whole = 0;
+  double real = 0;
+  clv_err err;
+  must(clv_json_open(&j, CLV_JSON_OBJECT, &err), &err);
+  for (size_t n = 0; n < 5; n++) {
+    must(clv_json_next(&j, CLV_JSON_OBJECT, n, &more, &err), &err);
+    assert_true(more);
+    must(clv_json_which(&j, names, 5, &seen, &which, &err), &err);
+    assert_int_equal(which, n);
+    if (n == 0) must(clv_json_text(&j, &text, &err), &err);
+    if (n == 1) must(clv_json_integer(&j, -12, 12, &whole, &err), &err);
+    if (n == 2) must(clv_json_real(&j, &real, &err), &err);
+    if (n == 3) must(clv_json_bool(&j, &truth, &err), &err);
+    if (n == 4) assert_true(clv_json_null(&j));
+  }
+  must(clv_json_next(&j, CLV_JSON_OBJECT, 5, &more, &err), &err);
+  assert_false(more);
+  must(clv_json_end(&j, &err), &err);
+  assert_string_equal(text.data, "a\xc3\xa9\xf0\x9f\x98\x80\n");
+  assert_true(whole == -12 && real == 25 && truth);
+}
+
+static void wrong_texts_are_located(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"", "f.json:1:1: the text ends where a value should be"},
+      {"[1,\n \xc3\xa9]", "f.json:2:2: no JSON value begins here"},
+      {"[\"\xc3\xa9\", x]", "f.json:1:7: no JSON value"}, /* characters, not bytes */
+      {"[1 2]", "f.json:1:4: ',' or ']' is expected here"},
+      {"{\"a\" 1}", "f.json:1:6: ':' is expected here"},
+      {"{1: 2}", "f.json:1:2: a text is expected here, found a number"},
+      {"[\"a", "f.json:1:2: this text has no end"},
+      {"[\"a\nb\"]", "f.json:1:4: a control character needs an escape"},
+      {"[\"\\q\"]", "f.json:1:3: an unknown escape"},
+      {"[\"\\u12g4\"]", "f.json:1:3: \\u needs four digits"},
+      {"[\"\\udc00\"]", "f.json:1:3: half a surrogate pair"},
+      {"[\"\xff\"]", "f.json:1:3: not UTF-8"},
+      {"[01]", "f.json:1:2: no number that can be read"},
+      {"[1e999]", "f.json:1:2: 1e999 is too large"},
+      {"[nil]", "f.json:1:2: no JSON value"},
+      {"[tru]", "f.json:1:2: neither true nor false"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_json j = over(cases[i][0]);
+    clv_err err = {0};
+    expect_error(CLV_INVALID, cases[i][1], clv_json_skip(&j, &err), &err);
+  }
+}
+
+static void depth_numbers_and_keys_are_bounded(void **state) {
+  (void)state;
+  char deep[CLV_JSON_DEPTH + 2];
+  static const char *const names[] = {"a"};
+  uint32_t seen = 1;
+  int which;
+  int64_t whole;
+  clv_err err = {0};
+  memset(deep, '[', sizeof deep - 1);
+  deep[sizeof deep - 1] = '\0';
+  clv_json j = over(deep);
+  expect_error(CLV_INVALID, "f.json:1:65: more than 64 lists", clv_json_skip(&j, &err), &err);
+  j = over("1.5");
+  expect_error(CLV_INVALID, "1.5 is no whole number from 0 to 9",
+               clv_json_integer(&j, 0, 9, &whole, &err), &err);
+  j = over("99999999999999999999");
+  expect_error(CLV_INVALID, "is no whole number", clv_json_integer(&j, 0, INT64_MAX, &whole, &err),
+               &err);
+  j = over("\"a\": 1");
+  expect_error(CLV_INVALID, "'a' stands here twice",
+               clv_json_which(&j, names, 1, &seen, &which, &err), &err);
+  j = over("[] 1");
+  must(clv_json_skip(&j, &err), &err);
+  expect_error(CLV_INVALID, "f.json:1:4: something stands behind", clv_json_end(&j, &err), &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(values_are_read),
+      cmocka_unit_test(wrong_texts_are_located),
+      cmocka_unit_test(depth_numbers_and_keys_are_bounded),
+  };
+  return cmocka_run_group_tests_name("json", tests, NULL, NULL);
+}

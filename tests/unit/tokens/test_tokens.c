@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tokenizers give the numbers of Hugging Face's library (tests/golden/make_tokens.py), refuse what
+ * they cannot do by its name and place, and long words do not hold them up.
+ */
+#include <stdlib.h>
+
+#include "master/tokens/tokens_int.h"
+#include "tests/unit/files.h"
+#include "tests/unit/must.h"
+
+/* ---- against the library --------------------------------------------------------------------- */
+
+static const struct {
+  const char *name, *file;
+  clv_tokenizer_options options;
+} ways[] = {{"pieces", "pieces.txt", {0}},
+            {"cased", "pieces.txt", {.keep_case = true}},
+            {"lower-accents", "pieces.txt", {.accents = CLV_ACCENTS_KEEP}},
+            {"cased-stripped", "pieces.txt", {.keep_case = true, .accents = CLV_ACCENTS_STRIP}},
+            {"gpt2", "gpt2.json", {0}},
+            {"roberta", "roberta.json", {0}},
+            {"llama3", "llama3.json", {0}},
+            {"qwen2", "qwen2.json", {0}}};
+
+static void open_all(clv_tokenizer **all) {
+  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+    char path[80];
+    clv_err err;
+    snprintf(path, sizeof path, "tests/golden/tokens/%s", ways[i].file);
+    must(clv_tokenizer_open(path, &ways[i].options, &all[i], &err), &err);
+  }
+}
+
+static void same_tokens(const clv_tokenizer *t, const char *way, char *hex, char *want) {
+  CLV_AUTO(clv_ids_done) clv_ids ids = {0};
+  uint8_t text[8192];
+  clv_err err;
+  size_t n = strcmp(hex, "-") == 0 ? 0 : strlen(hex) / 2, i = 0;
+  assert_true(n <= sizeof text && clv_hex_parse(n ? hex : "", text, n));
+  must(clv_tokenizer_encode(t, (const char *)text, n, &ids, &err), &err);
+  for (char *at; (at = strsep(&want, " "));) {
+    if (!*at) continue;
+    if (i >= ids.n || ids.at[i] != atoi(at))
+      fail_msg("%s of %s: token %zu is %d, expected %s", way, hex, i, i < ids.n ? ids.at[i] : -1,
+               at);
+    i++;
+  }
+  if (i != ids.n) fail_msg("%s of %s: %zu tokens, expected %zu", way, hex, ids.n, i);
+}
+
+static void tokens_are_the_librarys(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes cases = {0};
+  clv_tokenizer *all[CLV_COUNT(ways)];
+  clv_err err;
+  size_t n = 0;
+  open_all(all);
+  must(clv_file_read("tests/golden/tokens/cases.txt", 1 << 22, &cases, &err), &err);
+  for (char *rest = cases.data, *line; (line = strsep(&rest, "\n")) && *line; n++) {
+    char *way = strsep(&line, " "), *hex = strsep(&line, " ");
+    size_t i = 0;
+    while (i < CLV_COUNT(ways) && strcmp(ways[i].name, way) != 0) i++;
+    assert_true(i < CLV_COUNT(ways));
+    same_tokens(all[i], way, hex, line);
+  }
+  assert_true(n > 1000);
+  for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
+}
+
+static void tokens_have_names_and_rows(void **state) {
+  (void)state;
+  clv_tokenizer *all[CLV_COUNT(ways)];
+  open_all(all);
+  assert_int_equal(clv_tokenizer_id(all[0], "[PAD]"), 0);
+  assert_int_equal(clv_tokenizer_id(all[0], "[SEP]"), 3);
+  assert_int_equal(clv_tokenizer_id(all[0], "no such token"), -1);
+  assert_int_equal(clv_tokenizer_rows(all[0]), 1600);
+  assert_int_equal(clv_tokenizer_id(all[5], "<mask>"), 643);
+  assert_int_equal(clv_tokenizer_rows(all[5]), 645);
+  for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void refused_pieces(const char *file, size_t len, clv_code code, const char *says) {
+  clv_tokenizer *t = NULL;
+  clv_err err = {0};
+  clv_tokenizer_options o = {0};
+  expect_error(code, says, clv_wordpiece_parse(file, len, "vocab.txt", &o, &t, &err), &err);
+  assert_null(t);
+}
+
+static void damaged_pieces_are_refused(void **state) {
+  (void)state;
+  char *long_line = malloc(2000);
+  assert_non_null(long_line);
+  memset(long_line, 'a', 2000);
+  refused_pieces("", 0, CLV_INVALID, "vocab.txt: has no token [UNK] among its 0 lines");
+  refused_pieces("[UNK]\n\nb\n", 9, CLV_INVALID, "vocab.txt:2:1: an empty line");
+  refused_pieces("[UNK]\nb\nc\nb\n", 12, CLV_INVALID, "vocab.txt:4:1: this token stands in line 2");
+  refused_pieces("[UNK]\nb\xff\n", 9, CLV_INVALID, "vocab.txt:2: byte 1 of the line is not UTF-8");
+  refused_pieces(long_line, 2000, CLV_EXHAUSTED, "vocab.txt:1:1: at most");
+  free(long_line);
+}
+
+/* tests/fuzz/make_token_seeds.py writes these files, each with one thing that is wrong. */
+static void refused_json(const char *name, const char *says) {
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  clv_tokenizer *t = NULL;
+  clv_err err = {0};
+  char path[80];
+  snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", name);
+  must(clv_file_read(path, 1 << 20, &file, &err), &err);
+  clv_code code = clv_bpe_parse(file.data, strlen(file.data), "tokenizer.json", &t, &err);
+  expect_error(CLV_INVALID, says, code, &err);
+  assert_non_null(strstr(err.text, "tokenizer.json:1:"));
+  assert_null(t);
+}
+
+static void what_is_not_done_is_refused_by_name(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"nfkc", "of normalizers only NFC is known: 'NFKC'"},
+      {"pattern", "only the patterns of GPT-2, Llama 3 and Qwen2 are known: '\\w+'"},
+      {"behavior", "behavior Isolated: 'Removed'"},
+      {"invert", "a split by what does not match is not done"},
+      {"metaspace", "this pre_tokenizer is not known: 'Metaspace'"},
+      {"no_pre", "this pre_tokenizer is not known: expected ByteLevel"},
+      {"text_pattern", "this pre_tokenizer is not known: expected ByteLevel"},
+      {"three", "more than 2 steps of a pre_tokenizer"},
+      {"lists", "a list within a list of steps"},
+      {"unigram", "only models of type BPE are read: 'Unigram'"},
+      {"dropout", "dropout of merges is not done"},
+      {"prefix", "continuing_subword_prefix is not of byte-level BPE: '##'"},
+      {"suffix", "end_of_word_suffix is not of byte-level BPE: '</w>'"},
+      {"fallback", "byte_fallback is not of byte-level BPE"},
+      {"no_merge_token", "a merge needs 'az', which is no token"},
+      {"no_part", "a merge needs 'zz', which is no token"},
+      {"three_tokens", "a merge is two tokens with a space between them: 'a b c'"},
+      {"long_list", "a merge is two tokens"},
+      {"short_list", "a merge is two tokens"},
+      {"same", "of this list are the same"},
+      {"number", "is no whole number from 0 to 4194303"},
+      {"empty_token", "a token has 0 bytes, expected 1 to 1024"},
+      {"single_word", "single_word is not known, of the added token: '<s>'"},
+      {"no_id", "an added token needs id and content"},
+      {"added_twice", "the token '<s>' stands here twice"},
+      {"vocab_twice", "the token 'ab' stands here twice"},
+      {"missing_byte", "this vocabulary has no token for the byte 0x61"},
+      {"no_model", "there is no model"},
+      {"no_pre_key", "there is no pre_tokenizer"},
+      {"no_vocab", "the model has no vocab"},
+      {"no_merges", "the model has no merges"}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) refused_json(cases[i][0], cases[i][1]);
+}
+
+static void text_that_is_not_utf8_is_refused(void **state) {
+  (void)state;
+  clv_tokenizer *all[CLV_COUNT(ways)];
+  open_all(all);
+  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+    CLV_AUTO(clv_ids_done) clv_ids ids = {0};
+    clv_err err = {0};
+    expect_error(CLV_INVALID, "byte 2 is not UTF-8",
+                 clv_tokenizer_encode(all[i], "ab\xc3", 3, &ids, &err), &err);
+    clv_tokenizer_free(all[i]);
+  }
+}
+
+/* ---- hostile text ---------------------------------------------------------------------------- */
+
+enum { LONG = 1 << 20, SECONDS = 20 };
+
+/* A text of one pattern, repeated; quadratic work would take hours. */
+static void encode_long(const char *unit) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_tokenizer *all[CLV_COUNT(ways)];
+  open_all(all);
+  while (text.len < LONG) clv_bytes_puts(&text, unit);
+  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+    CLV_AUTO(clv_ids_done) clv_ids ids = {0};
+    clv_err err;
+    uint64_t began = clv_now_ns();
+    must(clv_tokenizer_encode(all[i], text.data, text.len, &ids, &err), &err);
+    if (clv_now_ns() - began > (uint64_t)SECONDS * 1000000000)
+      fail_msg("%s takes more than %d s for 1 MiB of '%s'", ways[i].name, SECONDS, unit);
+    clv_tokenizer_free(all[i]);
+  }
+}
+
+static void long_texts_take_no_quadratic_time(void **state) {
+  (void)state;
+  encode_long("a");                     /* one word */
+  encode_long("the");                   /* many merges in it */
+  encode_long(" \n");                   /* white space that is looked through for line ends */
+  encode_long("\xcc\x81\xcc\xa3");      /* marks in the wrong order */
+  encode_long("<|endoftext|[SEP<mask"); /* nearly added tokens */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tokens_are_the_librarys),
+      cmocka_unit_test(tokens_have_names_and_rows),
+      cmocka_unit_test(damaged_pieces_are_refused),
+      cmocka_unit_test(what_is_not_done_is_refused_by_name),
+      cmocka_unit_test(text_that_is_not_utf8_is_refused),
+      cmocka_unit_test(long_texts_take_no_quadratic_time),
+  };
+  return cmocka_run_group_tests_name("tokens", tests, NULL, NULL);
+}
