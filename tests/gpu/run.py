@@ -152,9 +152,9 @@ def racecheck():
     return sanitized("racecheck")
 
 
-# ---- steps beside PyTorch's ------------------------------------------------------------------------
+# ---- steps beside PyTorch's ---------------------------------------------------------------
 
-# network -> batch and size, of a real run and of a dry one; batch and size where numbers are compared
+# network -> batch and size, of a real run, of a dry one, and where numbers are compared
 SHAPES = {"mlp": ((256, 1024), (4, 16), (32, 64)), "lstm": ((64, 64), (2, 3), (8, 12)),
           "resnet50": ((128, 224), (2, 32), (4, 64))}
 NEAR = 1e-3  # of a loss of PyTorch's
@@ -223,7 +223,7 @@ for each, kinds in (("mlp", ("f32", "tf32")), ("lstm", ("f32", "tf32")), ("resne
         add_piece(f"speed_{each}_{kind}", "A step's time beside PyTorch's, eager and compiled.", speed, each, kind)
 
 
-# ---- sessions over TLS -----------------------------------------------------------------------------
+# ---- sessions over TLS --------------------------------------------------------------------
 
 def free_port():
     with socket.socket() as s:
@@ -237,7 +237,7 @@ class Session:
 
     def __init__(self, workers=2):
         self.folder, self.workers, self.ports = tempfile.mkdtemp(prefix="cleave-gpu-"), [], []
-        self.say("certs", "init", "--dir", "certs")
+        self.master("certs", "init", "--dir", "certs")
         self.issue("master")
         self.ports = [free_port() for _ in range(workers)]
         for i in range(workers):
@@ -245,11 +245,11 @@ class Session:
         for i in range(workers):
             self.start(i)
 
-    def say(self, *command, timeout=540):
+    def master(self, *command, timeout=540):
         return ours("cleave-master", *command, cwd=self.folder, timeout=timeout)
 
     def issue(self, name):
-        done = self.say("certs", "issue", name, "--dir", "certs", "--uri", f"spiffe://gpu/{name}", "--ip", "127.0.0.1")
+        done = self.master("certs", "issue", name, "--dir", "certs", "--uri", f"spiffe://gpu/{name}", "--ip", "127.0.0.1")
         if done.returncode:
             raise OSError(done.stdout[-500:])
 
@@ -285,7 +285,7 @@ class Session:
             f.write("".join(f"  w{i + 1}: {{address: \"127.0.0.1:{port}\", identity: \"spiffe://gpu/w{i + 1}\"}}\n"
                             for i, port in enumerate(self.ports)))
             f.write(body)
-        done = self.say("train", path, *options, timeout=timeout)
+        done = self.master("train", path, *options, timeout=timeout)
         rows = os.path.join(self.folder, "runs", name, "metrics.jsonl")
         if done.returncode or not os.path.exists(rows):
             return done, []

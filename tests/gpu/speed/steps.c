@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of one network in one plan on a device, whose inputs lie there as PyTorch's do: the
- * median of their times, and their losses.
+ * Training steps of one network in one plan on a device, whose inputs lie there as PyTorch's do:
+ * the median of their times, and their losses.
  *
  * usage: steps mlp|lstm|resnet50 BATCH SIZE f32|tf32|bf16 STEPS [FILE]
  * SIZE: width of the MLP's layers, steps of the LSTM's sequence, side of an image. FILE: gets the
