@@ -468,6 +468,15 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+RECORDING = "tests/gpu/test_recording"
+of("common/graph/plan_run.c", RECORDING,
+   an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
+   a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
+   a_graph_writes_the_gradients_of_another_context=("static clv_record_key key_of_phase(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
+of("kernels/recorder.c", RECORDING,
+   what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
+of("kernels/cuda/recording.c", RECORDING,
+   a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->failed = (clv_err){0};", ""))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",

@@ -153,6 +153,7 @@ static clv_code open_all(const clv_worker_config *c, clv_worker_devices *ret, cl
   ret->cuda = w.cuda;
   for (int i = w.first; i < w.end; i++) {
     CLV_TRY(w.cuda->open(i, &ret->list[ret->n], err));
+    if (!c->cuda.graphs) ret->list[ret->n]->recording = NULL;
     ret->n++;
   }
   return CLV_OK;

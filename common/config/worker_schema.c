@@ -127,7 +127,7 @@ static const clv_row rows[] = {
     {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_COMPUTER,
      .initial = "cpu", .doc = "Device that stages compute on. `cleave-worker devices` lists what there is."},
     {.path = "cuda", .kind = CLV_ROW_SECTION, .commented = true,
-     .doc = "Where the files of NVIDIA's devices are, if not where they usually are."},
+     .doc = "NVIDIA's devices: where their files are, if not where they usually are, and how they are used."},
     {.path = "cuda.library", .kind = CLV_ROW_PATH, .offset = AT(cuda.library),
      .sample = "/usr/local/lib/cleave/libcleave_cuda.so",
      .doc = "Cleave's library for them; else it is looked for beside cleave-worker and in ../lib/cleave."},
@@ -138,6 +138,8 @@ static const clv_row rows[] = {
      .sample = "/var/lib/cleave-worker/plans",
      .doc = "Folder where cuDNN's plans of convolutions are kept for the next start, of the worker's "
             "user alone."},
+    {.path = "cuda.graphs", .kind = CLV_ROW_BOOL, .offset = AT(cuda.graphs), .initial = "true",
+     .doc = "Whether a device is asked for work that repeats as one CUDA graph. The bits are the same."},
     {.path = "cpu_devices", .kind = CLV_ROW_INT, .offset = AT(cpu_devices), .min = 1, .max = 8,
      .initial = "1",
      .doc = "Devices that the processor is offered as: with 2 there are cpu:0 and cpu:1 beside cpu. Each "

@@ -121,6 +121,8 @@ struct clv_plan {
   clv_call *idle;
   /* for a device */
   size_t copy[SPACE_COUNT]; /* where in the scratch the caller's buffers stand */
+  size_t occasion;          /* and what the kernels that draw numbers read, if some do */
+  bool draws;
   size_t out_bytes;
 };
 
@@ -146,6 +148,7 @@ typedef struct clv_plan_frame {
   char *params, *grads;
   bool accumulate;
   clv_rng_key key;
+  const clv_occasion *occasion; /* as the kernels get it */
 } clv_plan_frame;
 
 /* ---- writing steps (plan.c) ------------------------------------------------------------------ */

@@ -128,6 +128,7 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
+  CLV_TRY(clv_gpu_not_recorded(g, "memory is taken", err));
   if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
@@ -204,6 +205,7 @@ static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_e
   const clv_gpu *g = b->own;
   clv_backend *made;
   CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
+  made->recording = b->recording;
   *ret = made;
   return CLV_OK;
 }
@@ -242,7 +244,8 @@ static void name_backend(clv_gpu *g) {
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
                              .hold = cuda_hold,
-                             .drop = cuda_drop};
+                             .drop = cuda_drop,
+                             .recording = &clv_gpu_recording};
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {

@@ -101,9 +101,11 @@ static cuda_places places_of(const cuda_kernel *k) {
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
-  clv_rng_stream stream = clv_rng_stream_of(&a->key);
+  clv_rng_key key = a->key;
+  if (a->occasion) key.step = key.micro_batch = 0;
+  clv_rng_stream stream = clv_rng_stream_of(&key);
   cuda_places at = places_of(k);
-  return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream,
+  return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
                       dropout_limit(k->r.d.attrs.p), dropout_factor(k), err);
 }
 
@@ -118,6 +120,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
+  k->r.base.reads_occasion = k->r.d.training;
   return CLV_OK;
 }
 

@@ -61,9 +61,13 @@ static __device__ inline size_t place_of(const cuda_places &at, size_t i) {
 /* Four values of one block of the generator; see common/base/rng.c. */
 template <typename T>
 static __global__ void draw(cuda_places at, const T *x, T *y, uint8_t *mask, clv_rng_stream s,
-                            uint32_t limit, float factor) {
+                            const clv_occasion *occasion, uint32_t limit, float factor) {
+  uint64_t step = occasion ? occasion->step : 0;
+  uint32_t micro_batch = occasion ? occasion->micro_batch : 0;
   GPU_FOR(b, (at.n + 3) / 4) {
-    philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0], s.counter[1], s.counter[2]}};
+    philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,
+                                 s.counter[1] ^ (uint32_t)step,
+                                 s.counter[2] ^ (uint32_t)(step >> 32)}};
     philox4x32_key_t key = {{s.key[0], s.key[1]}};
     philox4x32_ctr_t word = philox4x32(counter, key);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
@@ -77,15 +81,18 @@ static __global__ void draw(cuda_places at, const T *x, T *y, uint8_t *mask, clv
 
 template <typename T>
 static clv_code launch_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y,
-                            uint8_t *mask, const clv_rng_stream *stream, uint32_t limit,
-                            float factor, clv_err *err) {
+                            uint8_t *mask, const clv_rng_stream *stream,
+                            const clv_occasion *occasion, uint32_t limit, float factor,
+                            clv_err *err) {
   return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_read<T>(x),
-                    gpu_written<T>(y), mask, *stream, limit, factor);
+                    gpu_written<T>(y), mask, *stream, occasion, limit, factor);
 }
 
 clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, uint32_t limit, float factor, clv_err *err) {
-  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, limit, factor, err);
+                      const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
+                      float factor, clv_err *err) {
+  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, occasion, limit, factor,
+                     err);
 }
 
 template <typename T>

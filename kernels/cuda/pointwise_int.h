@@ -26,10 +26,11 @@ typedef struct cuda_places {
 } cuda_places;
 
 /* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which. Numbers
- * are drawn in row-major order. */
+ * are drawn in row-major order. occasion, where it is not NULL: what the stream's step and
+ * micro-batch, then 0, are. */
 clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, uint32_t limit, float factor,
-                      clv_err *err) CLV_USE_RESULT;
+                      const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
+                      float factor, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
                       size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
