@@ -485,6 +485,10 @@ of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+of("kernels/load/plans.c", "tests/unit/load/test_plans",
+   a_plan_that_others_may_write_is_read=("static bool is_private(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
+   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof mark) != 0"),
+   plans_fill_the_disk=("static void keep_plan(", "> PLANS_MOST", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params params_of(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code rnn_weights_back(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),

@@ -134,6 +134,10 @@ static const clv_row rows[] = {
     {.path = "cuda.folders", .kind = CLV_ROW_TEXTS, .offset = AT(cuda.folders),
      .sample = "[/usr/local/cuda/lib64]",
      .doc = "Folders with NVIDIA's libcublasLt and libcudnn, tried before the system's own."},
+    {.path = "cuda.plans", .kind = CLV_ROW_PATH, .offset = AT(cuda.plans),
+     .sample = "/var/lib/cleave-worker/plans",
+     .doc = "Folder where cuDNN's plans of convolutions are kept for the next start, of the worker's "
+            "user alone."},
     {.path = "cuda.graphs", .kind = CLV_ROW_BOOL, .offset = AT(cuda.graphs), .initial = "true",
      .doc = "Whether a device is asked for work that repeats as one CUDA graph. The bits are the same."},
     {.path = "cpu_devices", .kind = CLV_ROW_INT, .offset = AT(cpu_devices), .min = 1, .max = 8,

@@ -143,12 +143,15 @@ static void one_step(const bench *t, uint64_t step, seen ret[CALLS]) {
     assert_ok(clv_plan_call_get(plan, &c[i], err));
     forward(t, plan, c[i], &key, &ret[i]);
   }
-  for (uint32_t i = CALLS; i-- > 0;) backward(t, plan, c[i], grads, i < CALLS - 1, &ret[i]);
+  for (uint32_t i = 0; i < CALLS; i++) { /* now one begins, now the other */
+    uint32_t at = step & 1 ? i : CALLS - 1 - i;
+    backward(t, plan, c[at], grads, i > 0, &ret[at]);
+  }
   for (uint32_t i = CALLS; i-- > 0;) clv_plan_call_put(plan, c[i]);
   change(t, step, grads);
 }
 
-enum { STEPS = 16 };
+enum { STEPS = 24 };
 
 typedef struct outcome {
   seen of[STEPS][CALLS];

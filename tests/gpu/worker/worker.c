@@ -84,6 +84,7 @@ static const clv_vendor *vendor(void) {
 }
 
 static void look_in(const char *folders) { (void)folders; }
+static void keep_plans(const clv_plan_store *store) { (void)store; }
 
 static clv_code count_devices(int *ret, clv_err *err) { return vendor()->count(ret, err); }
 
@@ -105,6 +106,7 @@ clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library 
   static const clv_cuda_library library = {.abi = CLV_CUDA_ABI,
                                            .size = sizeof(clv_cuda_library),
                                            .look_in = look_in,
+                                           .keep_plans = keep_plans,
                                            .count = count_devices,
                                            .describe = describe_device,
                                            .open = open_device,
