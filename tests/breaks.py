@@ -495,7 +495,7 @@ of("master/watch/hello.c", TWO,
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/wire/hello.c", "tests/unit/wire/test_session",
-   an_older_worker_says_nothing_of_its_devices=("static clv_wire_kind kind_by_name(", ".isa = first ? m->about.isa : \"\"", ".isa = \"\""))
+   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
