@@ -159,9 +159,9 @@ static clv_code steps_back(const cuda_kernel *k, const lstm_size *s, const clv_k
                            int layer, const float *outside, const lstm_room *r, clv_err *err) {
   cuda_lstm l = layer_of(k, s, a, layer);
   for (size_t at = s->t; at-- > 0;) {
-    size_t behind = (at + 1) * 4 * s->h;
+    size_t later = (at + 1) * 4 * s->h;
     cuda_factors f = {.a = weight_of(k, s, a, layer, 1),
-                      .b = k->bf16 ? (const void *)(l.dgates_bf16 + behind) : r->dgates + behind,
+                      .b = k->bf16 ? (const void *)(l.dgates_bf16 + later) : r->dgates + later,
                       .d = r->dh};
     if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
     CLV_TRY(clv_gpu_lstm_cell_back(k->gpu, &l, at, outside, r->dh, r->dc, r->dgates, err));

@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* gates [n, t, 4 h], cell and hidden [n, t, h], of one layer. In bf16 hidden and the gates' gradients
- * are factors of products: they are written once more, rounded; else these are NULL. */
+/* gates [n, t, 4 h], cell and hidden [n, t, h], of one layer. In bf16 hidden and the gates'
+ * gradients are factors of products: they are written once more, rounded; else these are NULL. */
 typedef struct cuda_lstm {
   size_t n, t, h;
   float *gates, *cell, *hidden;
