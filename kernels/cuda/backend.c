@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/bf16_int.h"
+#include "kernels/cuda/pointwise_int.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -63,6 +64,7 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
   cuda_kernel *k;
   size_t n_in, n_out;
+  if (d->n_links) return clv_gpu_chain_prepare(b, d, ret, err);
   if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail & ~ops[d->op]->tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
                     clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
@@ -128,6 +130,7 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
+  CLV_TRY(clv_gpu_not_recorded(g, "memory is taken", err));
   if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
@@ -204,6 +207,7 @@ static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_e
   const clv_gpu *g = b->own;
   clv_backend *made;
   CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
+  made->recording = b->recording;
   *ret = made;
   return CLV_OK;
 }
@@ -230,6 +234,7 @@ static void name_backend(clv_gpu *g) {
                              .prepare = cuda_prepare,
                              .has = cuda_has,
                              .tails = cuda_tails,
+                             .chains = clv_gpu_chains,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
                              .sum_squares = clv_gpu_sum_squares,
@@ -242,7 +247,8 @@ static void name_backend(clv_gpu *g) {
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
                              .hold = cuda_hold,
-                             .drop = cuda_drop};
+                             .drop = cuda_drop,
+                             .recording = &clv_gpu_recording};
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {

@@ -42,7 +42,9 @@ static inline unsigned gpu_blocks(size_t n) {
 
 #ifdef __CUDACC__
 #define GPU_CALLER(kernel) nullptr
+#define GPU_UNROLL _Pragma("unroll")
 #else
+#define GPU_UNROLL
 template <auto Kernel, typename... P, size_t... I>
 static void gpu_call_with(void *const *args, void (*)(P...), std::index_sequence<I...>) {
   Kernel(*static_cast<P *>(args[I])...);

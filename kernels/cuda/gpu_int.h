@@ -68,6 +68,7 @@ typedef struct clv_gpu {
   cuda_runs runs[GPU_TABLES];
   uint64_t tables_used;
   clv_err failed; /* of what cannot report it itself; told by finish */
+  bool recording; /* the stream is captured: nothing may wait, or pass memory */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
   clv_backend backend;    /* its `own` is this */
@@ -195,6 +196,12 @@ clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *f
 
 /* Waits for the stream; see clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
+
+/* ---- what is recorded (recording.c) ---------------------------------------------------------- */
+
+extern const clv_backend_recording clv_gpu_recording;
+/* An error, and the end of the recording's use, for what cannot be done again. */
+clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
 
 /* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 

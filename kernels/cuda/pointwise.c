@@ -78,13 +78,10 @@ clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-static float dropout_factor(const cuda_kernel *k) {
-  double p = k->r.d.attrs.p;
-  return (float)(p < 1 ? 1 / (1 - p) : 0);
-}
+float clv_gpu_dropout_factor(double p) { return (float)(p < 1 ? 1 / (1 - p) : 0); }
 
 /* u = word / 2^24 >= p exactly where the word's 24 bits are at least this. */
-static uint32_t dropout_limit(double p) {
+uint32_t clv_gpu_dropout_limit(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
   return limit + ((double)limit * 0x1p-24 < p);
 }
@@ -101,23 +98,27 @@ static cuda_places places_of(const cuda_kernel *k) {
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
-  clv_rng_stream stream = clv_rng_stream_of(&a->key);
+  clv_rng_key key = a->key;
+  if (a->occasion) key.step = key.micro_batch = 0;
+  clv_rng_stream stream = clv_rng_stream_of(&key);
   cuda_places at = places_of(k);
-  return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream,
-                      dropout_limit(k->r.d.attrs.p), dropout_factor(k), err);
+  return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
+                      clv_gpu_dropout_limit(k->r.d.attrs.p), clv_gpu_dropout_factor(k->r.d.attrs.p),
+                      err);
 }
 
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_backward(base, a, err);
-  return clv_gpu_mask(k->gpu, k->last, a->dout, a->saved, a->din[0], k->r.n_in, dropout_factor(k),
-                      err);
+  return clv_gpu_mask(k->gpu, k->last, a->dout, a->saved, a->din[0], k->r.n_in,
+                      clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 /* The mask is drawn whether or not anything learns. */
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
+  k->r.base.reads_occasion = k->r.d.training;
   return CLV_OK;
 }
 

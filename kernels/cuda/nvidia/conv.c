@@ -10,7 +10,8 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-enum { MOST_ENGINES = 64, WORKSPACE_MOST = 1 << 30 };
+/* ENGINES_VERSION is of the rules below: a plan that was kept under other rules is not taken. */
+enum { MOST_ENGINES = 64, WORKSPACE_MOST = 1 << 30, ENGINES_VERSION = 1 };
 
 /* A device that is here, or one that is only described. */
 typedef struct device_of {
@@ -205,9 +206,9 @@ static clv_code choose(engine_choice *c, device_of of, const clv_cuda_conv_desc 
                   "every time");
 }
 
-static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
-                         clv_err *err) {
+static clv_code plan_make(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                          float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                          clv_err *err) {
   CLV_AUTO(clv_freep) engine_choice *c = NULL;
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
@@ -219,6 +220,98 @@ static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda
   if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
   return code;
 }
+
+/* ---- plans that are kept --------------------------------------------------------------------- */
+
+static const clv_plan_store *store;
+
+void clv_nvidia_keep_plans(const clv_plan_store *s) { store = s; }
+
+static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
+  clv_cuda_info info;
+  if (of.json) {
+    clv_bytes_puts(ret, of.json);
+    return CLV_OK;
+  }
+  CLV_TRY(clv_nvidia_describe(of.device, &info, err));
+  clv_bytes_printf(ret, "%s, capability %d, %d multiprocessors", info.name, info.capability,
+                   info.multiprocessors);
+  return CLV_OK;
+}
+
+/* All that a choice depends on. */
+static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                           float beta, clv_bytes *ret, clv_err *err) {
+  const clv_window *w = &d->window;
+  const int64_t all[] = {w->n,         w->c,      w->h,         w->w,         w->k,
+                         w->oh,        w->ow,     w->kernel[0], w->kernel[1], w->stride[0],
+                         w->stride[1], w->pad[0], w->pad[1],    d->groups,    beta > 0};
+  clv_bytes_printf(ret, "convolution, pass %d, math %d:", (int)d->pass, (int)d->math);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_bytes_printf(ret, " %lld", (long long)all[i]);
+  clv_bytes_printf(ret, "; engines %d, cuDNN %zu, ", ENGINES_VERSION, cudnn->cudnnGetVersion());
+  CLV_TRY(name_device(of, ret, err));
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a plan's name") : CLV_OK;
+}
+
+static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
+                          const clv_bytes *text, cudnnBackendDescriptor_t plan, int64_t *ret,
+                          clv_err *err) {
+  const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  int64_t n = 0;
+  CLV_TRY(clv_nvidia_set(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &device, err));
+  CLV_TRY(clv_nvidia_set(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                         CUDNN_TYPE_CHAR, (int64_t)text->len, text->data, err));
+  CLV_TRY(clv_nvidia_finish(cudnn, plan, err));
+  cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
+      plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret);
+  if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= WORKSPACE_MOST) return CLV_OK;
+  return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
+}
+
+/* A plan from its text; NULL where cuDNN does not take it. */
+static cudnnBackendDescriptor_t plan_from(const nvidia_cudnn *cudnn, device_of of,
+                                          const clv_bytes *text, clv_nvidia_plan *about) {
+  cudnnBackendDescriptor_t device = NULL, plan = NULL;
+  int64_t workspace = 0;
+  clv_err err;
+  clv_code code = device_properties(cudnn, of, &device, &err);
+  if (code == CLV_OK)
+    code = clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan, &err);
+  if (code == CLV_OK) code = plan_read(cudnn, device, text, plan, &workspace, &err);
+  if (device) cudnn->cudnnBackendDestroyDescriptor(device);
+  if (code != CLV_OK && plan) cudnn->cudnnBackendDestroyDescriptor(plan);
+  if (code != CLV_OK) return NULL;
+  *about = (clv_nvidia_plan){.workspace = (size_t)workspace};
+  return plan;
+}
+
+/* One that has no text is made again by the next process. */
+static void plan_keep(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
+  enum { MOST = 64 << 10 };
+  CLV_AUTO(clv_freep) char *text = NULL;
+  int64_t n = 0;
+  clv_err err;
+  if (clv_alloc(1, MOST, &text, &err) == CLV_OK &&
+      cudnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                      CUDNN_TYPE_CHAR, MOST, &n, text) == CUDNN_STATUS_SUCCESS &&
+      n > 0 && n < MOST)
+    store->keep(what, text, strnlen(text, (size_t)n));
+}
+
+static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                         clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes what = {0}, text = {0};
+  if (!store) return plan_make(cudnn, of, d, beta, ret, about, err);
+  CLV_TRY(print_what(cudnn, of, d, beta, &what, err));
+  *ret = store->find(what.data, &text) ? plan_from(cudnn, of, &text, about) : NULL;
+  if (*ret) return CLV_OK;
+  CLV_TRY(plan_make(cudnn, of, d, beta, ret, about, err));
+  plan_keep(cudnn, *ret, what.data);
+  return CLV_OK;
+}
+
+/* ---- without a device, for tests ------------------------------------------------------------- */
 
 static clv_code print_json(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
                            clv_bytes *ret, clv_err *err) {
