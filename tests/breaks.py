@@ -540,6 +540,8 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
 PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
    what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
+of("kernels/cuda/chain.c", PLANS,
+   a_chain_of_images_in_bf16_rounds_once=("static bool can_take(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES,
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES,
