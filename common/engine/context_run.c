@@ -64,6 +64,12 @@ clv_code clv_contexts_finished(clv_contexts *e, clv_work *w, clv_code code, cons
   return type->finish(e, w, code, why, err);
 }
 
+/* NULL: it is computed at once. */
+static const clv_executor *executor_of(const clv_contexts *e, clv_work *w) {
+  if (e->env.executor || !e->env.on_devices) return e->env.executor;
+  return clv_work_is_far(e, w) ? e->env.on_devices : NULL;
+}
+
 static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   bool computes = false;
   clv_err why;
@@ -71,8 +77,9 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   if (code == CLV_OK && computes) code = take_share(e, w, &why);
   w->begin_ns = clv_contexts_now(e);
   computes = computes && code == CLV_OK;
-  if (computes && e->env.executor) {
-    e->env.executor->start(e->env.executor->user, w);
+  const clv_executor *executor = computes ? executor_of(e, w) : NULL;
+  if (executor) {
+    executor->start(executor->user, w);
     return CLV_OK;
   }
   if (computes) code = clv_work_compute(w, &why);
