@@ -245,7 +245,7 @@ $(OUT)/libcleave_cuda.so: $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) $(cuda_libs)
 
 # What cuDNN would do on a device that is only described; what a device gives.
-GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/rates $(OUT)/gpu/on_device)
+GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/rates $(OUT)/gpu/on_device $(OUT)/gpu/steps)
 CFLAGS_tests/gpu/nvidia := $(CFLAGS_kernels/cuda/nvidia)
 $(OUT)/gpu/plan_convs $(OUT)/gpu/rates: $(OUT)/gpu/%: $(OUT)/tests/gpu/nvidia/%.o $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	@mkdir -p $(@D)
@@ -433,8 +433,9 @@ PLANTS := $(OUT)/tests/gpu/plants/plants
 $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
 units: $(PLANTS)
-# Whole sessions on it, of which each process is built as this one is.
-GPU_SESSIONS := tests/gpu/test_sim_worker.py tests/net/training/test_cuda.py tests/net/training/test_two_devices.py
+# Whole sessions on it, of which each process is built as this one is. With a sanitizer the longer
+# ones take many minutes.
+GPU_SESSIONS := tests/gpu/test_sim_worker.py $(if $(filter asan tsan,$(BUILD)),,$(addprefix tests/net/training/,test_cuda.py test_two_devices.py))
 gpu-tests: $(GPU_TESTS) $(PLANTS) $(BINARIES) $(OUT)/libcleave.so.0 $(GPU_WORKER)
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)
 
@@ -443,6 +444,15 @@ $(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_devi
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
 	  $(call ldlibs_for,common/models) -lcmocka
+# Steps of networks, on either.
+GPU_STEPS := $(OUT)/tests/gpu/speed/steps
+$(OUT)/gpu/steps: $(GPU_STEPS).o $(OUT)/tests/gpu/nvidia/on_device.o $(CUDA_OBJS) $(call libs_for,common/optim) $(call libs_for,common/models)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/optim) $(call libs_for,common/models) -Wl,--end-group \
+	  $(call ldlibs_for,common/models)
+$(GPU_STEPS): $(GPU_STEPS).o $(GPU_LIBS) $(call libs_for,common/optim)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/optim) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
+units: $(GPU_STEPS)
 gpu-bundle: all
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS)
 	$(Q)tests/gpu/bundle $(OUT)

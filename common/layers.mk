@@ -62,7 +62,7 @@ $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops ker
 # f32, convolutions in bf16 too, blocked layouts
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
-# NVIDIA's devices, through one table of what it uses of their runtime and libraries
+# NVIDIA's devices: f32 and bf16; through one table of what it uses of their runtime and libraries
 $(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps, Random123)
 
 # the library of the GPU backend, found and opened at run time

@@ -34,6 +34,20 @@ clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape) {
   return s;
 }
 
+void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]) {
+  size_t step[CLV_MAX_RANK] = {0}, all = 1;
+  for (int d = in->rank; d-- > 0; all *= (size_t)in->dim[d]) step[d] = all;
+  ret[0] = step[0];
+  for (int d = 1; d < in->rank; d++) ret[d] = step[order->dim[d - 1]];
+}
+
+clv_matmul clv_matmul_of(const clv_node_desc *d) {
+  const clv_shape *a = &d->in[0];
+  clv_matmul s = {1, a->dim[a->rank - 2], a->dim[a->rank - 1], d->out.dim[a->rank - 1]};
+  for (int i = 0; i < a->rank - 2; i++) s.batch *= a->dim[i];
+  return s;
+}
+
 clv_heads clv_heads_of(const clv_node_desc *d) {
   const clv_shape *q = &d->in[0], *k = &d->in[1];
   int64_t heads = d->attrs.heads, kv = d->attrs.kv_heads ? d->attrs.kv_heads : heads;

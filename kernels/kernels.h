@@ -58,6 +58,8 @@ typedef struct clv_attrs {
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
   int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
   bool causal;
+  clv_shape order; /* of permute */
+  double base;     /* of rotary */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -83,7 +85,14 @@ size_t clv_layout_numel(const clv_shape *shape, int layout); /* padded number of
  * in plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
-static inline int clv_layout_block(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+/* Beside it, with block 1: the channels of a place lie side by side, [N, H, W, C]. */
+enum { CLV_LAYOUT_LAST = 0x200 };
+
+static inline int clv_layout_block(int layout) {
+  return layout & ~(CLV_LAYOUT_BF16 | CLV_LAYOUT_LAST);
+}
+static inline int clv_layout_f32(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+static inline bool clv_layout_is_last(int layout) { return layout & CLV_LAYOUT_LAST; }
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
 /* attrs->dim as an index of `in`; -1 where it is none. */
@@ -96,6 +105,14 @@ int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_sto
  * per_sample numbers each) and its place there; the number is the error's element. */
 clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64_t rows,
                         clv_err *err) CLV_USE_RESULT;
+
+/* An op of a chain, with the number that it computes with: p of dropout, factor of scale. */
+typedef struct clv_chain_link {
+  clv_op op;
+  double number;
+} clv_chain_link;
+
+enum { CLV_MAX_LINKS = 4 };
 
 /* What a backend is told about one node. */
 typedef struct clv_node_desc {
@@ -114,9 +131,15 @@ typedef struct clv_node_desc {
   bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
   unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
-  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
-   * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
+  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16; a device may do
+   * so with other ops. Which kernel rounds what does not depend on its neighbours, whose layouts
+   * the two below are offers of. */
   bool bf16;
+  /* Element-wise ops in one kernel, each of what the one before makes: `op` and those behind it.
+   * One at most is a sum, to which in[1] is added, and one a dropout that draws, whose key the
+   * arguments have. The bits are those of the ops apart. Only what `chains` takes is asked. */
+  int n_links; /* 0: one op */
+  clv_chain_link link[CLV_MAX_LINKS];
   bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
@@ -138,9 +161,25 @@ typedef struct clv_heads {
 } clv_heads;
 clv_heads clv_heads_of(const clv_node_desc *d);
 
+/* matmul's products: `batch` of [m, k] by [k, n]. */
+typedef struct clv_matmul {
+  int64_t batch, m, k, n;
+} clv_matmul;
+clv_matmul clv_matmul_of(const clv_node_desc *d);
+
 /* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
 static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
+}
+
+/* What lies between neighbours along each dimension of a permuted output, in values of the input:
+ * order is clv_attrs.order. And where the output's value i lies in the input. */
+void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
+static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, size_t i) {
+  size_t at = 0;
+  for (int d = out->rank; d-- > 0; i /= (size_t)out->dim[d])
+    at += i % (size_t)out->dim[d] * step[d];
+  return at;
 }
 
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
@@ -170,6 +209,12 @@ static inline unsigned clv_save_in(int i) {
   return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
 }
 
+/* What of a key another execution of the same kernel has otherwise. */
+typedef struct clv_occasion {
+  uint64_t step;
+  uint32_t micro_batch, zero;
+} clv_occasion;
+
 /* Arguments of one execution. Activations are in the kernel's layouts; parameters and their
  * gradients are always row-major. Unused pointers are NULL. */
 typedef struct clv_kernel_args {
@@ -185,6 +230,9 @@ typedef struct clv_kernel_args {
   void *dparam[CLV_MAX_PARAMS]; /* trainable slots; batchnorm: 0 and 1 */
   bool accumulate;              /* dparam += instead of = */
   clv_rng_key key;              /* key.layer is already (layer << 4) */
+  /* For kernels that read it: the key's step and micro-batch, in the backend's memory. NULL: they
+   * are in the key. */
+  const clv_occasion *occasion;
 } clv_kernel_args;
 
 /* Functions that read the cache. */
@@ -216,6 +264,7 @@ struct clv_kernel {
   bool fused_grads;
   bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
   unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  bool reads_occasion;   /* forward draws numbers, and takes args->occasion where it is given */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
@@ -271,6 +320,18 @@ typedef struct clv_backend_memory {
   clv_code (*room)(const clv_backend *b, size_t *ret_free, size_t *ret_total, clv_err *err);
 } clv_backend_memory;
 
+/* What one thread asks for between begin and end is not done, but kept: each `again` asks for all
+ * of it at once, with the pointers and numbers that it was asked for with. In between nothing is
+ * taken, given, put, got or waited for: that makes `end` fail. Before it is recorded it has been
+ * asked for in the ordinary way, so that libraries have made what they make at their first use. */
+typedef struct clv_backend_recording {
+  clv_code (*begin)(const clv_backend *b, clv_err *err);
+  /* Ends it in any case. *ret_bytes: what it takes, by a fixed figure for each launch. */
+  clv_code (*end)(const clv_backend *b, void **ret, size_t *ret_bytes, clv_err *err);
+  clv_code (*again)(const clv_backend *b, void *record, clv_err *err);
+  void (*free)(const clv_backend *b, void *record);
+} clv_backend_recording;
+
 /* One device. Functions that take no backend are alike for all devices of its kind. With `memory`,
  * every pointer to values that a kernel or a function here is given is to such memory, and what
  * fails may say so at finish alone. */
@@ -293,12 +354,15 @@ struct clv_backend {
   /* CLV_TAIL_RELU_FORWARD where prepare may have a kernel with it, else 0. NULL: never. */
   unsigned (*tails)(clv_op op);
 
+  /* Whether prepare may have one kernel for a chain of these ops. NULL: never. */
+  bool (*chains)(const clv_chain_link *links, int n);
+
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
-   * block; the padding of dst is zeroed. */
+   * block; the padding of dst is zeroed. To and from channels last the type may change as well. */
   clv_code (*reorder)(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                       const void *src, int src_block, void *dst, int dst_block, clv_err *err);
 
-  /* dst += src over n values, element by element. */
+  /* dst += src over n values, element by element. CLV_BF16: only where there is channels last. */
   void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
   /* ret[i] (host memory): sum of squares of run i of x, accumulated in double in index order, 8
@@ -340,6 +404,9 @@ struct clv_backend {
   clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
   void (*hold)(const clv_backend *b);
   void (*drop)(const clv_backend *b);
+
+  /* NULL: nothing is recorded. Who opened the backend may say so; its branches take after it. */
+  const clv_backend_recording *recording;
 };
 
 /* The backend that a module on b computes with; it is let go of with clv_backend_drop. */
@@ -370,6 +437,47 @@ clv_code clv_backend_copy_from(const clv_backend *b, void *dst, const clv_backen
 clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
+
+/* ---- what is asked for again and again (recorder.c) ------------------------------------------ */
+
+/* Work on a device that repeats is recorded when it is asked for the second time on the same
+ * memory, and asked for as a whole from then on. What differs from time to time therefore lies in
+ * memory, put there before. What cannot be recorded is asked for piece by piece as ever; that is
+ * counted, and no error. The least recently used of CLV_RECORDS gives way: with more kinds of work
+ * than that in turn, none is recorded. What is one launch is better asked for alone, such as the
+ * step of an optimiser, whose numbers would have to be put first.
+ *
+ * Threads: one at a time; clv_recorder_count any. */
+typedef struct clv_recorder clv_recorder;
+
+enum { CLV_RECORDS = 32, CLV_RECORD_PLACES = 32 };
+
+/* What work is the same as before: all memory that it is asked for with, and whatever else it
+ * depends on beside its owner. */
+typedef struct clv_record_key {
+  const void *of; /* the owner */
+  uintptr_t what;
+  const void *places[CLV_RECORD_PLACES];
+} clv_record_key;
+
+typedef struct clv_record_counts {
+  uint64_t made, replays;
+  uint64_t refused;  /* kinds of work that could not be recorded */
+  uint64_t in_parts; /* asked for piece by piece, since or before they were recorded */
+  uint64_t bytes;    /* of those that are kept */
+} clv_record_counts;
+
+/* *ret: NULL where the backend records nothing. b outlives it. */
+clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
+void clv_recorder_free(clv_recorder *r); /* takes NULL */
+void clv_recorder_forget(clv_recorder *r,
+                         const void *owner); /* takes NULL; before the owner goes */
+void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret); /* takes NULL */
+
+/* Does what `ask` asks for; where it has been recorded, without calling it. */
+clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
+                          clv_code (*ask)(void *user, clv_err *err), void *user,
+                          clv_err *err) CLV_USE_RESULT;
 
 static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
 static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }

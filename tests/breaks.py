@@ -468,12 +468,27 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+of("tests/gpu/run.py", "tests/gpu/test_bundle.py",
+   the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"))
+RECORDING = "tests/gpu/test_recording"
+of("common/graph/plan_run.c", RECORDING,
+   an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
+   a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
+   a_graph_writes_the_gradients_of_another_context=("static clv_record_key key_of_phase(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
+of("kernels/recorder.c", RECORDING,
+   what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
+of("kernels/cuda/recording.c", RECORDING,
+   a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->failed = (clv_err){0};", ""))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
    other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+of("kernels/load/plans.c", "tests/unit/load/test_plans",
+   a_plan_that_others_may_write_is_read=("static bool is_private(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
+   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof mark) != 0"),
+   plans_fill_the_disk=("static void keep_plan(", "> PLANS_MOST", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params params_of(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code rnn_weights_back(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
@@ -482,11 +497,17 @@ of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda",
    the_last_micro_batch_counts_alone=("static __global__ void unpack(", "accumulate ? p.of[i][j] + value : value", "value"))
 of("common/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
+of("common/graph/plan_chain.c", "tests/gpu/test_together",
+   a_chain_hands_gradients_on_before_others=("static bool extend(", "!keeps_order(p, &more, next) ||", ""))
+of("common/graph/plan_run.c", "tests/gpu/test_together",
+   a_chain_draws_what_its_last_op_would=("static clv_kernel_args args_of(", "q->key_node", "s->node"))
+of("kernels/cuda/chain.c", "tests/gpu/test_together",
+   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "last_needy(links, n, &needy) < sum", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? f.dy[at] : 0;", "return f.dy[at];"),
-   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = dy;", "if (passed) passed[at] = from.dy[at];"))
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = gpu_as<T>(dy);", "if (passed) passed[at] = from.dy[at];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
@@ -495,7 +516,7 @@ of("master/watch/hello.c", TWO,
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/wire/hello.c", "tests/unit/wire/test_session",
-   an_older_worker_says_nothing_of_its_devices=("static clv_wire_kind kind_by_name(", ".isa = first ? m->about.isa : \"\"", ".isa = \"\""))
+   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
@@ -505,4 +526,11 @@ TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
+PLANS = "tests/gpu/test_cuda_bf16"
+of("kernels/cuda/batchnorm.cu", PLANS,
+   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
+of("kernels/cuda/pointwise.cu", TYPES,
+   numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
+of("kernels/cuda/conv_last.c", TYPES,
+   gradients_of_weights_replace_what_is_there=("clv_code clv_gpu_conv_last_weight(", ".add = a->accumulate", ".add = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))

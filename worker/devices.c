@@ -11,13 +11,21 @@
 #include "kernels/load/load.h"
 #include "worker/worker_int.h"
 
+static void log_notice(void *user, const char *text) {
+  (void)user;
+  clv_log(CLV_LOG_WARN, "%s", text);
+}
+
 /* The library for NVIDIA's devices, looked for as the configuration says; NULL: none is given. */
 static clv_code load_cuda(const clv_worker_config *c, const clv_cuda_library **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folders = {0};
   for (size_t i = 0; c && i < c->cuda.folders.n; i++)
     clv_bytes_printf(&folders, "%s%s", i ? ":" : "", c->cuda.folders.items[i]);
   if (folders.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for cuda.folders");
-  const clv_cuda_options o = {.file = c ? c->cuda.library : NULL, .folders = folders.data};
+  const clv_cuda_options o = {.file = c ? c->cuda.library : NULL,
+                              .folders = folders.data,
+                              .plans = c ? c->cuda.plans : NULL,
+                              .notifier = {.notify = log_notice}};
   return clv_cuda_load(&o, ret, err);
 }
 
@@ -145,6 +153,7 @@ static clv_code open_all(const clv_worker_config *c, clv_worker_devices *ret, cl
   ret->cuda = w.cuda;
   for (int i = w.first; i < w.end; i++) {
     CLV_TRY(w.cuda->open(i, &ret->list[ret->n], err));
+    if (!c->cuda.graphs) ret->list[ret->n]->recording = NULL;
     ret->n++;
   }
   return CLV_OK;

@@ -55,6 +55,8 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
       {"device", same_text(was->device, is->device)},
       {"cuda.library", same_text(was->cuda.library, is->cuda.library)},
       {"cuda.folders", same_texts(&was->cuda.folders, &is->cuda.folders)},
+      {"cuda.plans", same_text(was->cuda.plans, is->cuda.plans)},
+      {"cuda.graphs", was->cuda.graphs == is->cuda.graphs},
       {"cpu_devices", was->cpu_devices == is->cpu_devices},
       {"device_memory", was->device_memory == is->device_memory},
       {"state_dir", same_text(was->state_dir, is->state_dir)},

@@ -407,6 +407,8 @@ typedef struct clv_worker_config {
   struct {
     char *library; /* NULL = not given */
     clv_text_list folders;
+    char *plans; /* NULL = not given */
+    bool graphs;
   } cuda;
   uint64_t cpu_devices, device_memory; /* bytes of each; 0: no limit */
   uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */

@@ -311,8 +311,8 @@ static const clv_row rows[] = {
     {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
      .pos = AT(train.dtype_pos), .names = compute_names, .initial = "f32",
      .doc = "What convolutions compute in, on every stage: bf16 is faster where the processor has "
-            "AVX512-BF16, and refused elsewhere. Weights, optimiser, other ops and what travels are "
-            "f32 either way."},
+            "AVX512-BF16, or NVIDIA's device capability 8.0, and refused elsewhere. Weights, "
+            "optimiser and what travels are f32 either way, and on processors all other ops."},
     {.path = "train.shuffle", .kind = CLV_ROW_BOOL, .offset = AT(train.shuffle), .initial = "true",
      .doc = "A new order of the records in every epoch."},
     {.path = "train.drop_last", .kind = CLV_ROW_BOOL, .offset = AT(train.drop_last),

@@ -124,7 +124,8 @@ typedef struct clv_module_counts {
   uint64_t steps;   /* of the optimiser, those of an earlier run included */
   uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
   uint64_t compute_ns;
-  uint32_t most_versions; /* of the parameters alive at once, so far */
+  uint64_t replays, not_recorded; /* clv_record_counts: replays, refused */
+  uint32_t most_versions;         /* of the parameters alive at once, so far */
   /* Of values and gradients that another module of the node has made on a device, for this one on a
    * device: copied within it, to it from another, and by way of the host's memory. */
   uint64_t device_bytes, peer_bytes, host_bytes;

@@ -30,6 +30,7 @@ struct clv_module {
   void *block;           /* parameters, then buffers */
   void *shadow;          /* buffers as they were, to be put back when a step is not taken */
   clv_optim *optim;      /* NULL when nothing learns here */
+  clv_recorder *records; /* NULL where the backend records nothing */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
   size_t bytes, charged; /* charged: to the pool, given back with it */
   uint64_t on_device;    /* charged to the device alone: of the snapshot */

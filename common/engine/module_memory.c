@@ -139,6 +139,7 @@ static clv_code count_inputs(clv_module *m, clv_err *err) {
 }
 
 static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
+  CLV_TRY(clv_recorder_new(m->o.backend, &m->records, err));
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
@@ -186,6 +187,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
 void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
+  clv_recorder_free(m->records);
   clv_tensor_unref(m->snapshot);
   clv_module_tensors_gone(m, &m->on_device);
   clv_module_blocks_done(m);
@@ -211,6 +213,8 @@ void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
+  clv_record_counts r;
+  clv_recorder_count(m->records, &r);
   *ret = (clv_module_counts){.device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
                              .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
                              .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
@@ -220,6 +224,8 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
                              .steps = __atomic_load_n(&m->steps, __ATOMIC_RELAXED),
                              .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
                              .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
+                             .replays = r.replays,
+                             .not_recorded = r.refused,
                              .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
 }
 
@@ -256,7 +262,8 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .bf16 = m->o.bf16,
                          .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
-                         .transient_weights = training && alone};
+                         .transient_weights = training && alone,
+                         .records = m->records};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;

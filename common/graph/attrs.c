@@ -44,6 +44,8 @@ static const struct {
     [CLV_ATTR_KV_HEADS] =
         KEY(kv_heads, KIND_INT, "heads of keys and values, shared by groups of queries; 0: heads"),
     [CLV_ATTR_CAUSAL] = KEY(causal, KIND_BOOL, "whether a step sees none behind it"),
+    [CLV_ATTR_ORDER] = KEY(order, KIND_EXTENTS, "dimensions behind the batch, in their new order"),
+    [CLV_ATTR_BASE] = KEY(base, KIND_REAL, "base of the angles"),
 };
 
 static bool is_key(clv_attr_key key) { return key > 0 && key < CLV_ATTR_COUNT && keys[key].name; }
@@ -261,11 +263,13 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   int n = 0;
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    const void *field = (const char *)attrs + keys[row->key].offset;
     bool extents = keys[row->key].kind == KIND_EXTENTS;
-    if (extents && !row->required && attrs->shape.rank == 0) continue; /* none given */
-    if (extents && (attrs->shape.rank < 1 || attrs->shape.rank >= CLV_MAX_RANK))
+    int rank = extents ? ((const clv_shape *)field)->rank : 1;
+    if (extents && !row->required && rank == 0) continue; /* none given */
+    if (rank < 1 || rank >= CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d extents, not 1 to %d", def->name,
-                      keys[row->key].name, attrs->shape.rank, CLV_MAX_RANK - 1);
+                      keys[row->key].name, rank, CLV_MAX_RANK - 1);
     values[n++] = value_of(attrs, row->key);
   }
   return clv_attrs_from(op, values, n, &checked, err);

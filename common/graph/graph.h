@@ -216,6 +216,9 @@ typedef struct clv_plan_options {
    * once for a version of the parameters in memory that stays: no dearer where one call runs
    * between two versions, and one or two copies of the weights smaller. The bits are the same. */
   bool transient_weights;
+  /* What a device is asked for in each phase is recorded there, where it is not NULL; it outlives
+   * the plan. The bits are the same. */
+  clv_recorder *records;
 } clv_plan_options;
 
 typedef struct clv_plan_info {

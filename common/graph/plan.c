@@ -69,10 +69,10 @@ clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err 
   return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
 }
 
-/* The block of a layout in bf16, in f32, between it and other blocks. */
+/* The layout between two of which one is in bf16, and in another block. */
 static bool between(int from, int to, int *ret_block) {
-  *ret_block = clv_layout_block(clv_layout_is_bf16(from) ? from : to);
-  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) &&
+  *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
+  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) && !clv_layout_is_last(from | to) &&
          clv_layout_block(from) != clv_layout_block(to);
 }
 
@@ -270,6 +270,8 @@ static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params,
   if (is_empty(p)) return build_empty(p, err);
   CLV_TRY(analyse(p, err));
   clv_plan_fuse(p);
+  clv_plan_chain(p);
+  clv_plan_fuse_forward(p);
   CLV_TRY(clv_plan_write_forward(p, err));
   CLV_TRY(clv_plan_write_backward(p, err));
   CLV_TRY(clv_plan_place(p, err));
@@ -297,6 +299,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
     CLV_TRY(options->backend->check_bf16(options->backend, err));
   if (options->tf32) CLV_TRY(clv_backend_check_tf32(options->backend, err));
   p->backend = options->dtype == CLV_F64 ? clv_backend_ref() : options->backend;
+  if (p->backend != options->backend) p->options.records = NULL;
   p->backend->set_threads(p->options.threads);
   CLV_TRY(build(p, g, params, err));
   *ret = clv_steal(&p);
@@ -305,6 +308,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
 
 clv_plan *clv_plan_free(clv_plan *p) {
   if (!p) return NULL;
+  clv_recorder_forget(p->options.records, p);
   for (clv_call *c = p->calls, *next; c; c = next) {
     next = c->next;
     clv_backend_give(p->backend, c->block);

@@ -22,7 +22,7 @@ int clv_plan_din_block(const clv_plan *p, int node, int i) {
 /* The layout in which gradients of node's value come together: sums are taken in f32. */
 static int sum_block(const clv_plan *p, int node) {
   int block = clv_plan_grad_block(p, node);
-  return clv_plan_one_reader(p, node) ? block : clv_layout_block(block);
+  return clv_plan_one_reader(p, node) ? block : clv_layout_f32(block);
 }
 
 static clv_code move_to_new(clv_plan *p, int node, clv_plan_rep *rep, int block, clv_err *err) {
@@ -33,15 +33,24 @@ static clv_code move_to_new(clv_plan *p, int node, clv_plan_rep *rep, int block,
   return CLV_OK;
 }
 
+/* A sum of two in bf16 may be taken in bf16: in f32 it would be rounded once as well. */
+static bool adds_in_bf16(const clv_plan *p, int node, int block) {
+  return clv_layout_is_last(block) && clv_layout_is_bf16(block) &&
+         block == clv_plan_grad_block(p, node) && clv_plan_readers(p, node) == 2;
+}
+
 /* One more gradient of node's value. */
 static clv_code contribute(clv_plan *p, int node, clv_plan_rep rep, clv_err *err) {
   clv_plan_rep *sum = &p->nodes[node].grad;
   int block = sum_block(p, node);
+  if (adds_in_bf16(p, node, rep.block) && (sum->buf < 0 || sum->block == rep.block))
+    block = rep.block;
   if (rep.block != block) CLV_TRY(move_to_new(p, node, &rep, block, err));
   if (sum->buf < 0) {
     *sum = rep;
     return CLV_OK;
   }
+  if (sum->block != block) CLV_TRY(move_to_new(p, node, sum, block, err));
   /* The sum so far is never the caller's dout, which is only lent for reading: that one belongs to
    * the output alone, and no live node consumes the output. */
   clv_plan_step s = clv_plan_step_of(clv_plan_run_add, "add", node);

@@ -12,10 +12,27 @@ static const char *space_name(int space, char *buf, size_t len) {
   return buf;
 }
 
+static void put_block(int layout, clv_bytes *out) {
+  clv_bytes_printf(out, "%d%s%s", clv_layout_block(layout),
+                   clv_layout_is_last(layout) ? " last" : "",
+                   clv_layout_is_bf16(layout) ? " bf16" : "");
+}
+
 static void put_blocks(int from, int to, clv_bytes *out) {
-  clv_bytes_printf(out, " block %d%s>%d%s", clv_layout_block(from),
-                   clv_layout_is_bf16(from) ? " bf16" : "", clv_layout_block(to),
-                   clv_layout_is_bf16(to) ? " bf16" : "");
+  clv_bytes_puts(out, " block ");
+  put_block(from, out);
+  clv_bytes_puts(out, ">");
+  put_block(to, out);
+}
+
+/* "batchnorm+relu" */
+static void name_ops(const clv_plan *p, int node, char *buf, size_t len) {
+  const clv_plan_node *q = &p->nodes[node];
+  size_t at = (size_t)snprintf(buf, len, "%s", clv_op_name(p->graph->nodes[q->fused_from].op));
+  for (int i = 1; i < q->n_joined; i++)
+    at +=
+        (size_t)snprintf(buf + at, len - at, "+%s", clv_op_name(p->graph->nodes[q->joined[i]].op));
+  if (q->fused_after & CLV_TAIL_RELU_FORWARD) snprintf(buf + at, len - at, "+relu");
 }
 
 static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes *out) {
@@ -23,9 +40,7 @@ static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32], size[32], op[64];
   const clv_plan_buf *b = &p->bufs[q->reps[0].buf];
-  snprintf(op, sizeof op, "%s%s%s", clv_op_name(p->graph->nodes[q->fused_from].op),
-           q->fused_after & CLV_TAIL_ADD ? "+add" : "",
-           q->fused_after & (CLV_TAIL_RELU | CLV_TAIL_RELU_FORWARD) ? "+relu" : "");
+  name_ops(p, s->node, op, sizeof op);
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
   put_blocks(q->kernel->in_block[0], q->kernel->out_block, out);

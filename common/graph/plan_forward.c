@@ -42,6 +42,9 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
                        .tail = q->fused_after,
                        .bf16 = p->options.bf16,
                        .tf32 = p->options.tf32};
+  if (q->n_joined && !q->fused_after)
+    for (; d->n_links < q->n_joined; d->n_links++)
+      d->link[d->n_links] = clv_plan_link(p, q->joined[d->n_links]);
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
     d->in_dtype[i] = nodes[q->src[i]].dtype;
@@ -83,7 +86,7 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
     clv_plan_unforward(p, node);
     return prepare(p, node, err);
   }
-  if (code == CLV_UNIMPLEMENTED && d.tail) return code;
+  if (code == CLV_UNIMPLEMENTED && q->n_joined) return code;
   if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
     code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
   if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
@@ -158,17 +161,14 @@ static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
 
 /* A backend without a kernel for several ops is asked for each alone. */
 static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
-  const clv_plan_node *q = &p->nodes[node];
-  int from = q->fused_from, add = q->fused_after & CLV_TAIL_ADD ? p->graph->nodes[node].in[0] : -1;
-  if (p->nodes[node].absorbed) return CLV_OK;
+  const clv_plan_node q = p->nodes[node];
+  if (q.absorbed) return CLV_OK;
   clv_code code = prepare(p, node, err);
-  if (from == node && code == CLV_OK) return write_alone(p, node, err);
-  if (code == CLV_OK) return write_step(p, node, err);
-  if (code != CLV_UNIMPLEMENTED || from == node) return code;
+  if (code == CLV_OK) return write_alone(p, node, err);
+  if (code != CLV_UNIMPLEMENTED || !q.n_joined) return code;
   clv_plan_unfuse(p, node);
-  CLV_TRY(write_alone(p, from, err));
-  if (add >= 0) CLV_TRY(write_alone(p, add, err));
-  return write_alone(p, node, err);
+  for (int i = 0; i < q.n_joined; i++) CLV_TRY(write_alone(p, q.joined[i], err));
+  return CLV_OK;
 }
 
 /* An alias has its input's buffers; flatten and reshape those in row-major order only. */

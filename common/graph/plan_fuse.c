@@ -13,8 +13,7 @@
 
 #include <string.h>
 
-/* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
-static int readers(const clv_plan *p, int node, int from, int to) {
+int clv_plan_readers_in(const clv_plan *p, int node, int from, int to) {
   const clv_graph *g = p->graph;
   int n = g->output == node && to > g->output;
   for (int i = from + 1; i < to && i < g->n_nodes; i++)
@@ -22,9 +21,11 @@ static int readers(const clv_plan *p, int node, int from, int to) {
   return n;
 }
 
-bool clv_plan_one_reader(const clv_plan *p, int node) {
-  return readers(p, node, node, p->graph->n_nodes) == 1;
+int clv_plan_readers(const clv_plan *p, int node) {
+  return clv_plan_readers_in(p, node, node, p->graph->n_nodes);
 }
+
+bool clv_plan_one_reader(const clv_plan *p, int node) { return clv_plan_readers(p, node) == 1; }
 
 static bool is_norm(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
@@ -33,20 +34,29 @@ static bool is_norm(const clv_plan *p, int node) {
          clv_plan_one_reader(p, n->in[0]);
 }
 
+void clv_plan_join(clv_plan *p, const int *nodes, int n) {
+  clv_plan_node *q = &p->nodes[nodes[n - 1]];
+  q->fused_from = nodes[0];
+  q->n_joined = n;
+  for (int i = 0; i < n; i++) {
+    q->joined[i] = nodes[i];
+    p->nodes[nodes[i]].absorbed = i < n - 1;
+  }
+}
+
 /* relu takes the batchnorm in, and the addition where there is one. */
 static void join(clv_plan *p, int relu, int add, int norm, int other) {
   clv_plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
+  const int nodes[] = {norm, add < 0 ? relu : add, relu};
+  clv_plan_join(p, nodes, add < 0 ? 2 : 3);
   memcpy(q->param, from->param, sizeof q->param);
   q->learns = from->learns;
-  q->fused_from = norm;
   q->src[0] = p->graph->nodes[norm].in[0];
   q->fused_after = CLV_TAIL_RELU;
-  from->absorbed = true;
   if (add < 0) return;
   q->src[1] = other;
   q->n_src = 2;
   q->fused_after |= CLV_TAIL_ADD;
-  p->nodes[add].absorbed = true;
 }
 
 static void try_relu(clv_plan *p, int relu) {
@@ -60,7 +70,7 @@ static void try_relu(clv_plan *p, int relu) {
   if (nodes[x].op != CLV_OP_ADD) return;
   for (int i = 0; i < 2; i++) {
     int norm = nodes[x].in[i], other = nodes[x].in[1 - i];
-    if (!is_norm(p, norm) || readers(p, other, x, relu)) continue;
+    if (!is_norm(p, norm) || clv_plan_readers_in(p, other, x, relu)) continue;
     join(p, relu, x, norm, other);
     return;
   }
@@ -70,8 +80,8 @@ static void try_forward(clv_plan *p, int relu) {
   int x = p->graph->nodes[relu].in[0];
   clv_plan_node *from = &p->nodes[x];
   bool wide = p->options.bf16 && p->graph->nodes[relu].shape.rank == 4; /* may be in bf16 */
-  if (wide || p->nodes[relu].fused_from != relu || from->absorbed || from->alias ||
-      from->fused_after || !clv_plan_one_reader(p, x) ||
+  if (wide || p->nodes[relu].fused_from != relu || p->nodes[relu].absorbed || from->absorbed ||
+      from->alias || from->fused_after || !clv_plan_one_reader(p, x) ||
       !(p->backend->tails(p->graph->nodes[x].op) & CLV_TAIL_RELU_FORWARD))
     return;
   from->fused_after = CLV_TAIL_RELU_FORWARD;
@@ -88,30 +98,34 @@ static bool is_relu(const clv_plan *p, int node) {
   return p->nodes[node].live && p->graph->nodes[node].op == CLV_OP_RELU;
 }
 
+/* The kernel has the node's own op. */
+static void stand_alone(clv_plan *p, int node) {
+  clv_plan_node *q = &p->nodes[node];
+  const clv_node *n = &p->graph->nodes[node];
+  q->fused_from = q->key_node = node;
+  q->fused_after = 0;
+  q->n_joined = 0;
+  q->n_src = n->n_in;
+  for (int i = 0; i < n->n_in; i++) q->src[i] = n->in[i];
+}
+
 void clv_plan_fuse(clv_plan *p) {
-  for (int i = 0; i < p->graph->n_nodes; i++) {
-    clv_plan_node *q = &p->nodes[i];
-    const clv_node *n = &p->graph->nodes[i];
-    q->fused_from = i;
-    q->n_src = n->n_in;
-    for (int j = 0; j < n->n_in; j++) q->src[j] = n->in[j];
-  }
+  for (int i = 0; i < p->graph->n_nodes; i++) stand_alone(p, i);
   for (int i = 0; i < p->graph->n_nodes; i++)
     if (is_relu(p, i)) try_relu(p, i);
+}
+
+void clv_plan_fuse_forward(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes && p->backend->tails; i++)
     if (is_relu(p, i)) try_forward(p, i);
 }
 
 void clv_plan_unfuse(clv_plan *p, int node) {
   clv_plan_node *q = &p->nodes[node];
-  const clv_node *n = &p->graph->nodes[node];
-  int add = q->fused_after & CLV_TAIL_ADD ? n->in[0] : -1;
-  p->nodes[q->fused_from].absorbed = false;
-  if (add >= 0) p->nodes[add].absorbed = false;
-  memset(q->param, 0, sizeof q->param);
-  q->learns = false;
-  q->fused_from = node;
-  q->fused_after = 0;
-  q->n_src = 1;
-  q->src[0] = n->in[0];
+  for (int i = 0; i < q->n_joined; i++) p->nodes[q->joined[i]].absorbed = false;
+  if (q->fused_after) {
+    memset(q->param, 0, sizeof q->param);
+    q->learns = false;
+  }
+  stand_alone(p, node);
 }

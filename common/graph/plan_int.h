@@ -10,9 +10,9 @@
  * and their gradients) are spaces of their own. For a backend with memory of its own these are
  * copies behind the scratch, since what the caller lends is the host's.
  *
- * plan.c makes and frees a plan, plan_fuse.c finds ops for one kernel, plan_forward.c and
- * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
- * executes, plan_describe.c prints.
+ * plan.c makes and frees a plan, plan_fuse.c and plan_chain.c find ops for one kernel,
+ * plan_forward.c and plan_backward.c write the steps, plan_memory.c merges and places the buffers,
+ * plan_run.c executes, plan_describe.c prints.
  */
 #ifndef CLEAVE_GRAPH_PLAN_INT_H
 #define CLEAVE_GRAPH_PLAN_INT_H
@@ -56,6 +56,9 @@ typedef struct clv_plan_node {
   int fused_from;
   unsigned fused_after; /* CLV_TAIL_*: what follows that op, up to and with this node */
   bool forwarded;       /* a relu whose forward the kernel of its input does: it has no step */
+  int n_joined,
+      joined[CLV_MAX_LINKS];  /* the nodes whose ops the kernel does, if several, in order */
+  int key_node;               /* whose random numbers the kernel draws */
   int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
@@ -121,6 +124,8 @@ struct clv_plan {
   clv_call *idle;
   /* for a device */
   size_t copy[SPACE_COUNT]; /* where in the scratch the caller's buffers stand */
+  size_t occasion;          /* and what the kernels that draw numbers read, if some do */
+  bool draws;
   size_t out_bytes;
 };
 
@@ -146,6 +151,7 @@ typedef struct clv_plan_frame {
   char *params, *grads;
   bool accumulate;
   clv_rng_key key;
+  const clv_occasion *occasion; /* as the kernels get it */
 } clv_plan_frame;
 
 /* ---- writing steps (plan.c) ------------------------------------------------------------------ */
@@ -177,8 +183,17 @@ int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank
 int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wants its gradient */
 int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes that of input i */
 
-void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
-bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
+/* (plan_fuse.c, plan_chain.c) One after the other: what goes both ways, then forward alone. */
+void clv_plan_fuse(clv_plan *p);
+void clv_plan_chain(clv_plan *p);
+void clv_plan_fuse_forward(clv_plan *p);
+int clv_plan_readers(const clv_plan *p, int node); /* live nodes that read it, and the caller */
+bool clv_plan_one_reader(const clv_plan *p, int node);
+/* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
+int clv_plan_readers_in(const clv_plan *p, int node, int from, int to);
+/* node's kernel does the n ops of these nodes, of which it is the last. */
+void clv_plan_join(clv_plan *p, const int *nodes, int n);
+clv_chain_link clv_plan_link(const clv_plan *p, int node);
 /* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
 void clv_plan_unforward(clv_plan *p, int node);

@@ -49,7 +49,8 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
                        .saved = at(p, f, q->saved),
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
-                       .key = key_of(&p->graph->nodes[s->node], f)};
+                       .key = key_of(&p->graph->nodes[q->key_node], f),
+                       .occasion = f->occasion};
   for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, q->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
@@ -116,7 +117,8 @@ clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_
 clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                           clv_err *err) {
   (void)err;
-  p->backend->add(p->backend, p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
+  clv_dtype dtype = clv_layout_is_bf16(s->dst_block) ? CLV_BF16 : p->options.dtype;
+  p->backend->add(p->backend, dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 
@@ -149,6 +151,8 @@ static clv_code locate(const clv_plan *p, const clv_plan_step *s, clv_err *err) 
   return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
 }
 
+static int first_step(const clv_plan *p, int phase) { return phase ? p->phase_end[phase - 1] : 0; }
+
 /* Waits for what was asked for since the last time, and says what failed of it, or what `err` says
  * already. The caller's memory is the host's again. */
 static clv_code settle(clv_plan *p, int phase, clv_code code, clv_err *err) {
@@ -158,7 +162,7 @@ static clv_code settle(clv_plan *p, int phase, clv_code code, clv_err *err) {
   if (!b->memory || b->memory->finish(b, &layer, &late) == CLV_OK || code != CLV_OK) return code;
   p->fresh = false;
   if (err) *err = late;
-  for (int i = phase ? p->phase_end[phase - 1] : 0; i < p->phase_end[phase] && layer >= 0; i++) {
+  for (int i = first_step(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
     const clv_plan_step *s = &p->steps[i];
     bool moves = s->src >= 0 || s->dst >= 0;
     if (!moves && p->graph->nodes[s->node].layer == layer >> 4) return locate(p, s, err);
@@ -166,15 +170,42 @@ static clv_code settle(clv_plan *p, int phase, clv_code code, clv_err *err) {
   return late.code;
 }
 
-static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
-  int i = phase ? p->phase_end[phase - 1] : 0;
-  p->backend->set_threads(p->options.threads);
-  for (; i < p->phase_end[phase]; i++) {
+typedef struct phase_run {
+  clv_plan *p;
+  const clv_plan_frame *f;
+  int phase;
+} phase_run;
+
+static clv_code run_steps(void *user, clv_err *err) {
+  const phase_run *r = user;
+  clv_plan *p = r->p;
+  for (int i = first_step(p, r->phase); i < p->phase_end[r->phase]; i++) {
     const clv_plan_step *s = &p->steps[i];
-    if ((p->times ? run_timed(p, f, s, phase, err) : s->run(p, f, s, err)) != CLV_OK)
+    if ((p->times ? run_timed(p, r->f, s, r->phase, err) : s->run(p, r->f, s, err)) != CLV_OK)
       return locate(p, s, err);
   }
   return CLV_OK;
+}
+
+_Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_PLACES, "all memory of a frame");
+
+/* The rest of the frame is the occasion's. */
+static clv_record_key key_of_phase(const clv_plan *p, const clv_plan_frame *f, int phase) {
+  clv_record_key key = {.of = p, .what = (uintptr_t)phase << 1 | f->accumulate};
+  for (int i = 0; i < SPACE_COUNT; i++) key.places[i] = f->base[i];
+  key.places[SPACE_COUNT] = f->params;
+  key.places[SPACE_COUNT + 1] = f->grads;
+  return key;
+}
+
+/* As a whole where it has been recorded. What is measured op by op is not. */
+static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
+  phase_run r = {p, f, phase};
+  p->backend->set_threads(p->options.threads);
+  if (!p->options.records || p->times || first_step(p, phase) == p->phase_end[phase])
+    return run_steps(&r, err);
+  clv_record_key key = key_of_phase(p, f, phase);
+  return clv_recorder_run(p->options.records, &key, run_steps, &r, err);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -295,12 +326,22 @@ static clv_code put_nan(const clv_plan *p, const clv_backend *home, void *out, c
   return CLV_OK;
 }
 
+/* The numbers that are drawn are those of this occasion, whoever asks the kernels for them. */
+static clv_code put_occasion(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
+  const clv_occasion occasion = {.step = f->key.step, .micro_batch = f->key.micro_batch};
+  if (!p->draws || !p->options.records) return CLV_OK;
+  void *at = p->scratch + p->occasion;
+  f->occasion = at;
+  return clv_backend_put(p->backend, at, &occasion, sizeof occasion, err);
+}
+
 static clv_code forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                         void *out, clv_err *err) {
   clv_plan_frame f = frame_of(p, c, param_block);
   f.base[SPACE_OUT] = place_of(p, SPACE_OUT, out);
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh(p, &f, param_version, err));
+  CLV_TRY(put_occasion(p, &f, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
   CLV_TRY(bring(p, SPACE_OUT, out, c->homes.out, p->out_bytes, err));
   return p->scalar_is_nan ? put_nan(p, c->homes.out, out, err) : CLV_OK;

@@ -71,14 +71,14 @@ static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a)
   return k->r.d.n_in > 3 ? a->in[3] : NULL;
 }
 
-static clv_code turn_queries(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
-                             bool back, clv_err *err) {
+static clv_code lay_queries(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+                            bool back, clv_err *err) {
   return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.t, (size_t)v->x.heads,
                           (size_t)v->x.width, x, y, back, err);
 }
 
-static clv_code turn_keys(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
-                          bool back, clv_err *err) {
+static clv_code lay_keys(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+                         bool back, clv_err *err) {
   return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.s, (size_t)v->x.kv_heads,
                           (size_t)v->x.width, x, y, back, err);
 }
@@ -107,15 +107,15 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   heads_site v = heads_of(k);
   heads_room m = room_of(k, &v, a);
   cuda_heads h = tile_of(k, &v, a);
-  CLV_TRY(turn_queries(k, &v, a->in[0], m.q, false, err));
-  CLV_TRY(turn_keys(k, &v, a->in[1], m.k, false, err));
-  CLV_TRY(turn_keys(k, &v, a->in[2], m.v, false, err));
+  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, false, err));
+  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, false, err));
+  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, false, err));
   for (; h.first < v.all; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
   if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_length(k->gpu, &h, lengths_of(k, a), err));
-  return turn_queries(k, &v, m.out, a->out, true, err);
+  return lay_queries(k, &v, m.out, a->out, true, err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -143,17 +143,17 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   heads_site v = heads_of(k);
   heads_room m = room_of(k, &v, a);
   cuda_heads h = tile_of(k, &v, a);
-  CLV_TRY(turn_queries(k, &v, a->in[0], m.q, false, err));
-  CLV_TRY(turn_queries(k, &v, a->dout, m.out, false, err));
-  CLV_TRY(turn_keys(k, &v, a->in[1], m.k, false, err));
-  CLV_TRY(turn_keys(k, &v, a->in[2], m.v, false, err));
+  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, false, err));
+  CLV_TRY(lay_queries(k, &v, a->dout, m.out, false, err));
+  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, false, err));
+  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, false, err));
   for (; h.first < v.all; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
   }
-  if (a->din[0]) CLV_TRY(turn_queries(k, &v, m.dq, a->din[0], true, err));
-  if (a->din[1]) CLV_TRY(turn_keys(k, &v, m.dk, a->din[1], true, err));
-  return a->din[2] ? turn_keys(k, &v, m.dv, a->din[2], true, err) : CLV_OK;
+  if (a->din[0]) CLV_TRY(lay_queries(k, &v, m.dq, a->din[0], true, err));
+  if (a->din[1]) CLV_TRY(lay_keys(k, &v, m.dk, a->din[1], true, err));
+  return a->din[2] ? lay_keys(k, &v, m.dv, a->din[2], true, err) : CLV_OK;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */

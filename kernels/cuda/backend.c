@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
+#include "kernels/cuda/pointwise_int.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -50,8 +51,8 @@ static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   b->backward_weight = dw ? op->backward_weight : NULL;
   b->fused_grads = dw && fused;
   b->free = kernel_free;
-  for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
-  b->out_block = 1;
+  for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->last ? GPU_LAST : 1;
+  b->out_block = b->in_block[0];
   b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
   b->saved_bytes = k->r.learns && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
   b->in_place = row->in_place;
@@ -63,6 +64,7 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
   cuda_kernel *k;
   size_t n_in, n_out;
+  if (d->n_links) return clv_gpu_chain_prepare(b, d, ret, err);
   if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail & ~ops[d->op]->tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
                     clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
@@ -72,7 +74,8 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out},
                      .gpu = b->own,
-                     .bf16 = d->bf16 && ops[d->op]->bf16};
+                     .bf16 = d->bf16 && ops[d->op]->bf16,
+                     .last = d->bf16 && ops[d->op]->last && d->in[0].rank == 4};
   describe(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
   if (k->r.base.cache_bytes) k->r.base.refresh = ops[d->op]->refresh;
@@ -88,12 +91,16 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
 static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                              const void *src, int src_block, void *dst, int dst_block,
                              clv_err *err) {
-  clv_gpu *g = b->own;
-  if (src_block != 1 || dst_block != 1)
-    return clv_fail(err, CLV_INVALID, "channel blocks %d and %d: %s computes row-major", src_block,
-                    dst_block, b->name);
-  return g->vendor->copy(g->stream, dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(dtype),
-                         err);
+  const int64_t *dim = shape->dim;
+  cuda_move m = {.n = (size_t)dim[0],
+                 .channels = (size_t)dim[1],
+                 .inner = (size_t)(dim[2] * dim[3]),
+                 .from = src_block,
+                 .to = dst_block};
+  if (clv_layout_block(src_block) != 1 || clv_layout_block(dst_block) != 1 || dtype != CLV_F32)
+    return clv_fail(err, CLV_INVALID, "channel blocks %d and %d: %s has none", src_block, dst_block,
+                    b->name);
+  return clv_gpu_move_layout(b->own, &m, src, dst, err);
 }
 
 /* Of functions that have no error of their own: told when somebody waits. */
@@ -104,8 +111,9 @@ static void keep_failure(clv_gpu *g, const clv_err *err, clv_code code) {
 static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
   clv_gpu *g = b->own;
   clv_err err = {0};
-  clv_code code = dtype == CLV_F32 ? clv_gpu_add_to(g, dst, src, n, &err)
-                                   : clv_fail(&err, CLV_INVALID, "%s adds f32 alone", b->name);
+  clv_code code = dtype == CLV_F32 || dtype == CLV_BF16
+                      ? clv_gpu_add_to(g, dtype == CLV_BF16, dst, src, n, &err)
+                      : clv_fail(&err, CLV_INVALID, "%s adds f32 and bf16 alone", b->name);
   keep_failure(g, &err, code);
 }
 
@@ -122,6 +130,7 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
+  CLV_TRY(clv_gpu_not_recorded(g, "memory is taken", err));
   if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
@@ -198,6 +207,7 @@ static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_e
   const clv_gpu *g = b->own;
   clv_backend *made;
   CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
+  made->recording = b->recording;
   *ret = made;
   return CLV_OK;
 }
@@ -224,6 +234,7 @@ static void name_backend(clv_gpu *g) {
                              .prepare = cuda_prepare,
                              .has = cuda_has,
                              .tails = cuda_tails,
+                             .chains = clv_gpu_chains,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
                              .sum_squares = clv_gpu_sum_squares,
@@ -236,7 +247,8 @@ static void name_backend(clv_gpu *g) {
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
                              .hold = cuda_hold,
-                             .drop = cuda_drop};
+                             .drop = cuda_drop,
+                             .recording = &clv_gpu_recording};
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {

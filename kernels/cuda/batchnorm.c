@@ -14,7 +14,8 @@ static cuda_batchnorm site_of(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
   size_t n = (size_t)dim[0], channels = (size_t)dim[1];
   size_t inner = n && channels ? k->r.n_in / n / channels : 1;
-  return (cuda_batchnorm){.sums = gpu_sums_of(n, channels, inner),
+  return (cuda_batchnorm){.sums = (k->last ? gpu_sums_last : gpu_sums_of)(n, channels, inner),
+                          .last = k->last,
                           .training = k->r.d.training,
                           .eps = k->r.d.attrs.eps,
                           .momentum = k->r.d.attrs.momentum,
@@ -56,14 +57,14 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_batchnorm b = site_of(k);
   cuda_gradient from = gradient_of(k, a);
-  float *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
+  void *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
   bool dw = k->r.d.need_dw;
   if (dw || (b.training && a->din[0]))
     CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, after_parts(&b, a), passed,
                                      dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
                                      dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
   else if (passed)
-    CLV_TRY(clv_gpu_relu_back(k->gpu, a->out, a->dout, passed, k->r.n_in, 0, err));
+    CLV_TRY(clv_gpu_relu_back(k->gpu, k->last, a->out, a->dout, passed, k->r.n_in, 0, err));
   if (!a->din[0]) return CLV_OK;
   if (passed) {
     from.dy = passed;
@@ -85,4 +86,5 @@ CLV_CUDA_OP(batchnorm) = {.forward = batchnorm_forward,
                           .backward_input = batchnorm_backward,
                           .open = batchnorm_open,
                           .tails = CLV_TAIL_ADD | CLV_TAIL_RELU,
-                          .fused = true};
+                          .fused = true,
+                          .last = true};

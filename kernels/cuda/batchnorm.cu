@@ -18,20 +18,22 @@ static __device__ inline size_t channel_of(const cuda_sums &s, size_t at) {
 
 /* Sums of x less the channel's first value, and of the squares of that: what cancels below is no
  * larger than the spread of the values, and one walk is enough. */
+template <typename T>
 struct moment_term {
-  const float *x;
+  const T *x;
   size_t inner;
   __device__ double first(size_t c) const {
-    float value = x[c * inner];
+    float value = gpu_get(x[c * inner]);
     return isfinite(value) ? static_cast<double>(value) : 0;
   }
   __device__ cuda_pair operator()(size_t at, size_t c) const {
-    double d = static_cast<double>(x[at]) - first(c);
+    double d = static_cast<double>(gpu_get(x[at])) - first(c);
     return {d, d * d};
   }
 };
 
-static __global__ void put_moments(cuda_batchnorm b, moment_term term, const cuda_pair *parts,
+template <typename T>
+static __global__ void put_moments(cuda_batchnorm b, moment_term<T> term, const cuda_pair *parts,
                                    double *saved, float *running_mean, float *running_var,
                                    int64_t *tracked) {
   double m = b.momentum, count = count_of(b.sums);
@@ -49,13 +51,21 @@ static __global__ void put_moments(cuda_batchnorm b, moment_term term, const cud
   }
 }
 
-clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const float *x, void *parts,
+template <typename T>
+static clv_code batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
+                              double *saved, float *running_mean, float *running_var,
+                              int64_t *tracked, clv_err *err) {
+  moment_term<T> term = {gpu_read<T>(x), b->sums.inner};
+  CLV_TRY(gpu_parts(g, &b->sums, term, parts, err));
+  return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_moments<T>, *b, term,
+                    read(parts), saved, running_mean, running_var, tracked);
+}
+
+clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
                                double *saved, float *running_mean, float *running_var,
                                int64_t *tracked, clv_err *err) {
-  moment_term term = {x, b->sums.inner};
-  CLV_TRY(gpu_parts(g, &b->sums, term, parts, err));
-  return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_moments, *b, term,
-                    read(parts), saved, running_mean, running_var, tracked);
+  return GPU_BY_TYPE(b->last, batch_moments, g, b, x, parts, saved, running_mean, running_var,
+                     tracked, err);
 }
 
 static __global__ void put_running(cuda_batchnorm b, const float *mean, const float *var,
@@ -78,46 +88,74 @@ static __device__ inline double hat_of(float x, const double *saved, size_t c) {
   return (static_cast<double>(x) - saved[2 * c]) * saved[2 * c + 1];
 }
 
+/* As it is written where nothing follows. */
+template <typename T>
 static __device__ inline float normal_of(float x, const float *w, const float *bias,
                                          const double *saved, size_t c) {
-  return static_cast<float>(hat_of(x, saved, c) * static_cast<double>(w[c]) +
-                            static_cast<double>(bias[c]));
+  return gpu_rounded<T>(static_cast<float>(hat_of(x, saved, c) * static_cast<double>(w[c]) +
+                                           static_cast<double>(bias[c])));
 }
 
-static __global__ void normalise(cuda_batchnorm b, const float *x, const float *w,
-                                 const float *bias, const double *saved, const float *other,
-                                 float *y) {
+template <typename T>
+static __global__ void normalise(cuda_batchnorm b, const T *x, const float *w, const float *bias,
+                                 const double *saved, const T *other, T *y) {
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
-    float value = normal_of(x[at], w, bias, saved, channel_of(b.sums, at));
-    if (other) value += other[at];
-    y[at] = b.relu && value <= 0 ? 0 : value;
+    float value = normal_of<T>(gpu_get(x[at]), w, bias, saved, channel_of(b.sums, at));
+    if (other) value += gpu_get(other[at]);
+    y[at] = gpu_as<T>(b.relu && value <= 0 ? 0 : value);
   }
 }
 
-clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const float *x, const float *w,
-                           const float *bias, const double *saved, const float *other, float *y,
-                           clv_err *err) {
+template <typename T>
+static clv_code values(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
+                       const float *bias, const double *saved, const void *other, void *y,
+                       clv_err *err) {
   size_t n = b->sums.n * b->sums.channels * b->sums.inner;
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, normalise, *b, x, w, bias, saved, other, y);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, normalise<T>, *b, gpu_read<T>(x), w, bias,
+                    saved, gpu_read<T>(other), gpu_written<T>(y));
+}
+
+clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
+                           const float *bias, const double *saved, const void *other, void *y,
+                           clv_err *err) {
+  return GPU_BY_TYPE(b->last, values, g, b, x, w, bias, saved, other, y, err);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static __device__ inline float passed_of(const cuda_gradient &f, size_t at, size_t c) {
-  bool open = f.gate == GPU_OPEN ||
-              !((f.gate == GPU_BY_Y ? f.y[at] : normal_of(f.x[at], f.w, f.bias, f.saved, c)) <= 0);
-  return open ? f.dy[at] : 0;
+/* What is read, in its type. */
+template <typename T>
+struct gradient {
+  cuda_gate gate;
+  const T *x, *y, *dy;
+  const float *w, *bias;
+  const double *saved;
+};
+template <typename T>
+static gradient<T> gradient_of(const cuda_gradient *f) {
+  return {f->gate, gpu_read<T>(f->x), gpu_read<T>(f->y), gpu_read<T>(f->dy),
+          f->w,    f->bias,           f->saved};
+}
+
+template <typename T>
+static __device__ inline float passed_of(const gradient<T> &f, size_t at, size_t c) {
+  bool open =
+      f.gate == GPU_OPEN ||
+      !((f.gate == GPU_BY_Y ? gpu_get(f.y[at])
+                            : normal_of<T>(gpu_get(f.x[at]), f.w, f.bias, f.saved, c)) <= 0);
+  return open ? gpu_get(f.dy[at]) : 0;
 }
 
 /* Of bias and weight. */
+template <typename T>
 struct gradient_term {
-  cuda_gradient from;
-  float *passed;
+  gradient<T> from;
+  T *passed;
   __device__ cuda_pair operator()(size_t at, size_t c) const {
     float dy = passed_of(from, at, c);
     double d = static_cast<double>(dy);
-    if (passed) passed[at] = dy;
-    return {d, d * hat_of(from.x[at], from.saved, c)};
+    if (passed) passed[at] = gpu_as<T>(dy);
+    return {d, d * hat_of(gpu_get(from.x[at]), from.saved, c)};
   }
 };
 
@@ -132,29 +170,44 @@ static __global__ void put_totals(cuda_sums s, const cuda_pair *parts, cuda_pair
   }
 }
 
+template <typename T>
+static clv_code gradient_parts(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+                               void *parts, void *passed, clv_err *err) {
+  gradient_term<T> term = {gradient_of<T>(from), gpu_written<T>(passed)};
+  return gpu_parts(g, &b->sums, term, parts, err);
+}
+
 clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                                  void *parts, cuda_pair *totals, float *passed, float *dw,
+                                  void *parts, cuda_pair *totals, void *passed, float *dw,
                                   float *db, bool accumulate, clv_err *err) {
-  CLV_TRY(gpu_parts(g, &b->sums, gradient_term{*from, passed}, parts, err));
+  CLV_TRY(GPU_BY_TYPE(b->last, gradient_parts, g, b, from, parts, passed, err));
   return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_totals, b->sums,
                     read(parts), totals, dw, db, accumulate);
 }
 
 /* In evaluation the statistics are constants, and their gradients no part of it. */
-static __global__ void values_back(cuda_batchnorm b, cuda_gradient from, const cuda_pair *totals,
-                                   float *dx) {
+template <typename T>
+static __global__ void values_back(cuda_batchnorm b, gradient<T> from, const cuda_pair *totals,
+                                   T *dx) {
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
     size_t c = channel_of(b.sums, at);
     double inverse = from.saved[2 * c + 1], common = 0;
-    double hat = hat_of(from.x[at], from.saved, c);
+    double hat = hat_of(gpu_get(from.x[at]), from.saved, c);
     if (b.training) common = (totals[c].first + hat * totals[c].second) / count_of(b.sums);
-    dx[at] = static_cast<float>((static_cast<double>(passed_of(from, at, c)) - common) * inverse *
-                                static_cast<double>(from.w[c]));
+    dx[at] = gpu_as<T>(static_cast<float>((static_cast<double>(passed_of(from, at, c)) - common) *
+                                          inverse * static_cast<double>(from.w[c])));
   }
 }
 
-clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                                const cuda_pair *totals, float *dx, clv_err *err) {
+template <typename T>
+static clv_code gradients(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+                          const cuda_pair *totals, void *dx, clv_err *err) {
   size_t n = b->sums.n * b->sums.channels * b->sums.inner;
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, values_back, *b, *from, totals, dx);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, values_back<T>, *b, gradient_of<T>(from),
+                    totals, gpu_written<T>(dx));
+}
+
+clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+                                const cuda_pair *totals, void *dx, clv_err *err) {
+  return GPU_BY_TYPE(b->last, gradients, g, b, from, totals, dx, err);
 }

@@ -3,9 +3,43 @@
 #include "kernels/cuda/device_int.cuh"
 
 static __global__ void round_all(const float *x, cuda_bf16 *y, size_t n) {
-  GPU_FOR(i, n) y[i] = gpu_to_bf16(x[i]);
+  GPU_FOR(i, n) y[i] = gpu_as<cuda_bf16>(x[i]);
 }
 
 clv_code clv_gpu_round(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n, clv_err *err) {
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, round_all, x, y, n);
+}
+
+/* Value i of one layout, in the other. */
+static __device__ inline size_t other_place(const cuda_move &m, size_t i, bool last) {
+  size_t wide = last ? m.channels : m.inner, high = last ? m.inner : m.channels;
+  return (i / wide / high * wide + i % wide) * high + i / wide % high;
+}
+
+template <typename S, typename D>
+static __global__ void move_values(cuda_move m, bool turn, bool last, const S *src, D *dst) {
+  GPU_FOR(i, m.n * m.channels * m.inner) {
+    float value = gpu_get(src[turn ? other_place(m, i, last) : i]);
+    dst[i] = gpu_as<D>(m.add ? gpu_get(dst[i]) + value : value);
+  }
+}
+
+template <typename S, typename D>
+static clv_code launch_move(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+                            clv_err *err) {
+  bool last = clv_layout_is_last(m->to), turn = last != clv_layout_is_last(m->from);
+  return gpu_launch(g, gpu_blocks(m->n * m->channels * m->inner), GPU_BLOCK, err,
+                    (move_values<S, D>), *m, turn, last, gpu_read<S>(src), gpu_written<D>(dst));
+}
+
+template <typename S>
+static clv_code move_from(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+                          clv_err *err) {
+  return (clv_layout_is_bf16(m->to) ? launch_move<S, cuda_bf16> : launch_move<S, float>)(g, m, src,
+                                                                                         dst, err);
+}
+
+clv_code clv_gpu_move_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+                             clv_err *err) {
+  return GPU_BY_TYPE(clv_layout_is_bf16(m->from), move_from, g, m, src, dst, err);
 }

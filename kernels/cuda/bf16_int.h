@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16_int: numbers in bf16, the upper halves of f32. Rounding is to nearest even.
+ * bf16_int: factors in bf16, and values between layouts. Rounding is to nearest even.
  */
 #ifndef CLEAVE_KERNELS_CUDA_BF16_INT_H
 #define CLEAVE_KERNELS_CUDA_BF16_INT_H
@@ -11,10 +11,18 @@
 extern "C" {
 #endif
 
-typedef uint16_t cuda_bf16;
-
 clv_code clv_gpu_round(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
                        clv_err *err) CLV_USE_RESULT;
+
+/* Values [n, channels, inner], or with channels last [n, inner, channels], from one layout and type
+ * to another. */
+typedef struct cuda_move {
+  size_t n, channels, inner;
+  int from, to; /* layouts */
+  bool add;     /* to is added to */
+} cuda_move;
+clv_code clv_gpu_move_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* A factor of k's products: x, or in bf16 what is rounded of it into `room`. */
 clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,

@@ -55,16 +55,23 @@ clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *co
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, from_columns, *c, columns, x, n);
 }
 
-static __global__ void add_bias(const float *bias, float *y, size_t n, size_t channels,
-                                size_t inner, bool relu) {
+template <typename T>
+static __global__ void add_bias(const float *bias, T *y, size_t n, size_t channels, size_t inner,
+                                bool relu) {
   GPU_FOR(i, n * channels * inner) {
-    float value = y[i] + bias[i / inner % channels];
-    y[i] = relu && value <= 0 ? 0 : value;
+    float value = gpu_get(y[i]) + bias[i / inner % channels];
+    y[i] = gpu_as<T>(relu && value <= 0 ? 0 : value);
   }
 }
 
-clv_code clv_gpu_add_bias(clv_gpu *g, const float *bias, float *y, size_t n, size_t channels,
-                          size_t inner, bool relu, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n * channels * inner), GPU_BLOCK, err, add_bias, bias, y, n,
-                    channels, inner, relu);
+template <typename T>
+static clv_code launch_add_bias(clv_gpu *g, const float *bias, void *y, size_t n, size_t channels,
+                                size_t inner, bool relu, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n * channels * inner), GPU_BLOCK, err, add_bias<T>, bias,
+                    gpu_written<T>(y), n, channels, inner, relu);
+}
+
+clv_code clv_gpu_add_bias(clv_gpu *g, bool last, const float *bias, void *y, size_t n,
+                          size_t channels, size_t inner, bool relu, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_add_bias, g, bias, y, n, channels, inner, relu, err);
 }

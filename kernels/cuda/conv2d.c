@@ -150,17 +150,19 @@ static clv_code run(const cuda_kernel *k, clv_cuda_pass pass, const float *x, co
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
+  if (k->last) return clv_gpu_conv_last_forward(k, a, err);
   conv2d_site v = conv_of(k);
   const float *w = a->param[CLV_SLOT_WEIGHT];
   CLV_TRY(k->conv[CLV_CUDA_FORWARD] ? run(k, CLV_CUDA_FORWARD, a->in[0], w, a->out, false, a, err)
                                     : forward_columns(k, a, &v, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_add_bias(k->gpu, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n, (size_t)v.s.k,
-                          (size_t)v.image, k->r.d.tail, err);
+  return clv_gpu_add_bias(k->gpu, false, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n,
+                          (size_t)v.s.k, (size_t)v.image, k->r.d.tail, err);
 }
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
+  if (k->last) return clv_gpu_conv_last_input(k, a, err);
   conv2d_site v = conv_of(k);
   if (!k->conv[CLV_CUDA_GRAD_INPUT]) return input_columns(k, a, &v, err);
   return run(k, CLV_CUDA_GRAD_INPUT, a->din[0], a->param[CLV_SLOT_WEIGHT], a->dout, false, a, err);
@@ -172,6 +174,7 @@ static cuda_sums bias_sums(const conv2d_site *v) {
 
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
+  if (k->last) return clv_gpu_conv_last_weight(k, a, err);
   conv2d_site v = conv_of(k);
   cuda_sums sums = bias_sums(&v);
   CLV_TRY(k->conv[CLV_CUDA_GRAD_WEIGHT]
@@ -179,8 +182,8 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                     a->accumulate, a, err)
               : weight_columns(k, a, &v, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, a->dout, gpu_scratch(k, a), a->dparam[CLV_SLOT_BIAS],
-                              a->accumulate, err);
+  return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, gpu_scratch(k, a),
+                              a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
 }
 
 static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
@@ -195,6 +198,7 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pa
 }
 
 static clv_code conv_open(cuda_kernel *k, clv_err *err) {
+  if (k->last) return clv_gpu_conv_last_open(k, err);
   conv2d_site v = conv_of(k);
   cuda_sums sums = bias_sums(&v);
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
@@ -213,5 +217,8 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(conv2d) = {.forward = conv_forward,
                        .backward_input = conv_backward_input,
                        .backward_weight = conv_backward_weight,
+                       .refresh = clv_gpu_conv_last_refresh,
                        .open = conv_open,
-                       .tails = CLV_TAIL_RELU_FORWARD};
+                       .tails = CLV_TAIL_RELU_FORWARD,
+                       .bf16 = true,
+                       .last = true};

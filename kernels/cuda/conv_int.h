@@ -5,7 +5,7 @@
 #ifndef CLEAVE_KERNELS_CUDA_CONV_INT_H
 #define CLEAVE_KERNELS_CUDA_CONV_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,9 +23,34 @@ clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, f
 /* The sum of what each value of x was copied to. */
 clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) CLV_USE_RESULT;
-/* y [n, channels, inner] += bias[channel], and of that the relu. */
-clv_code clv_gpu_add_bias(clv_gpu *g, const float *bias, float *y, size_t n, size_t channels,
-                          size_t inner, bool relu, clv_err *err) CLV_USE_RESULT;
+/* y [n, channels, inner] += bias[channel], and of that the relu; last: y is in GPU_LAST. */
+clv_code clv_gpu_add_bias(clv_gpu *g, bool last, const float *bias, void *y, size_t n,
+                          size_t channels, size_t inner, bool relu, clv_err *err) CLV_USE_RESULT;
+
+/* ---- channels last (conv_last.c, conv_last.cu) ----------------------------------------------- */
+
+/* `channels` of the window's, of `samples` images in GPU_LAST: what a window sees of them. columns
+ * [samples * oh * ow, taps, channels]. */
+typedef struct cuda_last_columns {
+  clv_window window;
+  size_t samples, channels;
+} cuda_last_columns;
+
+clv_code clv_gpu_to_columns_last(clv_gpu *g, const cuda_last_columns *c, const cuda_bf16 *x,
+                                 cuda_bf16 *columns, clv_err *err) CLV_USE_RESULT;
+/* The sum of what each value of x was copied to. */
+clv_code clv_gpu_from_columns_last(clv_gpu *g, const cuda_last_columns *c, const float *columns,
+                                   cuda_bf16 *x, clv_err *err) CLV_USE_RESULT;
+
+/* What conv2d does where its values are in GPU_LAST. */
+clv_ref_fn clv_gpu_conv_last_refresh;
+clv_code clv_gpu_conv_last_open(cuda_kernel *k, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_conv_last_forward(const cuda_kernel *k, const clv_kernel_args *a,
+                                   clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_conv_last_input(const cuda_kernel *k, const clv_kernel_args *a,
+                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_conv_last_weight(const cuda_kernel *k, const clv_kernel_args *a,
+                                  clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

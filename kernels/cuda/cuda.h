@@ -91,7 +91,7 @@ typedef enum clv_cuda_pass {
 } clv_cuda_pass;
 
 /* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow], all
- * row-major f32. */
+ * row-major f32; or, with CLV_CUDA_BF16, all in bf16 with channels last, whose sums are f32. */
 typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
@@ -164,8 +164,13 @@ typedef struct clv_vendor {
   clv_code (*stream_wait)(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err);
 
   clv_code (*launch)(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err);
+  /* What the thread asks of s from begin to end is not done, but kept with the values of its
+   * arguments; graph_launch asks for all of it. In between nothing is taken or given, no product or
+   * convolution is made, and nothing waits. A failure ends the capture too. *ret_launches: copies
+   * and fills included. */
   clv_code (*capture_begin)(clv_cuda_stream *s, clv_err *err);
-  clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, clv_err *err);
+  clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+                          clv_err *err);
   clv_code (*graph_launch)(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err);
   void (*graph_free)(clv_cuda_graph *g);
 
@@ -178,11 +183,11 @@ typedef struct clv_vendor {
                      const float *bias, float beta, float *d, void *workspace, clv_err *err);
 
   /* The same for a convolution; beta is of what the pass writes. CLV_UNIMPLEMENTED: there is no
-   * cuDNN, or it has no engine for this one. */
+   * cuDNN, or it has no engine for this one. x, w and y are on 16 bytes. */
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);
-  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y, float beta,
+  clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
                    void *workspace, clv_err *err);
 
   /* The same for an LSTM, whose calls are made on stream s. Forward reads weights and x, and writes

@@ -42,7 +42,9 @@ static inline unsigned gpu_blocks(size_t n) {
 
 #ifdef __CUDACC__
 #define GPU_CALLER(kernel) nullptr
+#define GPU_UNROLL _Pragma("unroll")
 #else
+#define GPU_UNROLL
 template <auto Kernel, typename... P, size_t... I>
 static void gpu_call_with(void *const *args, void (*)(P...), std::index_sequence<I...>) {
   Kernel(*static_cast<P *>(args[I])...);
@@ -91,15 +93,42 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
-/* To nearest even; a NaN stays one. */
-static __device__ inline uint16_t gpu_to_bf16(float x) {
-  unsigned bits = __float_as_uint(x);
-  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-static __device__ inline float gpu_from_bf16(uint16_t x) {
+/* Values are f32, or bf16 with channels last: kernels are templates of the type. What is computed
+ * is f32, or double where sums are long. */
+static __device__ inline float gpu_get(float x) { return x; }
+static __device__ inline float gpu_get(cuda_bf16 x) {
   return __uint_as_float(static_cast<unsigned>(x) << 16);
 }
+
+/* bf16: to nearest even; a NaN stays one. */
+template <typename T>
+static __device__ inline T gpu_as(float x) {
+  if constexpr (std::is_same<T, float>::value) {
+    return x;
+  } else {
+    unsigned bits = __float_as_uint(x);
+    if (x != x) return static_cast<T>(bits >> 16 | 0x40);
+    return static_cast<T>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  }
+}
+
+/* The number that is read where x is written. */
+template <typename T>
+static __device__ inline float gpu_rounded(float x) {
+  return gpu_get(gpu_as<T>(x));
+}
+
+template <typename T>
+static inline const T *gpu_read(const void *p) {
+  return static_cast<const T *>(p);
+}
+template <typename T>
+static inline T *gpu_written(void *p) {
+  return static_cast<T *>(p);
+}
+
+/* GPU_BY_TYPE(last, f, arguments...): f<cuda_bf16>(...) or f<float>(...) */
+#define GPU_BY_TYPE(last, f, ...) ((last) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
 

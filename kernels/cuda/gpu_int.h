@@ -68,6 +68,7 @@ typedef struct clv_gpu {
   cuda_runs runs[GPU_TABLES];
   uint64_t tables_used;
   clv_err failed; /* of what cannot report it itself; told by finish */
+  bool recording; /* the stream is captured: nothing may wait, or pass memory */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
   clv_backend backend;    /* its `own` is this */
@@ -75,12 +76,17 @@ typedef struct clv_gpu {
 
 /* ---- kernels (backend.c, products.c) --------------------------------------------------------- */
 
+typedef uint16_t cuda_bf16; /* the upper half of an f32 */
+
+enum { GPU_LAST = CLV_LAYOUT_LAST | CLV_LAYOUT_BF16 | 1 };
+
 enum { GPU_PRODUCTS = 12 };
 
 typedef struct cuda_kernel {
   clv_ref_kernel r; /* first: what the op's row is asked with; a clv_kernel is a cuda_kernel */
   clv_gpu *gpu;
-  bool bf16;                              /* it is asked for, and the op knows it */
+  /* Asked for, and known to the op: factors of products in bf16; values of rank 4 in GPU_LAST. */
+  bool bf16, last;
   clv_cuda_matmul *product[GPU_PRODUCTS]; /* what the op's `open` made of them, else NULL */
   clv_cuda_conv *conv[3];                 /* by clv_cuda_pass */
   clv_cuda_lstm *lstm;
@@ -97,7 +103,7 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
   clv_ref_fn *refresh; /* where open gives the kernel a cache */
-  bool bf16;
+  bool bf16, last;     /* see cuda_kernel */
   clv_code (*open)(cuda_kernel *k, clv_err *err);
   unsigned tails;
   bool fused;
@@ -142,13 +148,23 @@ typedef struct cuda_sums {
   size_t slabs, per_slab; /* parts of a channel, and values in each but the last */
 } cuda_sums;
 
-enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024 };
+enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024, GPU_MOST_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
 
-static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
-  size_t values = n * inner, slabs = (values + GPU_SLAB - 1) / GPU_SLAB;
-  cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, (size_t)GPU_MOST_SLABS), 0};
+static inline cuda_sums gpu_sums_by(size_t n, size_t channels, size_t inner, size_t slab,
+                                    size_t most) {
+  size_t values = n * inner, slabs = (values + slab - 1) / slab;
+  cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, most), 0};
   s.per_slab = (values + s.slabs - 1) / s.slabs;
   return s;
+}
+
+static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
+  return gpu_sums_by(n, channels, inner, GPU_SLAB, GPU_MOST_SLABS);
+}
+
+/* The same of values in GPU_LAST, whose columns are long and mostly few. */
+static inline cuda_sums gpu_sums_last(size_t n, size_t channels, size_t inner) {
+  return gpu_sums_by(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MOST_SLABS_LAST);
 }
 
 /* Two sums made in one walk. */
@@ -160,8 +176,9 @@ static inline size_t gpu_parts_bytes(const cuda_sums *s) {
   return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
-/* dst[c], or dst[c] +=, the sum of channel c. parts: gpu_parts_bytes. */
-clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, const float *x, void *parts,
+/* dst[c], or dst[c] +=, the sum of channel c of x, which is in GPU_LAST if `last`. parts:
+ * gpu_parts_bytes. */
+clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool last, const void *x, void *parts,
                               float *dst, bool accumulate, clv_err *err) CLV_USE_RESULT;
 
 /* ---- to the host and back (staging.c) -------------------------------------------------------- */
@@ -180,10 +197,16 @@ clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *f
 /* Waits for the stream; see clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
 
+/* ---- what is recorded (recording.c) ---------------------------------------------------------- */
+
+extern const clv_backend_recording clv_gpu_recording;
+/* An error, and the end of the recording's use, for what cannot be done again. */
+clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
+
 /* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 
-/* dst += src over n values. */
-clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n,
+/* dst += src over n values, in GPU_LAST if `last`. */
+clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
                       float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,

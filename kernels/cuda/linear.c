@@ -66,7 +66,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, r.dout, &f.b, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
+  return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
                               a->accumulate, err);
 }
 

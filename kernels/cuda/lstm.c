@@ -116,7 +116,8 @@ static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv
   CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
-    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, r->dgates, r->parts, d[slot], a->accumulate, err));
+    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,
+                                 err));
   return CLV_OK;
 }
 

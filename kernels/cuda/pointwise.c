@@ -2,52 +2,54 @@
 #include "kernels/cuda/pointwise_int.h"
 
 /* POINTWISE(name, kept): forward is clv_gpu_name, backward clv_gpu_name_back of what is kept. */
-#define POINTWISE(name, kept)                                                                 \
-  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
-    const cuda_kernel *k = gpu_kernel_of(base);                                               \
-    return clv_gpu_##name(k->gpu, a->in[0], NULL, a->out, k->r.n_in, 0, err);                 \
-  }                                                                                           \
-  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
-    const cuda_kernel *k = gpu_kernel_of(base);                                               \
-    return clv_gpu_##name##_back(k->gpu, kept, a->dout, a->din[0], k->r.n_in, 0, err);        \
+#define POINTWISE(name, kept)                                                                   \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {    \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                 \
+    return clv_gpu_##name(k->gpu, k->last, a->in[0], NULL, a->out, k->r.n_in, 0, err);          \
+  }                                                                                             \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {   \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                 \
+    return clv_gpu_##name##_back(k->gpu, k->last, kept, a->dout, a->din[0], k->r.n_in, 0, err); \
   }
 
 POINTWISE(relu, a->out)
-CLV_CUDA_OP(relu) = {.forward = relu_forward, .backward_input = relu_backward};
+CLV_CUDA_OP(relu) = {.forward = relu_forward, .backward_input = relu_backward, .last = true};
 
 POINTWISE(sigmoid, a->out)
-CLV_CUDA_OP(sigmoid) = {.forward = sigmoid_forward, .backward_input = sigmoid_backward};
+CLV_CUDA_OP(sigmoid) = {
+    .forward = sigmoid_forward, .backward_input = sigmoid_backward, .last = true};
 
 POINTWISE(tanh, a->out)
-CLV_CUDA_OP(tanh) = {.forward = tanh_forward, .backward_input = tanh_backward};
+CLV_CUDA_OP(tanh) = {.forward = tanh_forward, .backward_input = tanh_backward, .last = true};
 
 POINTWISE(gelu, a->in[0])
-CLV_CUDA_OP(gelu) = {.forward = gelu_forward, .backward_input = gelu_backward};
+CLV_CUDA_OP(gelu) = {.forward = gelu_forward, .backward_input = gelu_backward, .last = true};
 
 POINTWISE(silu, a->in[0])
-CLV_CUDA_OP(silu) = {.forward = silu_forward, .backward_input = silu_backward};
+CLV_CUDA_OP(silu) = {.forward = silu_forward, .backward_input = silu_backward, .last = true};
 
 /* ---- scale, wait ----------------------------------------------------------------------------- */
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_scale(k->gpu, a->in[0], NULL, a->out, k->r.n_in, factor, err);
+  return clv_gpu_scale(k->gpu, k->last, a->in[0], NULL, a->out, k->r.n_in, factor, err);
 }
 
 static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_scale(k->gpu, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
+  return clv_gpu_scale(k->gpu, k->last, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
 }
 
-CLV_CUDA_OP(scale) = {.forward = scale_forward, .backward_input = scale_backward};
+CLV_CUDA_OP(scale) = {.forward = scale_forward, .backward_input = scale_backward, .last = true};
 
 /* ---- what only passes ------------------------------------------------------------------------ */
 
 static clv_code pass(const cuda_kernel *k, const void *from, void *to, clv_err *err) {
   if (!to || from == to) return CLV_OK;
-  return k->gpu->vendor->copy(k->gpu->stream, to, from, k->r.n_in * sizeof(float), err);
+  return k->gpu->vendor->copy(k->gpu->stream, to, from,
+                              k->r.n_in * (k->last ? sizeof(cuda_bf16) : sizeof(float)), err);
 }
 
 static clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -65,48 +67,62 @@ CLV_CUDA_OP(reshape) = {.forward = pass_forward, .backward_input = pass_backward
 
 static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  return clv_gpu_add(k->gpu, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+  return clv_gpu_add(k->gpu, k->last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
-CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = pass_backward};
+CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = pass_backward, .last = true};
 
-clv_code clv_gpu_add_to(clv_gpu *g, float *dst, const float *src, size_t n, clv_err *err) {
-  return clv_gpu_add(g, dst, src, dst, n, 0, err);
+clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
+  return clv_gpu_add(g, last, dst, src, dst, n, 0, err);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-static float dropout_factor(const cuda_kernel *k) {
-  double p = k->r.d.attrs.p;
-  return (float)(p < 1 ? 1 / (1 - p) : 0);
-}
+float clv_gpu_dropout_factor(double p) { return (float)(p < 1 ? 1 / (1 - p) : 0); }
 
 /* u = word / 2^24 >= p exactly where the word's 24 bits are at least this. */
-static uint32_t dropout_limit(double p) {
+uint32_t clv_gpu_dropout_limit(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
   return limit + ((double)limit * 0x1p-24 < p);
+}
+
+static cuda_places places_of(const cuda_kernel *k) {
+  const int64_t *dim = k->r.d.in[0].dim;
+  cuda_places at = {.n = k->r.n_in, .channels = 1, .inner = 1, .last = k->last};
+  if (!k->last) return at;
+  at.channels = (size_t)dim[1];
+  at.inner = (size_t)(dim[2] * dim[3]);
+  return at;
 }
 
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
-  clv_rng_stream stream = clv_rng_stream_of(&a->key);
-  return clv_gpu_draw(k->gpu, a->in[0], a->out, a->saved, k->r.n_in, &stream,
-                      dropout_limit(k->r.d.attrs.p), dropout_factor(k), err);
+  clv_rng_key key = a->key;
+  if (a->occasion) key.step = key.micro_batch = 0;
+  clv_rng_stream stream = clv_rng_stream_of(&key);
+  cuda_places at = places_of(k);
+  return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
+                      clv_gpu_dropout_limit(k->r.d.attrs.p), clv_gpu_dropout_factor(k->r.d.attrs.p),
+                      err);
 }
 
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_backward(base, a, err);
-  return clv_gpu_mask(k->gpu, a->dout, a->saved, a->din[0], k->r.n_in, dropout_factor(k), err);
+  return clv_gpu_mask(k->gpu, k->last, a->dout, a->saved, a->din[0], k->r.n_in,
+                      clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 /* The mask is drawn whether or not anything learns. */
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
+  k->r.base.reads_occasion = k->r.d.training;
   return CLV_OK;
 }
 
-CLV_CUDA_OP(dropout) = {
-    .forward = dropout_forward, .backward_input = dropout_backward, .open = dropout_open};
+CLV_CUDA_OP(dropout) = {.forward = dropout_forward,
+                        .backward_input = dropout_backward,
+                        .open = dropout_open,
+                        .last = true};

@@ -33,138 +33,205 @@ static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t s
   return {first, last + 1 < count ? last + 1 : count};
 }
 
+/* Of value `o` of images with `rows` x `columns` places: its row and column, where the values of its
+ * channel begin in images of `places`, and how far apart those of neighbours are. */
+struct spot {
+  int64_t row, column;
+  size_t base, step;
+};
+template <typename T>
+static __device__ inline spot spot_of(const clv_window &s, size_t o, int64_t rows, int64_t columns,
+                                      int64_t places) {
+  constexpr bool last = !std::is_same<T, float>::value;
+  int64_t at = static_cast<int64_t>(o), c = last ? at % s.c : 0;
+  if (last) at /= s.c;
+  int64_t image = at / columns / rows;
+  return {at / columns % rows, at % columns,
+          static_cast<size_t>(last ? image * places * s.c + c : image * places),
+          last ? static_cast<size_t>(s.c) : 1};
+}
+
+static __device__ inline size_t value_of(const spot &at, int64_t place) {
+  return at.base + static_cast<size_t>(place) * at.step;
+}
+
 /* ---- maxima ---------------------------------------------------------------------------------- */
 
-static __global__ void maxpool(clv_window s, const float *xs, float *y, int64_t *where, size_t n) {
+template <typename T>
+static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *where, size_t n) {
   GPU_FOR(o, n) {
-    int64_t at_out = static_cast<int64_t>(o), image = at_out / (s.oh * s.ow);
-    int64_t i = at_out / s.ow % s.oh, j = at_out % s.ow;
-    const float *x = xs + image * s.h * s.w;
-    span rows = covered(i * s.stride[0] - s.pad[0], s.kernel[0], s.h);
-    span columns = covered(j * s.stride[1] - s.pad[1], s.kernel[1], s.w);
+    spot out = spot_of<T>(s, o, s.oh, s.ow, s.h * s.w);
+    span rows = covered(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
+    span columns = covered(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
     float best = -INFINITY;
     int64_t at = rows.begin * s.w + columns.begin;
     for (int64_t h = rows.begin; h < rows.end; h++)
       for (int64_t w = columns.begin; w < columns.end; w++) {
-        float value = x[h * s.w + w];
+        float value = gpu_get(x[value_of(out, h * s.w + w)]);
         if (!(value > best) && value == value) continue;
         best = value;
         at = h * s.w + w;
       }
-    y[o] = best;
+    y[o] = gpu_as<T>(best);
     if (where) where[o] = at;
   }
 }
 
-clv_code clv_gpu_maxpool(clv_gpu *g, const clv_window *s, const float *x, float *y, int64_t *where,
-                         clv_err *err) {
+template <typename T>
+static clv_code launch_maxpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
+                               int64_t *where, clv_err *err) {
   size_t n = outputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool, *s, x, y, where, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool<T>, *s, gpu_read<T>(x),
+                    gpu_written<T>(y), where, n);
 }
 
-static __global__ void maxpool_back(clv_window s, const float *dys, const int64_t *wheres,
-                                    float *dx, size_t n) {
+clv_code clv_gpu_maxpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
+                         int64_t *where, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_maxpool, g, s, x, y, where, err);
+}
+
+template <typename T>
+static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *where, T *dx,
+                                    size_t n) {
   GPU_FOR(p, n) {
-    int64_t at = static_cast<int64_t>(p) % (s.h * s.w),
-            image = static_cast<int64_t>(p) / (s.h * s.w);
-    span rows = windows_over(at / s.w, s.kernel[0], s.stride[0], s.pad[0], s.oh);
-    span columns = windows_over(at % s.w, s.kernel[1], s.stride[1], s.pad[1], s.ow);
-    const float *dy = dys + image * s.oh * s.ow;
-    const int64_t *where = wheres + image * s.oh * s.ow;
+    spot in = spot_of<T>(s, p, s.h, s.w, s.oh * s.ow);
+    span rows = windows_over(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
+    span columns = windows_over(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
+    int64_t at = in.row * s.w + in.column;
     float sum = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
-      for (int64_t j = columns.begin; j < columns.end; j++)
-        if (where[i * s.ow + j] == at) sum += dy[i * s.ow + j];
-    dx[p] = sum;
+      for (int64_t j = columns.begin; j < columns.end; j++) {
+        size_t o = value_of(in, i * s.ow + j);
+        if (where[o] == at) sum += gpu_get(dy[o]);
+      }
+    dx[p] = gpu_as<T>(sum);
   }
 }
 
-clv_code clv_gpu_maxpool_back(clv_gpu *g, const clv_window *s, const float *dy,
-                              const int64_t *where, float *dx, clv_err *err) {
+template <typename T>
+static clv_code launch_maxpool_back(clv_gpu *g, const clv_window *s, const void *dy,
+                                    const int64_t *where, void *dx, clv_err *err) {
   size_t n = inputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back, *s, dy, where, dx, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s, gpu_read<T>(dy), where,
+                    gpu_written<T>(dx), n);
+}
+
+clv_code clv_gpu_maxpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy,
+                              const int64_t *where, void *dx, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_maxpool_back, g, s, dy, where, dx, err);
 }
 
 /* ---- means of windows ------------------------------------------------------------------------ */
 
-static __global__ void avgpool(clv_window s, const float *xs, float *y, size_t n) {
+template <typename T>
+static __global__ void avgpool(clv_window s, const T *x, T *y, size_t n) {
   double taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
   GPU_FOR(o, n) {
-    int64_t at = static_cast<int64_t>(o), image = at / (s.oh * s.ow);
-    const float *x = xs + image * s.h * s.w;
-    span rows = covered(at / s.ow % s.oh * s.stride[0] - s.pad[0], s.kernel[0], s.h);
-    span columns = covered(at % s.ow * s.stride[1] - s.pad[1], s.kernel[1], s.w);
+    spot out = spot_of<T>(s, o, s.oh, s.ow, s.h * s.w);
+    span rows = covered(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
+    span columns = covered(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
     double sum = 0;
     for (int64_t h = rows.begin; h < rows.end; h++)
       for (int64_t w = columns.begin; w < columns.end; w++)
-        sum += static_cast<double>(x[h * s.w + w]);
-    y[o] = static_cast<float>(sum / taps);
+        sum += static_cast<double>(gpu_get(x[value_of(out, h * s.w + w)]));
+    y[o] = gpu_as<T>(static_cast<float>(sum / taps));
   }
 }
 
-clv_code clv_gpu_avgpool(clv_gpu *g, const clv_window *s, const float *x, float *y, clv_err *err) {
+template <typename T>
+static clv_code launch_avgpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
+                               clv_err *err) {
   size_t n = outputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool, *s, x, y, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool<T>, *s, gpu_read<T>(x),
+                    gpu_written<T>(y), n);
 }
 
-static __global__ void avgpool_back(clv_window s, const float *dys, float *dx, size_t n) {
+clv_code clv_gpu_avgpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
+                         clv_err *err) {
+  return GPU_BY_TYPE(last, launch_avgpool, g, s, x, y, err);
+}
+
+template <typename T>
+static __global__ void avgpool_back(clv_window s, const T *dy, T *dx, size_t n) {
   double taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
   GPU_FOR(p, n) {
-    int64_t at = static_cast<int64_t>(p) % (s.h * s.w),
-            image = static_cast<int64_t>(p) / (s.h * s.w);
-    span rows = windows_over(at / s.w, s.kernel[0], s.stride[0], s.pad[0], s.oh);
-    span columns = windows_over(at % s.w, s.kernel[1], s.stride[1], s.pad[1], s.ow);
-    const float *dy = dys + image * s.oh * s.ow;
+    spot in = spot_of<T>(s, p, s.h, s.w, s.oh * s.ow);
+    span rows = windows_over(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
+    span columns = windows_over(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
     double sum = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
       for (int64_t j = columns.begin; j < columns.end; j++)
-        sum += static_cast<double>(dy[i * s.ow + j]);
-    dx[p] = static_cast<float>(sum / taps);
+        sum += static_cast<double>(gpu_get(dy[value_of(in, i * s.ow + j)]));
+    dx[p] = gpu_as<T>(static_cast<float>(sum / taps));
   }
 }
 
-clv_code clv_gpu_avgpool_back(clv_gpu *g, const clv_window *s, const float *dy, float *dx,
-                              clv_err *err) {
+template <typename T>
+static clv_code launch_avgpool_back(clv_gpu *g, const clv_window *s, const void *dy, void *dx,
+                                    clv_err *err) {
   size_t n = inputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool_back, *s, dy, dx, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool_back<T>, *s, gpu_read<T>(dy),
+                    gpu_written<T>(dx), n);
+}
+
+clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy, void *dx,
+                              clv_err *err) {
+  return GPU_BY_TYPE(last, launch_avgpool_back, g, s, dy, dx, err);
 }
 
 /* ---- means along an axis --------------------------------------------------------------------- */
 
 /* A thread for each output: neighbours read neighbours. */
-static __global__ void mean_across(clv_axis s, const float *x, float *y) {
+template <typename T>
+static __global__ void mean_across(clv_axis s, const T *x, float *y) {
   GPU_FOR(o, s.outer * s.inner) {
     double sum = 0;
     for (size_t e = 0; e < s.extent; e++)
-      sum += static_cast<double>(x[(o / s.inner * s.extent + e) * s.inner + o % s.inner]);
+      sum += static_cast<double>(gpu_get(x[(o / s.inner * s.extent + e) * s.inner + o % s.inner]));
     y[o] = static_cast<float>(sum / static_cast<double>(s.extent));
   }
 }
 
 /* A block for each output, whose values lie side by side. */
-static __global__ void mean_along(clv_axis s, const float *x, float *y) {
+template <typename T>
+static __global__ void mean_along(clv_axis s, const T *x, float *y) {
   GPU_ROWS(o, s.outer) {
     double sum = 0;
-    GPU_ROW(e, s.extent) sum += static_cast<double>(x[o * s.extent + e]);
+    GPU_ROW(e, s.extent) sum += static_cast<double>(gpu_get(x[o * s.extent + e]));
     sum = gpu_block_sum(sum);
     if (threadIdx.x == 0) y[o] = static_cast<float>(sum / static_cast<double>(s.extent));
   }
 }
 
-clv_code clv_gpu_mean(clv_gpu *g, const clv_axis *s, const float *x, float *y, clv_err *err) {
+template <typename T>
+static clv_code launch_mean(clv_gpu *g, const clv_axis *s, const void *x, float *y, clv_err *err) {
   if (s->inner == 1)
-    return gpu_launch(g, gpu_blocks_of_rows(s->outer), gpu_row_threads(s->extent), err, mean_along,
-                      *s, x, y);
-  return gpu_launch(g, gpu_blocks(s->outer * s->inner), GPU_BLOCK, err, mean_across, *s, x, y);
+    return gpu_launch(g, gpu_blocks_of_rows(s->outer), gpu_row_threads(s->extent), err,
+                      mean_along<T>, *s, gpu_read<T>(x), y);
+  return gpu_launch(g, gpu_blocks(s->outer * s->inner), GPU_BLOCK, err, mean_across<T>, *s,
+                    gpu_read<T>(x), y);
 }
 
-static __global__ void mean_back(clv_axis s, const float *dy, float *dx) {
+clv_code clv_gpu_mean(clv_gpu *g, bool last, const clv_axis *s, const void *x, float *y,
+                      clv_err *err) {
+  return GPU_BY_TYPE(last, launch_mean, g, s, x, y, err);
+}
+
+template <typename T>
+static __global__ void mean_back(clv_axis s, const float *dy, T *dx) {
   GPU_FOR(i, s.outer * s.extent * s.inner)
-  dx[i] = dy[i / s.inner / s.extent * s.inner + i % s.inner] / static_cast<float>(s.extent);
+  dx[i] =
+      gpu_as<T>(dy[i / s.inner / s.extent * s.inner + i % s.inner] / static_cast<float>(s.extent));
 }
 
-clv_code clv_gpu_mean_back(clv_gpu *g, const clv_axis *s, const float *dy, float *dx,
-                           clv_err *err) {
+template <typename T>
+static clv_code launch_mean_back(clv_gpu *g, const clv_axis *s, const float *dy, void *dx,
+                                 clv_err *err) {
   size_t n = s->outer * s->extent * s->inner;
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back, *s, dy, dx);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<T>, *s, dy, gpu_written<T>(dx));
+}
+
+clv_code clv_gpu_mean_back(clv_gpu *g, bool last, const clv_axis *s, const float *dy, void *dx,
+                           clv_err *err) {
+  return GPU_BY_TYPE(last, launch_mean_back, g, s, dy, dx, err);
 }

@@ -11,20 +11,21 @@
 extern "C" {
 #endif
 
-/* where: the index in its image of each output, or NULL. */
-clv_code clv_gpu_maxpool(clv_gpu *g, const clv_window *s, const float *x, float *y, int64_t *where,
+/* last: x, y and their gradients are in GPU_LAST, but for those of a mean's outputs.
+ * where: the index in its image of each output, or NULL. */
+clv_code clv_gpu_maxpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
+                         int64_t *where, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_maxpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy,
+                              const int64_t *where, void *dx, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_avgpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
                          clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_maxpool_back(clv_gpu *g, const clv_window *s, const float *dy,
-                              const int64_t *where, float *dx, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_avgpool(clv_gpu *g, const clv_window *s, const float *x, float *y,
-                         clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_avgpool_back(clv_gpu *g, const clv_window *s, const float *dy, float *dx,
+clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy, void *dx,
                               clv_err *err) CLV_USE_RESULT;
 
 /* [outer, extent, inner] to its mean over extent, [outer, inner]. */
-clv_code clv_gpu_mean(clv_gpu *g, const clv_axis *s, const float *x, float *y,
+clv_code clv_gpu_mean(clv_gpu *g, bool last, const clv_axis *s, const void *x, float *y,
                       clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_mean_back(clv_gpu *g, const clv_axis *s, const float *dy, float *dx,
+clv_code clv_gpu_mean_back(clv_gpu *g, bool last, const clv_axis *s, const float *dy, void *dx,
                            clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

@@ -4,9 +4,12 @@
  */
 #include "kernels/cuda/chunks_int.cuh"
 
+template <typename T>
 struct value_term {
-  const float *x;
-  __device__ cuda_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
+  const T *x;
+  __device__ cuda_pair operator()(size_t at, size_t) const {
+    return {static_cast<double>(gpu_get(x[at])), 0};
+  }
 };
 
 static __global__ void put_channels(cuda_sums s, const cuda_pair *parts, float *dst,
@@ -14,9 +17,15 @@ static __global__ void put_channels(cuda_sums s, const cuda_pair *parts, float *
   GPU_FOR(c, s.channels) gpu_put(&dst[c], gpu_total(s, parts, c).first, accumulate);
 }
 
-clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, const float *x, void *parts,
+template <typename T>
+static clv_code value_parts(clv_gpu *g, const cuda_sums *s, const void *x, void *parts,
+                            clv_err *err) {
+  return gpu_parts(g, s, value_term<T>{gpu_read<T>(x)}, parts, err);
+}
+
+clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool last, const void *x, void *parts,
                               float *dst, bool accumulate, clv_err *err) {
-  CLV_TRY(gpu_parts(g, s, value_term{x}, parts, err));
+  CLV_TRY(GPU_BY_TYPE(last, value_parts, g, s, x, parts, err));
   return gpu_launch(g, gpu_blocks(s->channels), GPU_BLOCK, err, put_channels, *s,
                     static_cast<const cuda_pair *>(parts), dst, accumulate);
 }

@@ -70,6 +70,7 @@ static clv_code load(const clv_cuda_options *o, const clv_cuda_library **ret, cl
   CLV_TRY(find_file(o->file, path, sizeof path, err));
   CLV_TRY(enter(path, ret, err));
   (*ret)->look_in(o->folders && o->folders[0] ? o->folders : NULL);
+  if (o->plans && o->plans[0]) (*ret)->keep_plans(clv_plan_files(o->plans, o->notifier));
   return (*ret)->count(&n, err);
 }
 

@@ -18,7 +18,7 @@ extern "C" {
 /* ---- what libcleave_cuda.so exports ---------------------------------------------------------- */
 
 /* Of the struct below, and of what passes through it: kernels.h has a number of its own. */
-enum { CLV_CUDA_INTERFACE = 1, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };
+enum { CLV_CUDA_INTERFACE = 2, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };
 
 typedef struct clv_device_info {
   char name[64];       /* "NVIDIA H200" */
@@ -27,11 +27,20 @@ typedef struct clv_device_info {
   size_t memory_bytes;
 } clv_device_info;
 
+/* Plans of convolutions that outlive a process, by a text that says what each is for. Both may be
+ * called from any thread. */
+typedef struct clv_plan_store {
+  bool (*find)(const char *what, clv_bytes *ret); /* false: there is none */
+  void (*keep)(const char *what, const char *text, size_t n);
+} clv_plan_store;
+
 typedef struct clv_cuda_library {
   uint32_t abi, size; /* CLV_CUDA_ABI, sizeof(clv_cuda_library) */
   /* Folders between colons where NVIDIA's libraries are looked for before the loader's own; NULL:
    * none. Before anything else. */
   void (*look_in)(const char *folders);
+  /* Where plans are kept for the next process; NULL: nowhere. */
+  void (*keep_plans)(const clv_plan_store *store);
   /* CLV_UNAVAILABLE: all that is missing, in words. */
   clv_code (*count)(int *ret, clv_err *err);
   clv_code (*describe)(int device, clv_device_info *ret, clv_err *err);
@@ -48,6 +57,8 @@ typedef const clv_cuda_library *clv_cuda_entry_fn(uint32_t abi);
 typedef struct clv_cuda_options {
   const char *file;    /* of the library; NULL or "": beside the program, then in ../lib/cleave */
   const char *folders; /* between colons: where NVIDIA's libraries are; NULL or "": the system's */
+  const char *plans;   /* folder where plans are kept, made if need be; NULL: nowhere */
+  clv_notifier notifier; /* of those plans; lives as long as the process */
 } clv_cuda_options;
 
 /* The library with at least one device, for as long as the process lives. The first call decides
@@ -55,6 +66,16 @@ typedef struct clv_cuda_options {
  * the other version, the missing library, the driver or the device. */
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
                        clv_err *err) CLV_USE_RESULT;
+
+/* ---- plans on disk (plans.c) ----------------------------------------------------------------- */
+
+/* Plans in files of that folder, at most a few thousand. NULL, or a plan that is not
+ * taken or kept: why not is told. */
+const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier);
+
+/* The text of a file, n bytes, which must be of the plan with this digest. *ret lies in data. */
+clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
+                        size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

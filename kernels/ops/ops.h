@@ -57,6 +57,8 @@ typedef enum clv_attr_key {
   CLV_ATTR_HEADS = 21,
   CLV_ATTR_KV_HEADS = 22,
   CLV_ATTR_CAUSAL = 23,
+  CLV_ATTR_ORDER = 24,
+  CLV_ATTR_BASE = 25,
   CLV_ATTR_COUNT
 } clv_attr_key;
 

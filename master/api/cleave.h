@@ -390,8 +390,9 @@ typedef struct cleave_module_options {
   /* Instead of initial numbers: tensors of a safetensors file on the worker's own disk, by the name
    * that its worker.yaml gives it. sha256: of the file, 64 hexadecimal digits. */
   const char *artifact, *artifact_sha256;
-  /* Convolutions compute in bf16, on a processor with AVX512-BF16: elsewhere the module is refused.
-   * Its weights, gradients and values are f32 all the same. */
+  /* Convolutions compute in bf16, on a processor with AVX512-BF16; on a device of NVIDIA of
+   * capability 8.0 or above other ops do too. Elsewhere the module is refused. Its weights,
+   * gradients and values are f32 all the same. */
   bool bf16;
   /* Inputs on another device of its node are taken along; else a call with one is refused with both
    * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,

@@ -220,11 +220,15 @@ static void place_sizes(clv_blueprint *b) {
   b->max_micro = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
 }
 
+static bool is_on_processor_here(const clv_stage_spec *s) {
+  return s->worker < 0 && (strcmp(s->device, "auto") == 0 || strncmp(s->device, "cpu", 3) == 0);
+}
+
 /* Of this process; a worker answers for itself when its stage is loaded. */
 static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   bool here = false;
   clv_err why;
-  for (size_t i = 0; i < c->n_stages; i++) here |= c->stages[i].worker < 0;
+  for (size_t i = 0; i < c->n_stages; i++) here |= is_on_processor_here(&c->stages[i]);
   if (c->train.dtype != CLV_COMPUTE_BF16 || !here) return CLV_OK;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
@@ -235,8 +239,7 @@ static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   clv_err why;
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    bool here = s->worker < 0 && strcmp(s->device, "auto") == 0;
-    if (!s->tf32 || !(here || strncmp(s->device, "cpu", 3) == 0)) continue;
+    if (!s->tf32 || !(is_on_processor_here(s) || strncmp(s->device, "cpu", 3) == 0)) continue;
     if (clv_backend_check_tf32(clv_backend_cpu(), &why) == CLV_OK) continue;
     return clv_session_fail_at(c, s->tf32_pos, err, "stage '%s': %s", s->name, why.text);
   }

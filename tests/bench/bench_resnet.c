@@ -13,12 +13,9 @@
 #include <time.h>
 
 #include "common/engine/engine.h"
-#include "common/graph/graph.h"
 #include "common/optim/optim.h"
-#include "tests/bench/bench_int.h"
+#include "tests/bench/networks_int.h"
 #include "tests/bench/profile_int.h"
-
-enum { CLASSES = 1000 };
 
 typedef struct bench {
   int64_t batch, size;
@@ -31,59 +28,6 @@ typedef struct bench {
   uint64_t version;
   double idle_mib;
 } bench;
-
-/* ---- the network ----------------------------------------------------------------------------- */
-
-static int add(clv_graph *g, clv_op op, const clv_attrs *attrs, int a, int b) {
-  clv_err err;
-  int in[] = {a, b}, node;
-  must(clv_graph_add(g, op, attrs, NULL, (uint32_t)g->n_nodes, in, b >= 0 ? 2 : 1, &node, &err),
-       &err);
-  return node;
-}
-
-static int plain(clv_graph *g, clv_op op, int x) {
-  return add(g, op, &(clv_attrs){.eps = 1e-5, .momentum = 0.1}, x, -1);
-}
-
-static int conv_norm(clv_graph *g, int x, int64_t out, int64_t kernel, int64_t stride) {
-  int64_t pad = kernel / 2;
-  clv_attrs a = {.out = out,
-                 .kernel = {kernel, kernel},
-                 .stride = {stride, stride},
-                 .pad = {pad, pad},
-                 .groups = 1};
-  return plain(g, CLV_OP_BATCHNORM, add(g, CLV_OP_CONV2D, &a, x, -1));
-}
-
-static int bottleneck(clv_graph *g, int x, int64_t width, int64_t stride, bool first) {
-  int y = plain(g, CLV_OP_RELU, conv_norm(g, x, width, 1, 1));
-  y = plain(g, CLV_OP_RELU, conv_norm(g, y, width, 3, stride));
-  y = conv_norm(g, y, 4 * width, 1, 1);
-  int skip = first ? conv_norm(g, x, 4 * width, 1, stride) : x;
-  return plain(g, CLV_OP_RELU, add(g, CLV_OP_ADD, &(clv_attrs){0}, y, skip));
-}
-
-static clv_graph *resnet50(int64_t batch, int64_t size) {
-  static const int blocks[] = {3, 4, 6, 3};
-  clv_err err;
-  clv_graph *g;
-  int x, target;
-  clv_shape image = CLV_SHAPE(batch, 3, size, size), classes = CLV_SHAPE(batch, CLASSES);
-  must(clv_graph_new(&g, &err), &err);
-  must(clv_graph_add_input(g, "x", CLV_F32, &image, &x, &err), &err);
-  must(clv_graph_add_input(g, "target", CLV_F32, &classes, &target, &err), &err);
-  x = plain(g, CLV_OP_RELU, conv_norm(g, x, 64, 7, 2));
-  x = add(g, CLV_OP_MAXPOOL, &(clv_attrs){.kernel = {3, 3}, .stride = {2, 2}, .pad = {1, 1}}, x,
-          -1);
-  for (int stage = 0; stage < 4; stage++)
-    for (int i = 0; i < blocks[stage]; i++)
-      x = bottleneck(g, x, 64 << stage, stage && !i ? 2 : 1, !i);
-  x = plain(g, CLV_OP_FLATTEN, plain(g, CLV_OP_GLOBALAVGPOOL, x));
-  x = add(g, CLV_OP_LINEAR, &(clv_attrs){.out = CLASSES, .bias = true}, x, -1);
-  add(g, CLV_OP_MSE, &(clv_attrs){0}, x, target);
-  return g;
-}
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
@@ -102,12 +46,13 @@ static void optim_open(bench *b) {
 }
 
 static void data_open(bench *b) {
-  size_t n = (size_t)(b->batch * 3 * b->size * b->size), classes = (size_t)b->batch * CLASSES;
+  size_t n = (size_t)(b->batch * 3 * b->size * b->size), classes = (size_t)b->batch * NET_CLASSES;
   take(n * sizeof(float), &b->x);
   take(classes * sizeof(float), &b->target);
   clv_rng_normal(&(clv_rng_key){.seed = 1}, 0, 1, b->x, n);
   memset(b->target, 0, classes * sizeof(float));
-  for (size_t i = 0; i < (size_t)b->batch; i++) b->target[i * CLASSES + i * 37 % CLASSES] = 1;
+  for (size_t i = 0; i < (size_t)b->batch; i++)
+    b->target[i * NET_CLASSES + i * 37 % NET_CLASSES] = 1;
 }
 
 static void bench_open(bench *b, int threads, bool bf16) {
@@ -119,7 +64,7 @@ static void bench_open(bench *b, int threads, bool bf16) {
                          .threads = threads,
                          .bf16 = bf16,
                          .transient_weights = true};
-  b->graph = resnet50(b->batch, b->size);
+  b->graph = net_resnet50(b->batch, b->size);
   must(clv_params_of(b->graph, &b->params, &err), &err);
   must(clv_plan_new(b->graph, b->params, &po, &b->plan, &err), &err);
   take(b->params->total_bytes, &b->block);

@@ -186,6 +186,22 @@ def attention(q, k, v, lengths=None, *, a, training):
     return (weights @ v).transpose(1, 2).reshape(n, t, f)
 
 
+def rotary(x, heads, base):
+    """As transformers has it for Llama."""
+    n, t, f = x.shape
+    width = f // heads
+    angle = torch.arange(t).double()[:, None] / base ** (torch.arange(0, width, 2).double() / width)
+    cos, sin = (torch.cat([w, w], -1).to(x.dtype)[:, None] for w in (angle.cos(), angle.sin()))
+    x = x.reshape(n, t, heads, width)
+    other = torch.cat([-x[..., width // 2:], x[..., :width // 2]], -1)
+    return (x * cos + other * sin).reshape(n, t, f)
+
+
+def permute(x, order):
+    """order: the dimensions behind the batch, or the only one."""
+    return x.permute(0, *(int(d) for d in np.atleast_1d(order))).contiguous()
+
+
 def lstm(x, weights, layers, bias):
     """What torch.nn.LSTM's forward calls, with weights that can be differentiated."""
     zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
@@ -197,7 +213,8 @@ def compute(expression, case, inputs, p):
     p: parameters, whose running statistics it updates; a: attributes."""
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
-             "dropout": dropout, "lstm": lstm, "attention": attention}
+             "dropout": dropout, "lstm": lstm, "attention": attention,
+             "rotary": rotary, "permute": permute}
     return eval(expression, scope)
 
 

@@ -18,12 +18,16 @@ PAGE = os.path.join(ROOT, "tests/bench/GPU.md")
 
 # ---- the device: NVIDIA's published numbers of an H200 SXM, and what is assumed of them ----------
 BYTES_S = 4.8e12 * 0.75         # memory: own kernels reach three quarters
-F32_S, TF32_S = 67e12 * 0.7, 494e12 * 0.5  # multiply-adds as two; products and convolutions
+# Products and convolutions, multiply-adds as two.
+F32_S, TF32_S, BF16_S = 67e12 * 0.7, 494e12 * 0.5, 989e12 * 0.5
 LEAST_S = 2.0e-6                # of a launch on the device
 HOST_S = 4.0e-6                 # of a launch at the host: the driver's part and ours
 ASKED_S = 2.0e-6               # of one that cuDNN asks for within a call: the driver's part alone
 WAIT_S = 20e-6                  # for the loss, once a step
-F = 4                           # bytes of an f32
+# With CUDA graphs: a launch within one, at least; what the host takes for all of a step: three
+# graphs and what is put and got around them, and the optimiser.
+WITHIN_S, GRAPHS_S = 1.0e-6, 60e-6
+F, B = 4, 2                     # bytes of an f32, of a bf16
 
 Launch = collections.namedtuple("Launch", "kind bytes flops")
 
@@ -32,11 +36,18 @@ class Step:
     """The launches of one training step: forward, backward, optimiser. Calls of a library that ask
     for many launches are counted once, and what they ask for in `within`."""
 
-    def __init__(self, name, what):
+    def __init__(self, name, what, value=F):
         self.name, self.what, self.launches, self.parameters, self.within = name, what, [], 0, 0
+        self.value = value  # bytes of one of an image
 
-    def add(self, kind, values, flops=0, times=1):
-        self.launches += [Launch(kind, values * F, flops)] * times
+    def add(self, kind, values, flops=0, times=1, value=None):
+        self.launches += [Launch(kind, values * (value or self.value), flops)] * times
+
+    def weights(self, n):
+        """In bf16 they are rounded once a step, and their gradient is made f32."""
+        self.parameters += n
+        if self.value == B:
+            self.add("weights", n * (F + B), value=1, times=2)
 
     def product(self, m, n, k, times=1):
         self.add("products", m * k + k * n + m * n, 2 * m * n * k, times)
@@ -61,7 +72,7 @@ class Step:
     def conv(self, n, c, k, h, kernel, stride, first=False):
         oh = h // stride
         x, w, y = n * c * h * h, k * c * kernel * kernel, n * k * oh * oh
-        self.parameters += w
+        self.weights(w)
         for _ in range(2 if first else 3):
             self.add("convolutions", x + w + y, 2 * y * c * kernel * kernel)
         return oh
@@ -81,7 +92,7 @@ class Step:
         self.add("loss", 2 * rows * classes)
 
     def optimiser(self, reads_and_writes):
-        self.add("optimiser", self.parameters * reads_and_writes)
+        self.add("optimiser", self.parameters * reads_and_writes, value=F)
 
     def times(self, flops_s):
         """Seconds by kind on the device, and of the host."""
@@ -93,6 +104,10 @@ class Step:
     def total(self, flops_s):
         by, host = self.times(flops_s)
         return max(sum(by.values()), host) + WAIT_S
+
+    def with_graphs(self, flops_s):
+        device = sum(max(l.bytes / BYTES_S, l.flops / flops_s, WITHIN_S) for l in self.launches)
+        return max(device, GRAPHS_S) + WAIT_S
 
 
 # ---- the models ----------------------------------------------------------------------------------
@@ -136,9 +151,11 @@ def lstm(cudnn):
     return s
 
 
-def resnet50():
-    n = 128
-    s = Step("ResNet50", f"{n} images of 224 x 224, SGD with momentum")
+def resnet50(value=F):
+    n, kind = 128, " and `dtype: bf16`" if value == B else ""
+    s = Step("ResNet50", f"{n} images of 224 x 224, SGD with momentum{kind}", value)
+    if value == B:
+        s.add("layouts", n * 3 * 224 * 224 * (F + B), value=1)  # images come in f32, row-major
 
     def unit(c, k, h, kernel, stride, adds=False, first=False):
         oh = s.conv(n, c, k, h, kernel, stride, first)
@@ -168,15 +185,17 @@ def resnet50():
 
 # ---- the tables ----------------------------------------------------------------------------------
 def predictions():
-    yield "| step | launches | GB moved | TFLOP | host asks, ms | f32, ms | TF32, ms | longest parts in f32 |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for s in (mlp(), lstm(True), lstm(False), resnet50()):
-        by, host = s.times(F32_S)
+    yield "| step | launches | GB moved | TFLOP | host asks, ms | f32, ms | TF32, ms | bf16, ms | f32 or bf16 with graphs, ms | longest parts |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for s in (mlp(), lstm(True), lstm(False), resnet50(), resnet50(B)):
+        rates = (F32_S, TF32_S, None) if s.value == F else (None, None, BF16_S)
+        by, host = s.times(rates[0] or rates[2])
         whole = sum(by.values())
         parts = ", ".join(f"{kind} {100 * t / whole:.0f} %" for kind, t in by.most_common(3))
         moved, flops = (sum(l[i] for l in s.launches) for i in (1, 2))
+        steps = " | ".join(f"{1e3 * s.total(rate):.2f}" if rate else "-" for rate in rates)
         yield (f"| {s.name}: {s.what} | {len(s.launches) - s.within} | {moved / 1e9:.3g} | {flops / 1e12:.3g} | {1e3 * host:.2f} | "
-               f"{1e3 * s.total(F32_S):.2f} | {1e3 * s.total(TF32_S):.2f} | {parts} |")
+               f"{steps} | {1e3 * s.with_graphs(rates[0] or rates[2]):.2f} | {parts} |")
 
 
 def kernels():

@@ -29,18 +29,20 @@ typedef struct clv_sim_options {
   uint64_t seed;       /* of the order */
   int devices;         /* 0: one */
   size_t memory_bytes; /* of each device; 0: a GiB */
+  bool no_graphs;      /* nothing can be captured */
   bool no_cudnn;       /* as where cuDNN is absent */
   int capability;      /* 0: 90 */
   /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
   uint64_t fail_take; /* this taking of device memory finds none */
   uint64_t
-      fail_launch;  /* this launch fails, and with it all that its device is asked from then on */
-  uint64_t lose_at; /* at this call of a function that takes a clv_err the device is gone */
-  int failing;      /* 1 + the device whose calls these are; 0: of any */
+      fail_launch; /* this launch fails, and with it all that its device is asked from then on */
+  uint64_t fail_capture; /* this capture fails at its end */
+  uint64_t lose_at;      /* at this call of a function that takes a clv_err the device is gone */
+  int failing;           /* 1 + the device whose calls these are; 0: of any */
 } clv_sim_options;
 
 typedef struct clv_sim_counts {
-  uint64_t takes, host_takes, launches, graph_launches, calls;
+  uint64_t takes, host_takes, launches, captures, graph_launches, calls;
   uint64_t products; /* and convolutions, of the libraries */
   uint64_t waits;    /* finish functions that were called */
   uint64_t put_bytes, get_bytes, copy_bytes;

@@ -6,16 +6,21 @@
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
 
-/* What is asked of an op, and how far from ref it may be. Of givens that bf16 holds, an op in bf16
- * rounds nothing but what it writes in bf16 or makes on the way. */
+/* What is asked of an op, and how far from ref it may be; 0: that is not looked at. Of givens that
+ * bf16 holds, an op in bf16 rounds nothing but what it writes in bf16 or makes on the way. */
 typedef struct kind {
   const char *name;
   run_options o;
-  double far, far_of_few_bits; /* 0: any number is as good */
+  double far, far_of_few_bits;
 } kind;
 
 enum { SUMS = 1 << 0, WRITES = 1 << 1 }; /* what an op does in bf16 */
-static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS};
+static const unsigned in_bf16[CLV_OP_COUNT] = {
+    [CLV_OP_LINEAR] = SUMS,          [CLV_OP_CONV2D] = SUMS | WRITES, [CLV_OP_BATCHNORM] = WRITES,
+    [CLV_OP_RELU] = WRITES,          [CLV_OP_SIGMOID] = WRITES,       [CLV_OP_TANH] = WRITES,
+    [CLV_OP_GELU] = WRITES,          [CLV_OP_SILU] = WRITES,          [CLV_OP_SCALE] = WRITES,
+    [CLV_OP_ADD] = WRITES,           [CLV_OP_MAXPOOL] = WRITES,       [CLV_OP_AVGPOOL] = WRITES,
+    [CLV_OP_GLOBALAVGPOOL] = WRITES, [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
 
@@ -115,25 +120,54 @@ static void check_orders(const op_case *c, const kind *k, const values *got) {
   }
 }
 
+/* Parameter gradients are added to ones. */
+static void check_added(const op_case *c, const kind *k) {
+  run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = true}, o = k->o;
+  values want, got;
+  o.accumulate = o.in_place = true;
+  draw(c, true, &want);
+  run_case(&ref, &c->d, &want, NULL);
+  run(c, &o, true, 3, &got);
+  if (finite_numbers(&want)) farthest(c, k->name, &got, &want, k->far_of_few_bits);
+  values_done(&want);
+  values_done(&got);
+}
+
 static double check(const op_case *c, const kind *k) {
   values got, few;
+  double worst = 0;
   run(c, &k->o, false, 0, &got);
-  double worst = check_near(c, k, false, &got);
+  if (k->far > 0) worst = check_near(c, k, false, &got);
   check_rounds(c, k, &got);
   check_orders(c, k, &got);
   values_done(&got);
   if (!(k->far_of_few_bits > 0)) return worst;
   run(c, &k->o, true, 1, &few);
   worst = check_near(c, k, true, &few);
+  check_added(c, k);
   values_done(&few);
   return worst;
 }
 
-static void check_all(clv_op op, const kind *k) {
+/* What has no image is as it is without bf16. */
+static void check_stays(const op_case *c, const kind *k) {
+  values got, exact;
+  run(c, &k->o, false, 0, &got);
+  run(c, &(run_options){0}, false, 0, &exact);
+  same_bits(c, k->name, "where it has no image", &exact, &got);
+  values_done(&got);
+  values_done(&exact);
+}
+
+static void check_all(clv_op op, const kind *k, bool of_images) {
   double worst = 0;
   int n = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].small) continue;
+    if (of_images && cases[i].d.in[0].rank != 4) {
+      check_stays(&cases[i], k);
+      continue;
+    }
     worst = fmax(worst, check(&cases[i], k));
     n++;
   }
@@ -143,9 +177,10 @@ static void check_all(clv_op op, const kind *k) {
 
 static void test_op(clv_op op) {
   static const kind tf32 = {"tf32", {.tf32 = true}, 2e-3, 0};
-  kind bf16 = {"bf16", {.bf16 = true}, 1e-2, in_bf16[op] & WRITES ? 5e-3 : 1e-5};
-  if (op == CLV_OP_LINEAR || op == CLV_OP_LSTM || op == CLV_OP_CONV2D) check_all(op, &tf32);
-  if (in_bf16[op]) check_all(op, &bf16);
+  unsigned does = in_bf16[op];
+  kind bf16 = {"bf16", {.bf16 = true}, does & SUMS ? 1e-2 : 0, does & WRITES ? 4e-3 : 1e-5};
+  if (op == CLV_OP_LINEAR || op == CLV_OP_LSTM || op == CLV_OP_CONV2D) check_all(op, &tf32, false);
+  if (does) check_all(op, &bf16, does & WRITES);
 }
 
 int main(int argc, char **argv) {

@@ -206,22 +206,70 @@ static inline void untyped(clv_dtype dtype, const void *p, double *v, size_t n) 
     v[i] = dtype == CLV_F32 ? ((const float *)p)[i] : ((const double *)p)[i];
 }
 
+static inline uint16_t bf16_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if (isnan(x)) return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+static inline float of_bf16(uint16_t x) {
+  uint32_t bits = (uint32_t)x << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* Bytes of a value of the kernel's. */
+static inline size_t value_bytes(const execution *e, int layout) {
+  return clv_layout_is_bf16(layout) ? sizeof(uint16_t) : clv_dtype_size(e->o->dtype);
+}
+
+/* Where value i of the row-major order lies with channels last. */
+static inline size_t place_last(const clv_shape *s, size_t i) {
+  size_t c = (size_t)s->dim[1], places = (size_t)(s->dim[2] * s->dim[3]);
+  return (i / places / c * places + i % places) * c + i / places % c;
+}
+
+/* Between row-major f32 and bf16 with channels last. */
+static inline void put_last(const clv_shape *s, const float *row, uint16_t *last) {
+  for (size_t i = 0; i < numel(s); i++) last[place_last(s, i)] = bf16_of(row[i]);
+}
+static inline void get_last(const clv_shape *s, const uint16_t *last, float *row) {
+  for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[place_last(s, i)]);
+}
+
 /* Memory for an activation in a layout; filled from row-major `row`, or with NaN. */
 static inline void *laid_out(const execution *e, const clv_shape *shape, const void *row,
                              int block) {
-  size_t bytes = clv_layout_numel(shape, block) * clv_dtype_size(e->o->dtype);
+  size_t bytes = clv_layout_numel(shape, block) * value_bytes(e, block);
   void *p = take(bytes);
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
+  else if (row && clv_layout_is_last(block))
+    put_last(shape, row, p);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
   return given(e, p, bytes);
 }
 
+static inline void last_back(const execution *e, const clv_shape *shape, const void *p, double *v) {
+  size_t n = numel(shape);
+  uint16_t *last = fetched(e, p, n * sizeof *last);
+  float *row = take(n * sizeof *row);
+  get_last(shape, last, row);
+  untyped(CLV_F32, row, v, n);
+  free(last);
+  free(row);
+}
+
 /* From a layout to doubles; the channel padding must be zero. */
 static inline void take_back(const execution *e, const clv_shape *shape, const void *p, int block,
                              double *v) {
+  if (clv_layout_is_last(block)) {
+    last_back(e, shape, p, v);
+    return;
+  }
   size_t n = numel(shape), size = clv_dtype_size(e->o->dtype);
   size_t padded = clv_layout_numel(shape, block);
   void *row = block == 1 ? fetched(e, p, n * size) : take(n * size);

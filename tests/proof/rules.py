@@ -166,7 +166,7 @@ PROOFS = (
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
     Proof("mutate", "none survives", mutants, ("tests/mutate", "tests/breaks.py", "tests/unit", "tests/faults"), minutes=15),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
-    Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", "tests/net/training", LIB), minutes=25),
+    Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
     Proof("schedules", NONE_FAILED, oks, ("tests/net",),
           {"API_SCHEDULES": "250", "SESSION_SCHEDULES": "50"},
           {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2"}, 20),

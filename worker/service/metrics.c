@@ -155,6 +155,8 @@ BY_IDENTITY(steps, n->work[i].steps)
 BY_IDENTITY(forwards, n->work[i].forwards)
 BY_IDENTITY(backwards, n->work[i].backwards)
 BY_IDENTITY(compute, (double)n->work[i].compute_ns * 1e-9)
+BY_IDENTITY(replays, n->work[i].replays)
+BY_IDENTITY(not_recorded, n->work[i].not_recorded)
 BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
 BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 BY_IDENTITY(wakes, n->work[i].wakes)
@@ -339,6 +341,12 @@ static const clv_metric table[] = {
      .help = "Backwards of calls.", .write = put_backwards},
     {.name = "cleave_worker_compute_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in forwards and backwards.", .write = put_compute},
+    {.name = "cleave_worker_graph_launches_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Forwards and parts of backwards that a device was asked for as one CUDA graph.",
+     .write = put_replays},
+    {.name = "cleave_worker_graph_refusals_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Work that repeats on a device and could not become a CUDA graph: it is asked for launch by launch.",
+     .write = put_not_recorded},
     {.name = "cleave_worker_moved_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Values and gradients from a module on a device to another on one: copied within the device, "
              "to it from a peer, or by way of the host.",

@@ -30,6 +30,7 @@ typedef struct clv_peer_link {
 /* What sessions have done; numbers that only grow. */
 typedef struct clv_work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
+  uint64_t replays, not_recorded;                /* of clv_module_counts */
   uint64_t device_bytes, peer_bytes, host_bytes; /* see clv_module_counts */
 } clv_work_counts;
 

@@ -32,6 +32,8 @@ static void add_modules(clv_session_node *node, clv_work_counts *w) {
   w->backwards += c.backwards;
   w->steps += c.stepped;
   w->compute_ns += c.compute_ns;
+  w->replays += c.replays;
+  w->not_recorded += c.not_recorded;
   w->device_bytes += c.device_bytes;
   w->peer_bytes += c.peer_bytes;
   w->host_bytes += c.host_bytes;
@@ -80,6 +82,8 @@ void clv_session_count_totals(clv_session *s) {
   move(&total->backwards, w.backwards, &s->counted.backwards);
   move(&total->steps, w.steps, &s->counted.steps);
   move(&total->compute_ns, w.compute_ns, &s->counted.compute_ns);
+  move(&total->replays, w.replays, &s->counted.replays);
+  move(&total->not_recorded, w.not_recorded, &s->counted.not_recorded);
   move(&total->device_bytes, w.device_bytes, &s->counted.device_bytes);
   move(&total->peer_bytes, w.peer_bytes, &s->counted.peer_bytes);
   move(&total->host_bytes, w.host_bytes, &s->counted.host_bytes);

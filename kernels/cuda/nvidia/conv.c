@@ -10,7 +10,8 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-enum { MOST_ENGINES = 64, WORKSPACE_MOST = 1 << 30 };
+/* ENGINES_VERSION is of the rules below: a plan that was kept under other rules is not taken. */
+enum { MOST_ENGINES = 64, WORKSPACE_MOST = 1 << 30, ENGINES_VERSION = 1 };
 
 /* A device that is here, or one that is only described. */
 typedef struct device_of {
@@ -26,7 +27,7 @@ typedef struct conv_way {
 } conv_way;
 
 /* What is added to is told to cuDNN with the graph: that is a plan of its own, of gradients of
- * weights alone. */
+ * weights alone, in f32. */
 enum { OVERWRITES, ADDS, WAYS };
 
 struct clv_cuda_conv {
@@ -62,7 +63,7 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n,
   return false;
 }
 
-static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine, bool tf32) {
+static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine, bool rounded) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
   int64_t n = 0, m = 0;
@@ -76,10 +77,10 @@ static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engi
   for (int64_t i = 0; i < m; i++)
     if (behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
   return !has_note(notes, n, never, CLV_COUNT(never)) &&
-         (tf32 || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
+         (rounded || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
 }
 
-static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool tf32, clv_err *err) {
+static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounded, clv_err *err) {
   cudnnBackendDescriptor_t engine = NULL;
   int64_t n = 0;
   CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
@@ -88,7 +89,7 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool tf32, 
   if (answer == CUDNN_STATUS_SUCCESS)
     answer = cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                              CUDNN_TYPE_INT64, 1, &n, &c->engine);
-  c->fits = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, tf32);
+  c->fits = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, rounded);
   cudnn->cudnnBackendDestroyDescriptor(engine);
   return CLV_OK;
 }
@@ -111,7 +112,7 @@ static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
 /* What one choice is made of; all of it is destroyed after. */
 typedef struct engine_choice {
   const nvidia_cudnn *cudnn;
-  bool tf32;
+  bool rounds; /* factors: to TF32, or they have few bits already */
   cudnnBackendDescriptor_t device, graph, heuristic;
   engine_row candidates[MOST_ENGINES];
   int64_t n;
@@ -151,7 +152,8 @@ static clv_code ask(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err)
       &c->n, configs);
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
-  for (int64_t i = 0; i < c->n; i++) CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->tf32, err));
+  for (int64_t i = 0; i < c->n; i++)
+    CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->rounds, err));
   return CLV_OK;
 }
 
@@ -204,20 +206,112 @@ static clv_code choose(engine_choice *c, device_of of, const clv_cuda_conv_desc 
                   "every time");
 }
 
-static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
-                         clv_err *err) {
+static clv_code plan_make(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                          float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                          clv_err *err) {
   CLV_AUTO(clv_freep) engine_choice *c = NULL;
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
-  c->tf32 = d->math != CLV_CUDA_F32;
+  c->rounds = d->math != CLV_CUDA_F32;
   clv_code code = choose(c, of, d, beta, ret, about, err);
   forget(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
   if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
   return code;
 }
+
+/* ---- plans that are kept --------------------------------------------------------------------- */
+
+static const clv_plan_store *store;
+
+void clv_nvidia_keep_plans(const clv_plan_store *s) { store = s; }
+
+static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
+  clv_cuda_info info;
+  if (of.json) {
+    clv_bytes_puts(ret, of.json);
+    return CLV_OK;
+  }
+  CLV_TRY(clv_nvidia_describe(of.device, &info, err));
+  clv_bytes_printf(ret, "%s, capability %d, %d multiprocessors", info.name, info.capability,
+                   info.multiprocessors);
+  return CLV_OK;
+}
+
+/* All that a choice depends on. */
+static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                           float beta, clv_bytes *ret, clv_err *err) {
+  const clv_window *w = &d->window;
+  const int64_t all[] = {w->n,         w->c,      w->h,         w->w,         w->k,
+                         w->oh,        w->ow,     w->kernel[0], w->kernel[1], w->stride[0],
+                         w->stride[1], w->pad[0], w->pad[1],    d->groups,    beta > 0};
+  clv_bytes_printf(ret, "convolution, pass %d, math %d:", (int)d->pass, (int)d->math);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_bytes_printf(ret, " %lld", (long long)all[i]);
+  clv_bytes_printf(ret, "; engines %d, cuDNN %zu, ", ENGINES_VERSION, cudnn->cudnnGetVersion());
+  CLV_TRY(name_device(of, ret, err));
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a plan's name") : CLV_OK;
+}
+
+static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
+                          const clv_bytes *text, cudnnBackendDescriptor_t plan, int64_t *ret,
+                          clv_err *err) {
+  const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  int64_t n = 0;
+  CLV_TRY(clv_nvidia_set(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &device, err));
+  CLV_TRY(clv_nvidia_set(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                         CUDNN_TYPE_CHAR, (int64_t)text->len, text->data, err));
+  CLV_TRY(clv_nvidia_finish(cudnn, plan, err));
+  cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
+      plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret);
+  if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= WORKSPACE_MOST) return CLV_OK;
+  return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
+}
+
+/* A plan from its text; NULL where cuDNN does not take it. */
+static cudnnBackendDescriptor_t plan_from(const nvidia_cudnn *cudnn, device_of of,
+                                          const clv_bytes *text, clv_nvidia_plan *about) {
+  cudnnBackendDescriptor_t device = NULL, plan = NULL;
+  int64_t workspace = 0;
+  clv_err err;
+  clv_code code = device_properties(cudnn, of, &device, &err);
+  if (code == CLV_OK)
+    code = clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan, &err);
+  if (code == CLV_OK) code = plan_read(cudnn, device, text, plan, &workspace, &err);
+  if (device) cudnn->cudnnBackendDestroyDescriptor(device);
+  if (code != CLV_OK && plan) cudnn->cudnnBackendDestroyDescriptor(plan);
+  if (code != CLV_OK) return NULL;
+  *about = (clv_nvidia_plan){.workspace = (size_t)workspace};
+  return plan;
+}
+
+/* One that has no text is made again by the next process. */
+static void plan_keep(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
+  enum { MOST = 64 << 10 };
+  CLV_AUTO(clv_freep) char *text = NULL;
+  int64_t n = 0;
+  clv_err err;
+  if (clv_alloc(1, MOST, &text, &err) == CLV_OK &&
+      cudnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                      CUDNN_TYPE_CHAR, MOST, &n, text) == CUDNN_STATUS_SUCCESS &&
+      n > 0 && n < MOST)
+    store->keep(what, text, strnlen(text, (size_t)n));
+}
+
+static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                         clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes what = {0}, text = {0};
+  if (!store) return plan_make(cudnn, of, d, beta, ret, about, err);
+  CLV_TRY(print_what(cudnn, of, d, beta, &what, err));
+  *ret = store->find(what.data, &text) ? plan_from(cudnn, of, &text, about) : NULL;
+  if (*ret) return CLV_OK;
+  CLV_TRY(plan_make(cudnn, of, d, beta, ret, about, err));
+  plan_keep(cudnn, *ret, what.data);
+  return CLV_OK;
+}
+
+/* ---- without a device, for tests ------------------------------------------------------------- */
 
 static clv_code print_json(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
                            clv_bytes *ret, clv_err *err) {
@@ -257,7 +351,8 @@ clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc 
 
 static clv_code plan_ways(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
                           size_t *ret_workspace, clv_err *err) {
-  for (int way = 0; way < (d->pass == CLV_CUDA_GRAD_WEIGHT ? WAYS : ADDS); way++) {
+  bool adds = d->pass == CLV_CUDA_GRAD_WEIGHT && d->math != CLV_CUDA_BF16;
+  for (int way = 0; way < (adds ? WAYS : ADDS); way++) {
     clv_nvidia_plan about;
     CLV_TRY(plan_new(c->lib, (device_of){device, NULL}, d, way == ADDS ? 1 : 0, &c->way[way].plan,
                      &about, err));
@@ -325,7 +420,7 @@ static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_way *way, void *co
   return code;
 }
 
-clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
+clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y,
                          float beta, void *workspace, clv_err *err) {
   void *const pointers[3] = {x, w, y};
   conv_way *way = &c->way[beta > 0 ? ADDS : OVERWRITES];

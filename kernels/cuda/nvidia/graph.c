@@ -71,18 +71,19 @@ static clv_code make_with(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-/* A row-major f32 tensor. */
-static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4],
+/* A tensor of [n, c, h, w]: row-major f32, or bf16 with channels last. */
+static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4], bool last,
                             cudnnBackendDescriptor_t *ret, clv_err *err) {
   static const int64_t alignment = CONV_ALIGNMENT;
-  static const cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
-  int64_t strides[4] = {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+  const cudnnDataType_t dtype = last ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+  int64_t c = dims[1], h = dims[2], w = dims[3];
+  const int64_t strides[2][4] = {{c * h * w, h * w, w, 1}, {c * h * w, 1, w * c, c}};
   const attribute rows[] = {
       {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id},
       {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
       {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
       {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims},
-      {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides},
+      {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides[last]},
   };
   return make_with(cudnn, CUDNN_BACKEND_TENSOR_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
 }
@@ -148,10 +149,11 @@ static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *
                            cudnnBackendDescriptor_t *part, clv_err *err) {
   const clv_window *w = &d->window;
   const int64_t x[4] = {w->n, w->c, w->h, w->w}, y[4] = {w->n, w->k, w->oh, w->ow};
+  bool last = d->math == CLV_CUDA_BF16;
   const int64_t kernel[4] = {w->k, w->c / d->groups, w->kernel[0], w->kernel[1]};
-  CLV_TRY(make_tensor(cudnn, GRAPH_X, x, &part[PART_X], err));
-  CLV_TRY(make_tensor(cudnn, GRAPH_W, kernel, &part[PART_W], err));
-  CLV_TRY(make_tensor(cudnn, GRAPH_Y, y, &part[PART_Y], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_X, x, last, &part[PART_X], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_W, kernel, last, &part[PART_W], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_Y, y, last, &part[PART_Y], err));
   CLV_TRY(make_window(cudnn, w, &part[PART_WINDOW], err));
   return make_operation(cudnn, d, beta, part, err);
 }

@@ -63,6 +63,7 @@ static const clv_cuda_library library = {
     .abi = CLV_CUDA_ABI,
     .size = sizeof(clv_cuda_library),
     .look_in = clv_nvidia_look_in,
+    .keep_plans = clv_nvidia_keep_plans,
     .count = count_devices,
     .describe = describe_device,
     .open = open_device,

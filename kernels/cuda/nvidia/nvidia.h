@@ -21,13 +21,16 @@ __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(ui
 
 /* What cuDNN would do for a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {
-  int64_t engine, candidates; /* the engine's number; engines that were offered */
+  int64_t engine, candidates; /* the engine's number; engines that were offered, 0: it was kept */
   size_t workspace;
 } clv_nvidia_plan;
 
 /* What cuDNN knows of device `device`, or of the one that is described, as such a description. */
 clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *ret,
                                 clv_err *err) CLV_USE_RESULT;
+
+/* Before anything else; NULL: nowhere. */
+void clv_nvidia_keep_plans(const clv_plan_store *store);
 
 /* device_json NULL: on device 0. */
 clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,

@@ -153,20 +153,23 @@ clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code graph_of(int device, cudaGraph_t captured, clv_cuda_graph **ret, clv_err *err) {
+static clv_code graph_of(int device, cudaGraph_t captured, clv_cuda_graph **ret,
+                         size_t *ret_launches, clv_err *err) {
   CLV_AUTO(clv_freep) clv_cuda_graph *g = NULL;
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->device = device;
+  NVIDIA_TRY(device, err, cudaGraphGetNodes, captured, NULL, ret_launches);
   NVIDIA_TRY(device, err, cudaGraphInstantiate, &g->exec, captured, 0);
   *ret = clv_steal(&g);
   return CLV_OK;
 }
 
-clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, clv_err *err) {
+clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+                                clv_err *err) {
   cudaGraph_t captured = NULL;
   CLV_TRY(clv_nvidia_use(s->device, err));
   NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
-  clv_code code = graph_of(s->device, captured, ret, err);
+  clv_code code = graph_of(s->device, captured, ret, ret_launches, err);
   cudaGraphDestroy(captured);
   return code;
 }

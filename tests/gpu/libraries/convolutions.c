@@ -4,32 +4,60 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]) {
+/* Operand i as [outer, channels, places]. */
+typedef struct extents {
+  size_t outer, channels, places;
+} extents;
+
+static extents extents_of(const clv_cuda_conv_desc *d, int i) {
   const clv_window *s = &d->window;
-  ret[0] = (size_t)(s->n * s->c * s->h * s->w);
-  ret[1] = (size_t)(s->k * (s->c / d->groups) * s->kernel[0] * s->kernel[1]);
-  ret[2] = (size_t)(s->n * s->k * s->oh * s->ow);
+  const extents all[] = {
+      {(size_t)s->n, (size_t)s->c, (size_t)(s->h * s->w)},
+      {(size_t)s->k, (size_t)(s->c / d->groups), (size_t)(s->kernel[0] * s->kernel[1])},
+      {(size_t)s->n, (size_t)s->k, (size_t)(s->oh * s->ow)}};
+  return all[i];
+}
+
+static size_t count_of(extents e) { return e.outer * e.channels * e.places; }
+
+void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]) {
+  for (int i = 0; i < 3; i++) ret[i] = count_of(extents_of(d, i));
 }
 
 static const int written[] = {
     [CLV_CUDA_FORWARD] = 2, [CLV_CUDA_GRAD_INPUT] = 0, [CLV_CUDA_GRAD_WEIGHT] = 1};
 
-static double *doubles(clv_cuda_math math, const void *x, size_t n, bool zero) {
-  double *d = sim_fresh_take(n * sizeof *d);
-  for (size_t i = 0; i < n; i++) d[i] = zero ? 0 : sim_factor(math, x, i);
+/* Where value i of the row-major order lies: in bf16 channels are last. */
+static size_t place_of(clv_cuda_math math, extents e, size_t i) {
+  if (math != CLV_CUDA_BF16) return i;
+  size_t place = i % e.places, channel = i / e.places % e.channels;
+  return (i / e.places / e.channels * e.places + place) * e.channels + channel;
+}
+
+static double *doubles(clv_cuda_math math, const void *x, extents e, bool zero) {
+  double *d = sim_fresh_take(count_of(e) * sizeof *d);
+  for (size_t i = 0; i < count_of(e); i++)
+    d[i] = zero ? 0 : sim_factor(math, x, place_of(math, e, i));
   return d;
+}
+
+static void put_back(clv_cuda_math math, const double *from, extents e, void *x) {
+  for (size_t i = 0; i < count_of(e); i++)
+    if (math == CLV_CUDA_BF16)
+      ((uint16_t *)x)[place_of(math, e, i)] = sim_bf16((float)from[i]);
+    else
+      ((float *)x)[i] = (float)from[i];
 }
 
 void sim_conv_run(const sim_op *op) {
   const clv_cuda_conv_desc *d = &op->desc.conv;
   int out = written[d->pass];
   double *operand[3];
-  size_t n[3];
-  sim_conv_counts(d, n);
-  for (int i = 0; i < 3; i++)
-    operand[i] = doubles(i == out ? CLV_CUDA_F32 : d->math, op->operand[i], n[i],
-                         i == out && !(op->beta > 0));
+  for (int i = 0; i < 3; i++) {
+    clv_cuda_math math = i == out && d->math == CLV_CUDA_TF32 ? CLV_CUDA_F32 : d->math;
+    operand[i] = doubles(math, op->operand[i], extents_of(d, i), i == out && !(op->beta > 0));
+  }
   sim_convolution(d, operand);
-  for (size_t i = 0; i < n[out]; i++) ((float *)op->operand[out])[i] = (float)operand[out][i];
+  put_back(d->math, operand[out], extents_of(d, out), op->operand[out]);
   for (int i = 0; i < 3; i++) sim_fresh_give(operand[i]);
 }

@@ -36,7 +36,7 @@ class Err(ctypes.Structure):
 COUNT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(Err))
 LOOK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 class Library(ctypes.Structure):
-    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("look_in", LOOK), ("count", COUNT),
+    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("look_in", LOOK), ("keep_plans", ctypes.c_void_p), ("count", COUNT),
                 ("describe", ctypes.c_void_p), ("open", ctypes.c_void_p), ("close", ctypes.c_void_p)]
 entry = ctypes.CDLL(sys.argv[1]).clv_cuda_entry
 entry.argtypes, entry.restype = [ctypes.c_uint32], ctypes.POINTER(Library)
@@ -205,6 +205,7 @@ def cudnn_plans_every_convolution_of_resnet50():
         return done.stdout.strip()
     assert done.returncode == 0, done.stdout
     assert re.search(r"^\d{3} planned, 0 failed$", done.stdout, re.M), done.stdout[-400:]
+    assert re.search(r"^\d{3} different ones made in [0-9.]+ ms, found again in [0-9.]+ ms$", done.stdout, re.M), done.stdout[-400:]
     with open(os.path.join(HERE, "..", "h200.json")) as f:
         assert json.JSONDecoder().raw_decode(done.stdout)[0] == json.load(f), done.stdout[:1500]
 

@@ -11,6 +11,13 @@ size_t sim_factor_bytes(clv_cuda_math math) {
   return math == CLV_CUDA_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
+uint16_t sim_bf16(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if (isnan(x)) return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
 static double widened(const uint16_t *p) {
   uint32_t bits = (uint32_t)*p << 16;
   float x;

@@ -198,6 +198,7 @@ void sim_lstm_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
 /* Factor i of those at p as it goes into a product, and how many bytes one has. */
 double sim_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_factor_bytes(clv_cuda_math math);
+uint16_t sim_bf16(float x); /* to nearest even */
 
 /* ---- their loops (arithmetic.c, lstm.c) ------------------------------------------------------ */
 

@@ -11,7 +11,7 @@
 
 sim_state sim;
 
-enum { WORKSPACE = 4096, ALIGNED = 256 };
+enum { WORKSPACE = 4096, ALIGNED = 256, OPERAND_ALIGNED = 16 };
 
 /* ---- the lock, and what goes wrong ----------------------------------------------------------- */
 
@@ -300,6 +300,12 @@ static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
   return CLV_OK;
 }
 
+/* Those of graphs too, each time. */
+static void count_launch(int device) {
+  sim.counts.launches++;
+  if (is_planned(device, &sim.launches, sim.o.fail_launch)) sim.broken[device] = true;
+}
+
 static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *err) {
   LOCK;
   sim_lines lines;
@@ -308,8 +314,7 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   sim_lines_here(&lines);
   sim_launch *launch = sim_launch_new(l, &lines);
   sim_launch_check(launch, s->device);
-  sim.counts.launches++;
-  if (is_planned(s->device, &sim.launches, sim.o.fail_launch)) sim.broken[s->device] = true;
+  count_launch(s->device);
   return ask(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
 }
 
@@ -321,25 +326,49 @@ struct clv_cuda_graph {
 
 static size_t n_graphs;
 
+/* By the thread that runs: NVIDIA's rule for captures of one thread. */
+static __thread bool captures;
+
+/* What would make a handle, load code or take memory of its own. */
+static void check_makes_nothing(const char *what) {
+  if (captures) sim_fault("%s is made while a stream is captured", what);
+}
+
 static clv_code vendor_capture_begin(sim_stream *s, clv_err *err) {
   LOCK;
   CLV_TRY(check_device(s->device, err));
   CLV_TRY(check_not_captured(s, err));
-  s->captures = true;
+  if (sim.o.no_graphs) return clv_fail(err, CLV_UNIMPLEMENTED, "no captures, as planned");
+  s->captures = captures = true;
   s->last_captured = &s->captured;
   return CLV_OK;
 }
 
-static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, clv_err *err) {
+static clv_code check_captured(const sim_stream *s, clv_err *err) {
+  CLV_TRY(check_device(s->device, err));
+  if (++sim.counts.captures != sim.o.fail_capture) return CLV_OK;
+  return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
+}
+
+static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+                                   clv_err *err) {
   LOCK;
   if (!s->captures) return clv_fail(err, CLV_PRECONDITION, "the stream is not captured");
+  sim_op *first = s->captured;
+  s->captured = NULL;
+  s->captures = captures = false;
+  clv_code code = check_captured(s, err);
+  if (code != CLV_OK) {
+    sim_ops_free(first);
+    return code;
+  }
   *ret = calloc(1, sizeof **ret);
   if (!*ret) abort();
-  (*ret)->first = s->captured;
-  s->captured = NULL;
-  s->captures = false;
+  (*ret)->first = first;
+  *ret_launches = 0;
+  for (const sim_op *op = first; op; op = op->next) ++*ret_launches;
   n_graphs++;
-  return check_device(s->device, err);
+  return CLV_OK;
 }
 
 /* What lived when it was captured must live now. */
@@ -362,9 +391,10 @@ static clv_code vendor_graph_launch(sim_stream *s, clv_cuda_graph *g, clv_err *e
   sim.counts.graph_launches++;
   for (const sim_op *op = g->first; op; op = op->next) {
     check_again(op, s->device);
+    if (op->launch) count_launch(s->device);
     sim_ask_again(s, op);
   }
-  return CLV_OK;
+  return sim.broken[s->device] ? check_device(s->device, err) : CLV_OK;
 }
 
 static void vendor_graph_free(clv_cuda_graph *g) {
@@ -397,6 +427,7 @@ static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t ba
 static clv_code vendor_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                                   size_t *ret_workspace, clv_err *err) {
   LOCK;
+  check_makes_nothing("a product");
   CLV_TRY(check_device(device, err));
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1 || d->lda < (d->a_t ? d->k : d->m) ||
       d->ldb < (d->b_t ? d->n : d->k) || d->ldd < d->m)
@@ -461,6 +492,7 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
 static clv_code vendor_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                                 size_t *ret_workspace, clv_err *err) {
   LOCK;
+  check_makes_nothing("a convolution");
   CLV_TRY(check_device(device, err));
   if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
@@ -476,15 +508,23 @@ static void vendor_conv_free(clv_cuda_conv *c) {
   free(c);
 }
 
-static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, float *x, float *w, float *y,
-                            float beta, void *workspace, clv_err *err) {
+static void check_operand(int device, const void *p, size_t bytes, const char *what) {
+  sim_memory_check(device, p, bytes, what);
+  if ((uintptr_t)p % OPERAND_ALIGNED)
+    sim_fault("%s at %p is not on %d bytes", what, p, OPERAND_ALIGNED);
+}
+
+static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
+                            void *workspace, clv_err *err) {
   LOCK;
-  size_t n[3];
+  size_t n[3], bytes = sim_factor_bytes(c->d.math);
   CLV_TRY(check_device(s->device, err));
+  if (c->d.math == CLV_CUDA_BF16 && beta > 0)
+    return clv_fail(err, CLV_INVALID, "a convolution in bf16 adds to nothing");
   sim_conv_counts(&c->d, n);
-  sim_memory_check(s->device, x, n[0] * sizeof *x, "x of a convolution");
-  sim_memory_check(s->device, w, n[1] * sizeof *w, "w of a convolution");
-  sim_memory_check(s->device, y, n[2] * sizeof *y, "y of a convolution");
+  check_operand(s->device, x, n[0] * bytes, "x of a convolution");
+  check_operand(s->device, w, n[1] * bytes, "w of a convolution");
+  check_operand(s->device, y, n[2] * bytes, "y of a convolution");
   check_workspace(s->device, workspace, WORKSPACE);
   sim.counts.products++;
   return ask(s,

@@ -4,10 +4,10 @@
  * with --wrap=clv_cuda_load and the simulated device. Nothing that is installed has it.
  *
  * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CUDNN: as where
- * cuDNN is absent; CLV_SIM_CAPABILITY: 75 for 7.5; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES
- * devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see
- * clv_sim_options; CLV_SIM_PLANT: a fault, see with_plant. What is left on the device when the
- * worker ends makes its exit code LEFT.
+ * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
+ * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
+ * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see with_plant.
+ * What is left on the device when the worker ends makes its exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +69,7 @@ static const clv_vendor *simulated(void) {
                                            .memory_bytes = number("CLV_SIM_MEMORY"),
                                            .capability = (int)number("CLV_SIM_CAPABILITY"),
                                            .no_cudnn = number("CLV_SIM_NO_CUDNN") != 0,
+                                           .no_graphs = number("CLV_SIM_NO_GRAPHS") != 0,
                                            .fail_take = number("CLV_SIM_FAIL_TAKE"),
                                            .fail_launch = number("CLV_SIM_FAIL_LAUNCH"),
                                            .lose_at = number("CLV_SIM_LOSE_AT"),
@@ -83,6 +84,7 @@ static const clv_vendor *vendor(void) {
 }
 
 static void look_in(const char *folders) { (void)folders; }
+static void keep_plans(const clv_plan_store *store) { (void)store; }
 
 static clv_code count_devices(int *ret, clv_err *err) { return vendor()->count(ret, err); }
 
@@ -104,6 +106,7 @@ clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library 
   static const clv_cuda_library library = {.abi = CLV_CUDA_ABI,
                                            .size = sizeof(clv_cuda_library),
                                            .look_in = look_in,
+                                           .keep_plans = keep_plans,
                                            .count = count_devices,
                                            .describe = describe_device,
                                            .open = open_device,

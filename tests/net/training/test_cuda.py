@@ -1,7 +1,7 @@
 """Sessions whose workers compute on `device: cuda`, which here is the simulated device: real
 daemons and mutual TLS, the backend's own kernels, an order of the device's work drawn from a
 seed."""
-import json, os, re, sys
+import json, os, re, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
 from cluster import *
@@ -19,13 +19,13 @@ NET = [
 ONE, TWO, CPU = ["master", "w1", "w1", "w1"], ["master", "w1", "w2", "w2"], ["master"] * 4
 
 
-def body(places, loss="cross_entropy", steps=STEPS, optimizer="{kind: adam, lr: 0.003}"):
+def body(places, loss="cross_entropy", steps=STEPS, optimizer="{kind: adam, lr: 0.003}", rate="optimizer"):
     text = IMAGE_DATA + "stages:\n"
     for i, (at, layers) in enumerate(zip(places, NET)):
         text += f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]}}\n"
     return text + (f"loss: {{kind: {loss}}}\n"
                    f"train: {{epochs: 1, max_steps: {steps}, batch: 12, seed: {SEED}, clip_grad_norm: 1.0,"
-                   f" optimizer: {optimizer}}}\n"
+                   f" {rate}: {optimizer}}}\n"
                    "pipeline: {micro_batches: 2}\nlog: {every: 1}\ncheckpoint: {every_steps: 100000}\n")
 
 
@@ -34,7 +34,7 @@ def on_device(tag, places, n=2, steps=STEPS, limits="", env=None, **options):
     with Cluster(n, limits="device: cuda\n" + limits, env=env) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
-        weights, log, _ = c.trained(tag, body(places, **options), steps)
+        weights, log, _ = c.trained(tag, body(places, steps=steps, **options), steps)
         return weights, [json.loads(line)["loss"] for line in log.splitlines()], [w.text() for w in c.workers]
 
 
@@ -63,6 +63,53 @@ def without_convolutions_of_the_library():
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, other)), (losses, other)
 
 
+FALLS = "schedule: {kind: step, step_size: 2, gamma: 0.5}, optimizer"
+GRAPHS = 8  # steps: the first two are asked for in parts and captured
+
+
+def with_graphs(tag, key="", env=None):
+    """A run with dropout while the learning rate falls, and what its workers have logged."""
+    limits = f"log: {{level: debug}}\n{key}"
+    weights, losses, said = on_device(tag, TWO, steps=GRAPHS, limits=limits, env=env, rate=FALLS)
+    return (weights, losses), "".join(said)
+
+
+@suite.test
+def graphs_change_no_bit():
+    plain, said = with_graphs("parts", "cuda: {graphs: false}\n")
+    assert "repeats is" not in said, said
+    for seed in "0", "5", "10":
+        run, said = with_graphs("graphs" + seed, env={"CLV_SIM_SEED": seed})
+        assert "work that repeats is recorded: about" in said and "not recorded" not in said, said
+        assert run == plain, (run[1], plain[1])
+
+
+@suite.test
+def what_cannot_be_captured_ends_nothing():
+    plain, _ = with_graphs("plain", "cuda: {graphs: false}\n")
+    run, said = with_graphs("refused", env={"CLV_SIM_NO_GRAPHS": "1"})
+    assert "work that repeats is not recorded: no captures, as planned" in said, said
+    assert run == plain, (run[1], plain[1])
+
+
+def graph_counts(page):
+    with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=20) as reply:
+        return [int(float(n)) for n in re.findall(r"^cleave_worker_graph_\w+_total{.*} (\S+)$", reply.read().decode(), re.M)]
+
+
+@suite.test
+def graphs_are_counted():
+    for env, launches in ({}, True), ({"CLV_SIM_NO_GRAPHS": "1"}, False):
+        page = free_port()
+        with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{page}\"}}\n", env=env) as c:
+            os.mkdir(os.path.join(c.dir, "data"))
+            synthetic_images(os.path.join(c.dir, "data"))
+            assert graph_counts(page) == [0, 0]
+            c.trained("counted", body(ONE, steps=GRAPHS), GRAPHS)
+            launched, refused = graph_counts(page)
+            assert (launched > 0, refused > 0) == (launches, not launches), (launched, refused)
+
+
 @suite.test
 def the_worker_says_what_it_computes_on():
     with Cluster(1, limits="device: cuda\n") as c:
@@ -86,6 +133,44 @@ def the_plan_says_whose_bits_they_are():
         shown = json.loads(master("plan", session, "--json", cwd=c.dir).stdout)
         assert [s["device"] for s in shown["stages"]] == ["auto", "auto", "cuda", "auto"], shown
         c.trained("named", body(ONE).replace("{name: s2, at: w1,", "{name: s2, at: w1, device: cuda,"), STEPS)
+
+
+def in_bf16(places, loss="cross_entropy"):
+    """The session in bf16, with all of it on devices: a processor need not know bf16."""
+    return "privacy: {raw_input_leaves: true}\n" + body(places, loss).replace("train: {", "train: {dtype: bf16, ")
+
+
+@suite.test
+def bf16_is_near_f32_and_the_same_in_any_placement():
+    whole, cut = ["w1"] * 4, ["w1", "w2", "w1", "w2"]
+    found = []
+    for tag, text, env in (("f32", in_bf16(whole).replace("dtype: bf16", "dtype: f32"), None),
+                           ("whole", in_bf16(whole), {"CLV_SIM_SEED": "3"}),
+                           ("cut", in_bf16(cut), {"CLV_SIM_SEED": "4"}),
+                           ("columns", in_bf16(cut), {"CLV_SIM_NO_CUDNN": "1"})):
+        with Cluster(2, limits="device: cuda\n", env=env) as c:
+            os.mkdir(os.path.join(c.dir, "data"))
+            synthetic_images(os.path.join(c.dir, "data"))
+            weights, log, _ = c.trained(tag, text, STEPS)
+        found.append((weights, [json.loads(line)["loss"] for line in log.splitlines()]))
+    (exact, reference), whole, cut, (_, columns) = found
+    assert whole == cut, "the bits depend on the placement"
+    assert whole[0] != exact, "bf16 computed what f32 does"
+    for losses in (cut[1], columns):
+        assert all(abs(a - b) < 2e-2 * abs(b) for a, b in zip(losses, reference)), (losses, reference)
+
+
+@suite.test
+def an_older_device_refuses_bf16():
+    with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_CAPABILITY": "75"}) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        done = c.train(c.session("old", in_bf16(["w1"] * 4)))
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said
+        for word in ("w1", "bf16 needs a device of NVIDIA of capability 8.0 or above, and cuda:0 has 7.5",
+                     "use train.dtype: f32"):
+            assert word in said, f"it should say '{word}': {said}"
 
 
 def rounding(text, stage):

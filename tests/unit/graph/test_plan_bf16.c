@@ -3,41 +3,13 @@
  * Convolutions in bf16: against ref on numbers that bf16 holds exactly, and the same bits however a
  * graph is cut or its ops are taken together.
  */
-#include "tests/unit/graph/plan_test.h"
-
-#include <math.h>
+#include "tests/unit/graph/bf16_test.h"
 
 static bool lacks_bf16(void) {
   clv_err why;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK) return false;
   print_message("because %s\n", why.text);
   return true;
-}
-
-/* Less than half of bf16's last place is off: what it holds exactly stays. */
-static void make_exact(char *values, size_t bytes) {
-  for (uint32_t bits; bytes >= sizeof bits; bytes -= sizeof bits, values += sizeof bits) {
-    memcpy(&bits, values, sizeof bits);
-    bits &= 0xffff0000u;
-    memcpy(values, &bits, sizeof bits);
-  }
-}
-
-static double distance(const void *a, const void *b, size_t bytes) {
-  const float *x = a, *y = b;
-  double off = 0, all = 0;
-  for (size_t i = 0; i < bytes / sizeof *x; i++) {
-    off += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
-    all += (double)y[i] * y[i];
-  }
-  return sqrt(off / all);
-}
-
-static void near(const void *a, const void *b, size_t bytes, double low, double high,
-                 const char *what) {
-  double error = distance(a, b, bytes);
-  if (!(error >= low && error <= high))
-    fail_msg("%s: relative error %g, should be within %g..%g", what, error, low, high);
 }
 
 /* ---- one convolution ------------------------------------------------------------------------- */
@@ -82,95 +54,10 @@ static void convolution(void **state) {
 
 /* ---- networks -------------------------------------------------------------------------------- */
 
-/* Channels in whole tiles; convolutions read by batchnorms with and without relu, by two
- * ops at once. */
-static clv_graph *wide_graph(int64_t batch) {
-  int x, y;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 10, 10), &x);
-  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, 32, 3));
-  y = add_plain(g, CLV_OP_RELU, 5, add_norm(g, 3, x, 64, 1));
-  y = add_plain(g, CLV_OP_RELU, 8, add_norm(g, 6, y, 64, 3));
-  y = add_node(g, CLV_OP_ADD, 11, add_norm(g, 9, y, 32, 1), x, NULL, 0);
-  x = add_plain(g, CLV_OP_RELU, 12, y);
-  y = add_conv(g, 14, add_pool(g, CLV_OP_MAXPOOL, 13, x, 2), 48, 3, 1);
-  x = add_node(g, CLV_OP_ADD, 16, add_plain(g, CLV_OP_GELU, 15, y), y, NULL, 0);
-  x = add_norm(g, 17, x, 32, 1);
-  x = add_plain(g, CLV_OP_FLATTEN, 20, add_plain(g, CLV_OP_GLOBALAVGPOOL, 19, x));
-  add_linear(g, 21, x, 7);
-  return g;
-}
-
-typedef clv_graph *graph_fn(int64_t batch);
-
-static graph_fn *const graphs[] = {wide_graph, residual_graph};
-
-static rig slice_of(const rig *whole, uint32_t first, uint32_t last, bool split) {
-  clv_graph *part;
-  assert_ok(clv_graph_slice(whole->g, first, last, &part, err));
-  return rig_new(part, &(rig_options){.backend = clv_backend_cpu(),
-                                      .bf16 = true,
-                                      .split_backward = split,
-                                      .transient_weights = split});
-}
-
-static void same_params(const rig *whole, const rig *part) {
-  for (int i = 0; i < part->params->n; i++) {
-    const clv_param *p = &part->params->list[i], *w = clv_params_find(whole->params, p->name);
-    same(part->block + p->offset, whole->block + w->offset, p->bytes, p->name);
-    if (p->trainable) same(part->grads + p->offset, whole->grads + w->offset, p->bytes, p->name);
-  }
-}
-
-static void cut_at(const rig *whole, uint32_t cut, uint32_t last) {
-  rig a = slice_of(whole, 0, cut - 1, cut % 2), b = slice_of(whole, cut, last, cut % 3);
-  clv_call *c;
-  memcpy(a.in[0], whole->in[0], a.in_bytes[0]);
-  memcpy(b.dout, whole->dout, b.out_bytes);
-  assert_ok(clv_plan_call_get(a.plan, &c, err));
-  forward(&a, c);
-  memcpy(b.in[0], a.out, a.out_bytes);
-  step(&b);
-  same(b.out, whole->out, b.out_bytes, "output");
-  memcpy(a.dout, b.din[0], a.out_bytes);
-  backward_input(&a, c, false);
-  backward_weight(&a, c, false);
-  same(a.din[0], whole->din[0], a.in_bytes[0], "input gradient");
-  same_params(whole, &a);
-  same_params(whole, &b);
-  clv_plan_call_put(a.plan, c);
-  rig_done(&a);
-  rig_done(&b);
-}
-
 static void every_cut(void **state) {
   (void)state;
-  clv_err why;
   if (lacks_bf16()) skip();
-  for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
-    rig whole = rig_new(graphs[i](3), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
-    uint32_t last = whole.g->nodes[whole.g->n_nodes - 1].layer;
-    int cuts = 0;
-    step(&whole);
-    for (uint32_t cut = 1; cut <= last; cut++) {
-      clv_graph *part = NULL;
-      if (clv_graph_slice(whole.g, cut, last, &part, &why) != CLV_OK) continue; /* inside a block */
-      clv_graph_free(part);
-      cut_at(&whole, cut, last);
-      cuts++;
-    }
-    assert_true(cuts >= 8);
-    rig_done(&whole);
-  }
-}
-
-static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                              clv_err *e) {
-  (void)b;
-  clv_node_desc alone = *d;
-  if (d->tail) return CLV_UNIMPLEMENTED;
-  alone.wanted_out = 0;
-  memset(alone.wanted_din, 0, sizeof alone.wanted_din);
-  return clv_backend_cpu()->prepare(clv_backend_cpu(), &alone, ret, e);
+  for (size_t i = 0; i < CLV_COUNT(graphs); i++) whole_and_cut(clv_backend_cpu(), graphs[i], 8);
 }
 
 /* How far f32 itself goes when what it is given is cut to bf16. How much a graph makes of that is
@@ -183,13 +70,11 @@ static void within_reach(const rig *a, const rig *f, const rig *cut) {
   near(a->grads, f->grads, a->params->trainable_bytes, grads / 50, 4 * grads, "gradients");
 }
 
-/* Each op on its own, nothing written in bf16 for a neighbour; and the same numbers within bf16's
- * reach of f32's. */
+/* The same numbers, within bf16's reach of f32's. */
 static void the_same_apart(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
-  clv_backend apart = *clv_backend_cpu();
-  apart.prepare = apart_prepare;
+  clv_backend apart = apart_of(clv_backend_cpu());
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
     rig a = rig_new(graphs[i](3), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
     rig b = rig_new(graphs[i](3), &(rig_options){.backend = &apart, .bf16 = true});
@@ -210,12 +95,6 @@ static void the_same_apart(void **state) {
     rig_done(&f);
     rig_done(&cut);
   }
-}
-
-static int steps_of(const rig *r, const char *verb) {
-  int n = 0;
-  for (int i = 0; i < r->plan->n_steps; i++) n += !strcmp(r->plan->steps[i].verb, verb);
-  return n;
 }
 
 /* A value that only convolutions and their batchnorms see is never f32 in memory. */

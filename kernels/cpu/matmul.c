@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct matmul_kernel {
+  cpu_kernel k;
+  clv_matmul s;
+} matmul_kernel;
+
+/* All products of the batch; each matrix of x, z and y is so many values. */
+static clv_code multiply(const matmul_kernel *k, const cpu_gemm *g, const float *x, const float *z,
+                         float *y, clv_err *err) {
+  clv_cpu_set_threads(k->k.threads);
+  for (int64_t b = 0; b < k->s.batch; b++)
+    CLV_TRY(clv_cpu_gemm(g, x + b * g->m * g->k, z + b * g->k * g->n, 0, y + b * g->m * g->n, err));
+  return CLV_OK;
+}
+
+static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const matmul_kernel *k = (const matmul_kernel *)base;
+  const clv_matmul *s = &k->s;
+  cpu_gemm g = {.m = s->m, .n = s->n, .k = s->k};
+  return multiply(k, &g, a->in[0], a->in[1], a->out, err);
+}
+
+static clv_code matmul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const matmul_kernel *k = (const matmul_kernel *)base;
+  const clv_matmul *s = &k->s;
+  cpu_gemm da = {.m = s->m, .n = s->k, .k = s->n, .b_t = true};
+  cpu_gemm db = {.m = s->k, .n = s->n, .k = s->m, .a_t = true};
+  if (a->din[0]) CLV_TRY(multiply(k, &da, a->dout, a->in[1], a->din[0], err));
+  return a->din[1] ? multiply(k, &db, a->in[0], a->dout, a->din[1], err) : CLV_OK;
+}
+
+static clv_code matmul_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  matmul_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->s = clv_matmul_of(d);
+  k->k.base.forward = matmul_forward;
+  k->k.base.backward_input = k->k.learns ? matmul_backward : NULL;
+  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.impl = "sgemm";
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(matmul, matmul_prepare)

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sines and cosines are made once, with the kernel.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct rotary_kernel {
+  cpu_kernel k;
+  size_t steps, heads, half;
+  float *table; /* [T][2][half]: cosines, sines */
+} rotary_kernel;
+
+typedef struct rotary_job {
+  const rotary_kernel *k;
+  const float *x;
+  float *y;
+  float sign;
+} rotary_job;
+
+CPU_INLINE void rotate_body(const float *x, const float *cosine, const float *sine, size_t half,
+                            float sign, float *y) {
+  for (size_t d = 0; d < half; d++) {
+    float s = sign * sine[d], a = x[d], b = x[half + d];
+    y[d] = cosine[d] * a - s * b;
+    y[half + d] = cosine[d] * b + s * a;
+  }
+}
+
+CPU_CLONES(rotate,
+           (const float *restrict x, const float *restrict cosine, const float *restrict sine,
+            size_t half, float sign, float *restrict y),
+           (x, cosine, sine, half, sign, y))
+
+/* Heads [begin, end) of all samples and steps. */
+static void rotate_heads(void *arg, size_t begin, size_t end) {
+  const rotary_job *j = arg;
+  size_t half = j->k->half;
+  for (size_t i = begin; i < end; i++) {
+    const float *at = j->k->table + i / j->k->heads % j->k->steps * 2 * half;
+    rotate(j->x + i * 2 * half, at, at + half, half, j->sign, j->y + i * 2 * half);
+  }
+}
+
+static clv_code run(clv_kernel *base, const float *x, float *y, float sign) {
+  const rotary_kernel *k = (const rotary_kernel *)base;
+  rotary_job j = {k, x, y, sign};
+  size_t heads = k->half ? k->k.n_in / (2 * k->half) : 0;
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 2 * k->k.n_in), heads, rotate_heads, &j);
+  return CLV_OK;
+}
+
+static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  return run(base, a->in[0], a->out, 1);
+}
+
+static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  return run(base, a->dout, a->din[0], -1);
+}
+
+static void rotary_free(clv_kernel *base) {
+  free(((rotary_kernel *)base)->table);
+  free(base);
+}
+
+static void fill_table(const rotary_kernel *k) {
+  double base = k->k.d.attrs.base;
+  for (size_t t = 0; t < k->steps; t++)
+    for (size_t d = 0; d < k->half; d++) {
+      double angle = (double)t * pow(base, -(double)d / (double)k->half);
+      k->table[t * 2 * k->half + d] = (float)cos(angle);
+      k->table[(t * 2 + 1) * k->half + d] = (float)sin(angle);
+    }
+}
+
+static clv_code rotary_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  rotary_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->k.base.free = rotary_free;
+  k->steps = (size_t)d->in[0].dim[1];
+  k->heads = (size_t)d->attrs.heads;
+  k->half = (size_t)(d->in[0].dim[2] / d->attrs.heads / 2);
+  clv_code code = clv_alloc(k->steps * 2 * k->half, sizeof *k->table, &k->table, err);
+  if (code != CLV_OK) {
+    rotary_free(&k->k.base);
+    return code;
+  }
+  fill_table(k);
+  k->k.base.forward = rotary_forward;
+  k->k.base.backward_input = d->need_dx[0] ? rotary_backward : NULL;
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(rotary, rotary_prepare)

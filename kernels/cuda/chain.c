@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chains of element-wise ops. Nothing within one is kept: backward makes the values that it needs
+ * again, of what went in, and draws a dropout's numbers again. Where all that it needs is what came
+ * out, as of a sum with a relu behind it, it keeps that instead.
+ */
+#include <stdlib.h>
+
+#include "kernels/cuda/pointwise_int.h"
+
+/* What an op's backward reads: its input, its output, or neither. */
+typedef enum link_needs { NEEDS_NOTHING, NEEDS_IN, NEEDS_OUT } link_needs;
+
+static const struct {
+  clv_op op;
+  link_needs needs;
+} known[] = {
+    {CLV_OP_RELU, NEEDS_OUT},    {CLV_OP_SIGMOID, NEEDS_OUT},     {CLV_OP_TANH, NEEDS_OUT},
+    {CLV_OP_GELU, NEEDS_IN},     {CLV_OP_SILU, NEEDS_IN},         {CLV_OP_SCALE, NEEDS_NOTHING},
+    {CLV_OP_ADD, NEEDS_NOTHING}, {CLV_OP_DROPOUT, NEEDS_NOTHING},
+};
+
+static int find(clv_op op) {
+  for (int i = 0; i < (int)CLV_COUNT(known); i++)
+    if (known[i].op == op) return i;
+  return -1;
+}
+
+/* The last op whose backward reads a value, *ret_n of them; -1: none. */
+static int last_needy(const clv_chain_link *links, int n, int *ret_n) {
+  int last = -1;
+  *ret_n = 0;
+  for (int i = 0; i < n; i++)
+    if (known[find(links[i].op)].needs != NEEDS_NOTHING) {
+      last = i;
+      ++*ret_n;
+    }
+  return last;
+}
+
+/* CLV_SAVE_*. */
+static unsigned saves(const clv_chain_link *links, int n) {
+  int needy, last = last_needy(links, n, &needy);
+  if (last < 0) return 0;
+  bool out = needy == 1 && last == n - 1 && known[find(links[last].op)].needs == NEEDS_OUT;
+  return out ? CLV_SAVE_OUT : CLV_SAVE_IN0;
+}
+
+static int count(const clv_chain_link *links, int n, clv_op op) {
+  int k = 0;
+  for (int i = 0; i < n; i++) k += links[i].op == op;
+  return k;
+}
+
+/* Values behind a sum would need both of what is added: more than the ops apart keep. */
+bool clv_gpu_chains(const clv_chain_link *links, int n) {
+  int needy, sum = n;
+  for (int i = 0; i < n; i++) {
+    if (find(links[i].op) < 0) return false;
+    if (links[i].op == CLV_OP_ADD) sum = i;
+  }
+  if (count(links, n, CLV_OP_ADD) > 1 || count(links, n, CLV_OP_DROPOUT) > 1) return false;
+  return last_needy(links, n, &needy) < sum || saves(links, n) == CLV_SAVE_OUT;
+}
+
+static cuda_chain chain_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  const clv_node_desc *d = &k->r.d;
+  clv_rng_key key = a->key;
+  if (a->occasion) key.step = key.micro_batch = 0;
+  cuda_chain c = {.n = d->n_links, .stream = clv_rng_stream_of(&key), .occasion = a->occasion};
+  for (int i = 0; i < d->n_links; i++) {
+    bool drops = d->link[i].op == CLV_OP_DROPOUT;
+    c.op[i] = (int)d->link[i].op;
+    c.by[i] = drops ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
+    if (!drops) continue;
+    c.draws = true;
+    c.limit = clv_gpu_dropout_limit(d->link[i].number);
+  }
+  return c;
+}
+
+static clv_code chain_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  cuda_chain c = chain_of(k, a);
+  return clv_gpu_chain(k->gpu, &c, a->in[0], a->in[1], a->out, k->r.n_in, err);
+}
+
+static clv_code chain_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  unsigned reads = k->r.base.saves;
+  cuda_chain c = chain_of(k, a);
+  cuda_chain_back v = {.x = reads & CLV_SAVE_IN0 ? a->in[0] : NULL,
+                       .y = reads & CLV_SAVE_OUT ? a->out : NULL,
+                       .dy = a->dout,
+                       .dx = a->din[0],
+                       .dz = a->din[1]};
+  return clv_gpu_chain_back(k->gpu, &c, &v, k->r.n_in, err);
+}
+
+static void chain_free(clv_kernel *base) { free(gpu_kernel_of(base)); }
+
+/* Row-major alone: a dropout's numbers are those of places. */
+static bool can_take(const clv_node_desc *d, size_t n) {
+  for (int i = 0; i < d->n_in; i++)
+    if (d->offered_block[i] != 1 || !clv_shape_equal(&d->in[i], &d->out)) return false;
+  return d->dtype == CLV_F32 && n / 4 <= UINT32_MAX && clv_gpu_chains(d->link, d->n_links);
+}
+
+clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                               clv_err *err) {
+  size_t n = clv_layout_numel(&d->in[0], 1);
+  cuda_kernel *k;
+  if (!can_take(d, n)) return clv_fail(err, CLV_UNIMPLEMENTED, "a chain from op %d", (int)d->op);
+  CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->own};
+  k->r.learns = d->need_dx[0] || d->need_dx[1];
+  k->r.base = (clv_kernel){.forward = chain_forward,
+                           .backward_input = k->r.learns ? chain_backward : NULL,
+                           .free = chain_free,
+                           .out_block = 1,
+                           .saves = k->r.learns ? saves(d->link, d->n_links) : 0,
+                           .in_place = true,
+                           .din_in_place = (1u << d->n_in) - 1,
+                           .impl = "cuda"};
+  for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
+  *ret = &k->r.base;
+  return CLV_OK;
+}

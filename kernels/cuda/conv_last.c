@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Convolutions of values in GPU_LAST, with weights in bf16 and their channels last too: cuDNN's
+ * where it has one. Else what the windows see is written out, some samples at a time (at most
+ * COLUMN_BYTES, or one), and multiplied: columns [samples OH OW, taps C] by W [K, taps C], for each
+ * group, into f32.
+ *
+ * Scratch: workspace, gradients of weights as they are made, columns and products.
+ */
+#include "kernels/cuda/conv_int.h"
+
+enum { COLUMN_BYTES = 64 << 20 };
+
+typedef struct last_site {
+  clv_window s;
+  size_t groups, c, k;                    /* channels in and out of one group */
+  size_t taps, image, weights;            /* of a window; of an output; all of them */
+  size_t samples, parts, rows;            /* at a time, how many times, and their outputs' places */
+  size_t dw_bytes, bf16_bytes, f32_bytes; /* the latter two: of columns and products */
+} last_site;
+
+static void place_columns(const cuda_kernel *k, last_site *v) {
+  size_t wide = v->c * v->taps, n = (size_t)v->s.n, all = (size_t)v->s.k;
+  v->samples = CLV_MIN(COLUMN_BYTES / CLV_MAX(wide * v->image * sizeof(float), (size_t)1), n);
+  v->samples = CLV_MAX(v->samples, (size_t)1);
+  while (n % v->samples) v->samples--;
+  v->parts = n / v->samples;
+  v->rows = v->samples * v->image;
+  v->bf16_bytes = clv_align_up(v->rows * wide * sizeof(cuda_bf16), 256);
+  v->f32_bytes = v->rows * CLV_MAX(wide, all) * sizeof(float);
+  v->dw_bytes = k->r.d.need_dw ? clv_align_up(v->weights * sizeof(float), 256) : 0;
+}
+
+static last_site last_of(const cuda_kernel *k) {
+  last_site v = {.s = clv_window_of(&k->r.d), .groups = (size_t)k->r.d.attrs.groups};
+  v.c = (size_t)v.s.c / v.groups;
+  v.k = (size_t)v.s.k / v.groups;
+  v.taps = (size_t)(v.s.kernel[0] * v.s.kernel[1]);
+  v.image = (size_t)(v.s.oh * v.s.ow);
+  v.weights = (size_t)v.s.k * v.c * v.taps;
+  place_columns(k, &v);
+  return v;
+}
+
+/* ---- written out ----------------------------------------------------------------------------- */
+
+/* Samples `part` of group `group`: their columns, and where their weights and outputs begin. */
+typedef struct last_part {
+  cuda_last_columns columns;
+  size_t x, w, y;
+  cuda_bf16 *bf16; /* columns */
+  float *f32;      /* products */
+} last_part;
+
+static last_part part_of(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                         size_t part, size_t group) {
+  char *at = (char *)gpu_scratch(k, a) + v->dw_bytes;
+  return (last_part){.columns = {v->s, v->samples, v->c},
+                     .x = part * v->samples * (size_t)(v->s.h * v->s.w * v->s.c) + group * v->c,
+                     .w = group * v->k * v->c * v->taps,
+                     .y = part * v->rows * (size_t)v->s.k + group * v->k,
+                     .bf16 = (cuda_bf16 *)at,
+                     .f32 = (float *)(at + v->bf16_bytes)};
+}
+
+static clv_code forward_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                             size_t part, clv_err *err) {
+  last_part p;
+  for (size_t group = 0; group < v->groups; group++) {
+    p = part_of(k, a, v, part, group);
+    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)a->in[0] + p.x, p.bf16,
+                                    err));
+    cuda_factors f = {
+        .a = (const cuda_bf16 *)a->cache + p.w, .b = p.bf16, .d = p.f32 + group * v->k};
+    CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
+  }
+  p = part_of(k, a, v, part, 0);
+  return clv_gpu_round(k->gpu, p.f32, (cuda_bf16 *)a->out + p.y, v->rows * (size_t)v->s.k, err);
+}
+
+static clv_code input_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                           size_t part, clv_err *err) {
+  for (size_t group = 0; group < v->groups; group++) {
+    last_part p = part_of(k, a, v, part, group);
+    cuda_factors f = {
+        .a = (const cuda_bf16 *)a->cache + p.w, .b = (const cuda_bf16 *)a->dout + p.y, .d = p.f32};
+    CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
+    CLV_TRY(
+        clv_gpu_from_columns_last(k->gpu, &p.columns, p.f32, (cuda_bf16 *)a->din[0] + p.x, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                            size_t part, clv_err *err) {
+  for (size_t group = 0; group < v->groups; group++) {
+    last_part p = part_of(k, a, v, part, group);
+    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)a->in[0] + p.x, p.bf16,
+                                    err));
+    cuda_factors f = {.a = p.bf16,
+                      .b = (const cuda_bf16 *)a->dout + p.y,
+                      .beta = part ? 1 : 0,
+                      .d = (float *)gpu_scratch(k, a) + p.w};
+    CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
+  }
+  return CLV_OK;
+}
+
+typedef clv_code part_fn(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                         size_t part, clv_err *err);
+
+static clv_code all_parts(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                          part_fn *f, clv_err *err) {
+  for (size_t part = 0; part < v->parts; part++) CLV_TRY(f(k, a, v, part, err));
+  return CLV_OK;
+}
+
+static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass pass, clv_err *err) {
+  int64_t wide = (int64_t)(v->c * v->taps), rows = (int64_t)v->rows, out = (int64_t)v->k;
+  const clv_cuda_matmul_desc products[] = {
+      [CLV_CUDA_FORWARD] = {.a_t = true,
+                            .m = out,
+                            .n = rows,
+                            .k = wide,
+                            .lda = wide,
+                            .ldb = wide,
+                            .ldd = v->s.k,
+                            .batch = 1},
+      [CLV_CUDA_GRAD_INPUT] =
+          {.m = wide, .n = rows, .k = out, .lda = wide, .ldb = v->s.k, .ldd = wide, .batch = 1},
+      [CLV_CUDA_GRAD_WEIGHT] = {.b_t = true,
+                                .m = wide,
+                                .n = out,
+                                .k = rows,
+                                .lda = wide,
+                                .ldb = v->s.k,
+                                .ldd = wide,
+                                .batch = 1},
+  };
+  return clv_gpu_product(k, (int)pass, &products[pass], err);
+}
+
+/* ---- the passes ------------------------------------------------------------------------------ */
+
+static clv_code run(const cuda_kernel *k, clv_cuda_pass pass, const void *x, const void *w,
+                    const void *y, const clv_kernel_args *a, clv_err *err) {
+  /* The table says which of the three a pass writes. */
+  return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], (void *)(uintptr_t)x,
+                              (void *)(uintptr_t)w, (void *)(uintptr_t)y, 0, a->scratch, err);
+}
+
+clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  last_site v = last_of(k);
+  cuda_move m = {.n = (size_t)v.s.k, .channels = v.c, .inner = v.taps, .from = 1, .to = GPU_LAST};
+  return clv_gpu_move_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
+}
+
+clv_code clv_gpu_conv_last_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  last_site v = last_of(k);
+  CLV_TRY(k->conv[CLV_CUDA_FORWARD] ? run(k, CLV_CUDA_FORWARD, a->in[0], a->cache, a->out, a, err)
+                                    : all_parts(k, a, &v, forward_part, err));
+  if (!k->r.d.attrs.bias) return CLV_OK;
+  return clv_gpu_add_bias(k->gpu, true, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n * v.image,
+                          (size_t)v.s.k, 1, k->r.d.tail, err);
+}
+
+clv_code clv_gpu_conv_last_input(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  last_site v = last_of(k);
+  if (!k->conv[CLV_CUDA_GRAD_INPUT]) return all_parts(k, a, &v, input_part, err);
+  return run(k, CLV_CUDA_GRAD_INPUT, a->din[0], a->cache, a->dout, a, err);
+}
+
+static cuda_sums bias_sums(const last_site *v) {
+  return gpu_sums_last((size_t)v->s.n, (size_t)v->s.k, v->image);
+}
+
+/* cuDNN rounds what it makes to bf16; products do not. Added to or not, the caller's is f32. */
+clv_code clv_gpu_conv_last_weight(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  last_site v = last_of(k);
+  cuda_sums sums = bias_sums(&v);
+  bool library = k->conv[CLV_CUDA_GRAD_WEIGHT];
+  cuda_move m = {.n = (size_t)v.s.k,
+                 .channels = v.c,
+                 .inner = v.taps,
+                 .from = library ? GPU_LAST : CLV_LAYOUT_LAST | 1,
+                 .to = 1,
+                 .add = a->accumulate};
+  void *dw = gpu_scratch(k, a);
+  CLV_TRY(library ? run(k, CLV_CUDA_GRAD_WEIGHT, a->in[0], dw, a->dout, a, err)
+                  : all_parts(k, a, &v, weight_part, err));
+  CLV_TRY(clv_gpu_move_layout(k->gpu, &m, dw, a->dparam[CLV_SLOT_WEIGHT], err));
+  if (!k->r.d.attrs.bias) return CLV_OK;
+  return clv_gpu_channel_sums(k->gpu, &sums, true, a->dout, (char *)dw + v.dw_bytes,
+                              a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
+}
+
+/* ---- preparing ------------------------------------------------------------------------------- */
+
+static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass, bool *ret_columns,
+                          clv_err *err) {
+  clv_cuda_conv_desc d = {
+      .pass = pass, .window = v->s, .groups = k->r.d.attrs.groups, .math = CLV_CUDA_BF16};
+  size_t workspace = 0;
+  clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
+  k->workspace = CLV_MAX(k->workspace, workspace);
+  if (code != CLV_UNIMPLEMENTED) return code;
+  *ret_columns = true;
+  return open_columns(k, v, pass, err);
+}
+
+clv_code clv_gpu_conv_last_open(cuda_kernel *k, clv_err *err) {
+  last_site v = last_of(k);
+  cuda_sums sums = bias_sums(&v);
+  const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
+  bool columns = false;
+  for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
+    if (wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
+  size_t room = columns ? v.bf16_bytes + v.f32_bytes : 0;
+  k->workspace = clv_align_up(k->workspace, 256);
+  k->r.base.cache_bytes = clv_align_up(v.weights * sizeof(cuda_bf16), 256);
+  k->r.base.scratch_bytes =
+      k->workspace + v.dw_bytes + CLV_MAX(room, k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
+  k->r.base.impl = columns ? "columns bf16" : "cuDNN bf16";
+  return CLV_OK;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/permute_int.h"
+
+/* ---- permute --------------------------------------------------------------------------------- */
+
+static clv_code permute(const cuda_kernel *k, const void *from, void *to, bool back, clv_err *err) {
+  cuda_order o = {.out = k->r.d.out, .n = k->r.n_out};
+  clv_strides(&k->r.d.in[0], &k->r.d.attrs.order, o.step);
+  return clv_gpu_permute(k->gpu, &o, from, to, back, err);
+}
+
+static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return permute(gpu_kernel_of(base), a->in[0], a->out, false, err);
+}
+
+static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return permute(gpu_kernel_of(base), a->dout, a->din[0], true, err);
+}
+
+CLV_CUDA_OP(permute) = {.forward = permute_forward, .backward_input = permute_backward};
+
+/* ---- rotary ---------------------------------------------------------------------------------- */
+
+static clv_code rotate(const cuda_kernel *k, const void *x, void *y, double sign, clv_err *err) {
+  size_t heads = (size_t)k->r.d.attrs.heads;
+  cuda_rotary r = {.n = k->r.n_in,
+                   .steps = (size_t)k->r.d.in[0].dim[1],
+                   .heads = heads,
+                   .width = (size_t)k->r.d.in[0].dim[2] / heads,
+                   .base = k->r.d.attrs.base,
+                   .sign = sign};
+  return clv_gpu_rotate(k->gpu, &r, x, y, err);
+}
+
+static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return rotate(gpu_kernel_of(base), a->in[0], a->out, 1, err);
+}
+
+static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return rotate(gpu_kernel_of(base), a->dout, a->din[0], -1, err);
+}
+
+CLV_CUDA_OP(rotary) = {.forward = rotary_forward, .backward_input = rotary_backward};
+
+/* ---- mul ------------------------------------------------------------------------------------- */
+
+static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  return clv_gpu_mul(k->gpu, a->in[0], a->in[1], a->out, k->r.n_in, err);
+}
+
+static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  for (int i = 0; i < 2; i++)
+    if (a->din[i]) CLV_TRY(clv_gpu_mul(k->gpu, a->dout, a->in[1 - i], a->din[i], k->r.n_in, err));
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(mul) = {.forward = mul_forward, .backward_input = mul_backward};

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * permute_int: launchers of ops that move values about, or rotate or multiply them in pairs.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
+#define CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where an output's values lie in the input (clv_strides). */
+typedef struct cuda_order {
+  clv_shape out;
+  size_t n, step[CLV_MAX_RANK];
+} cuda_order;
+
+/* to[i] = from[at(i)], or to[at(i)] = from[i]. */
+clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to, bool back,
+                         clv_err *err) CLV_USE_RESULT;
+
+typedef struct cuda_rotary {
+  size_t n, steps, heads, width;
+  double base, sign;
+} cuda_rotary;
+
+clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y,
+                        clv_err *err) CLV_USE_RESULT;
+
+/* y[i] = x[i] z[i] */
+clv_code clv_gpu_mul(clv_gpu *g, const float *x, const float *z, float *y, size_t n,
+                     clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pointwise_int: the formulas of element-wise ops, which are alone in a kernel or follow each other
+ * in one: of_NAME of the value x, of what is added or the gradient of the output z, and of the
+ * number `by`. A backward one gets the kept value as x.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
+#define CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
+
+#include <math.h>
+
+#include <Random123/philox.h>
+
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/pointwise_int.h"
+
+static __device__ inline float cdf_of(float x) { return 0.5f * (1 + erff(x * 0.70710678f)); }
+static __device__ inline float pdf_of(float x) { return expf(x * x * -0.5f) * 0.39894228f; }
+static __device__ inline float squash_of(float x) { return 1 / (1 + expf(-x)); }
+
+#define POINTWISE(name, expression)                                                            \
+  static __device__ inline float of_##name([[maybe_unused]] float x, [[maybe_unused]] float z, \
+                                           [[maybe_unused]] float by) {                        \
+    return expression;                                                                         \
+  }
+POINTWISE(relu, x <= 0 ? 0 : x)
+POINTWISE(relu_back, x <= 0 ? 0 : z)
+POINTWISE(sigmoid, squash_of(x))
+POINTWISE(sigmoid_back, z *(1 - x) * x)
+POINTWISE(tanh, tanhf(x))
+POINTWISE(tanh_back, z *(1 - x * x))
+POINTWISE(gelu, x *cdf_of(x))
+POINTWISE(gelu_back, z *(cdf_of(x) + x * pdf_of(x)))
+POINTWISE(silu, x *squash_of(x))
+POINTWISE(silu_back, z *squash_of(x) * (1 + x * (1 - squash_of(x))))
+POINTWISE(scale, by *x)
+POINTWISE(add, x + z)
+#undef POINTWISE
+
+/* What decides of four values from 4 b on; see common/base/rng.c. A value is kept whose word, less
+ * its last 8 bits, is at least the limit of the dropout. */
+static __device__ inline philox4x32_ctr_t words_of(const clv_rng_stream &s,
+                                                   const clv_occasion *occasion, size_t b) {
+  uint64_t step = occasion ? occasion->step : 0;
+  uint32_t micro_batch = occasion ? occasion->micro_batch : 0;
+  philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,
+                               s.counter[1] ^ (uint32_t)step,
+                               s.counter[2] ^ (uint32_t)(step >> 32)}};
+  philox4x32_key_t key = {{s.key[0], s.key[1]}};
+  return philox4x32(counter, key);
+}
+
+#endif

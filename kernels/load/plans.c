@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of convolutions in a folder of one's own. A file's name is the digest of what its plan is
+ * for. Its first line has that digest once more, and one of the text behind it.
+ *
+ * What lies there is not trusted: the folder and each file must belong to this user alone, and a
+ * file that is damaged, too large or not one of ours is as good as none, and is written anew.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/load/load.h"
+
+enum { PLAN_MOST_BYTES = 256 << 10, PLANS_MOST = 4096, PLAN_LINE = 160 };
+
+static const char mark[] = "cleave-plan 1";
+
+/* ---- one file -------------------------------------------------------------------------------- */
+
+static int print_line(const clv_sha256 *of, const clv_sha256 *text, char ret[PLAN_LINE]) {
+  char first[65], second[65];
+  clv_sha256_hex(of, first);
+  clv_sha256_hex(text, second);
+  return snprintf(ret, PLAN_LINE, "%s %s %s\n", mark, first, second);
+}
+
+clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
+                        size_t *ret_n, clv_err *err) {
+  char line[PLAN_LINE];
+  clv_sha256 digest;
+  size_t skip = sizeof mark + 65 + 65;
+  if (n <= skip || n > PLAN_MOST_BYTES)
+    return clv_fail(err, CLV_INVALID, "it has %zu bytes; up to %d are read", n, PLAN_MOST_BYTES);
+  CLV_TRY(clv_sha256_of(data + skip, n - skip, &digest, err));
+  if (print_line(of, &digest, line) != (int)skip || memcmp(data, line, skip) != 0)
+    return clv_fail(err, CLV_INVALID, "it is of another version, of another plan, or damaged");
+  *ret = data + skip;
+  *ret_n = n - skip;
+  return CLV_OK;
+}
+
+static bool is_private(const struct stat *s, bool folder) {
+  return (folder ? S_ISDIR(s->st_mode) : S_ISREG(s->st_mode)) && s->st_uid == geteuid() &&
+         !(s->st_mode & (S_IRWXG | S_IRWXO));
+}
+
+static clv_code read_all(int fd, clv_bytes *ret, clv_err *err) {
+  char some[4096];
+  ssize_t n;
+  while ((n = read(fd, some, sizeof some)) > 0 && ret->len <= PLAN_MOST_BYTES)
+    clv_bytes_add(ret, some, (size_t)n);
+  if (n < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for it") : CLV_OK;
+}
+
+/* CLV_NOT_FOUND: there is none. */
+static clv_code read_file(int folder, const char *name, clv_bytes *ret, clv_err *err) {
+  struct stat s;
+  int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "there is none");
+  if (fd < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
+  clv_code code = fstat(fd, &s) == 0 && is_private(&s, false)
+                      ? read_all(fd, ret, err)
+                      : clv_fail(err, CLV_INVALID, "it is not a file of this user alone");
+  close(fd);
+  return code;
+}
+
+static bool write_all(int fd, const char *data, size_t n) {
+  while (n) {
+    ssize_t done = write(fd, data, n);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    data += done;
+    n -= (size_t)done;
+  }
+  return true;
+}
+
+/* Under another name first: it is there whole or not at all. */
+static bool write_file(int folder, const char *name, const clv_bytes *data) {
+  char other[80];
+  snprintf(other, sizeof other, ".%s", name);
+  unlinkat(folder, other, 0);
+  int fd = openat(folder, other, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  bool well = write_all(fd, data->data, data->len);
+  well = close(fd) == 0 && well;
+  well = well && renameat(folder, other, folder, name) == 0;
+  if (!well) unlinkat(folder, other, 0);
+  return well;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static struct {
+  int folder;
+  size_t n; /* files in it, about */
+  char path[4096];
+  clv_notifier notifier;
+} kept = {.folder = -1};
+
+/* The name of the plan for `what`. */
+static bool name_of(const char *what, clv_sha256 *ret, char name[65]) {
+  clv_err err;
+  if (clv_sha256_of(what, strlen(what), ret, &err) != CLV_OK) return false;
+  clv_sha256_hex(ret, name);
+  return true;
+}
+
+static bool find_plan(const char *what, clv_bytes *ret) {
+  CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
+  clv_sha256 of;
+  char name[65];
+  const char *text;
+  size_t n;
+  clv_err err;
+  if (!name_of(what, &of, name)) return false;
+  clv_code code = read_file(kept.folder, name, &data, &err);
+  if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &of, &text, &n, &err);
+  if (code == CLV_OK) clv_bytes_add(ret, text, n);
+  if (code != CLV_OK && code != CLV_NOT_FOUND)
+    clv_notify(kept.notifier, "a kept plan is made anew: %s/%s: %s", kept.path, name, err.text);
+  return code == CLV_OK && !ret->failed;
+}
+
+static void keep_plan(const char *what, const char *text, size_t n) {
+  CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
+  clv_sha256 of, digest;
+  char name[65], line[PLAN_LINE];
+  clv_err err;
+  if (n > PLAN_MOST_BYTES - PLAN_LINE || !name_of(what, &of, name) ||
+      clv_sha256_of(text, n, &digest, &err) != CLV_OK ||
+      __atomic_add_fetch(&kept.n, 1, __ATOMIC_RELAXED) > PLANS_MOST)
+    return;
+  print_line(&of, &digest, line);
+  clv_bytes_puts(&data, line);
+  clv_bytes_add(&data, text, n);
+  if (data.failed || write_file(kept.folder, name, &data)) return;
+  clv_notify(kept.notifier, "a plan is not kept: %s/%s: %s", kept.path, name, strerror(errno));
+}
+
+static size_t count_files(int folder) {
+  size_t n = 0;
+  int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *d = again < 0 ? NULL : fdopendir(again);
+  if (!d && again >= 0) close(again);
+  while (d && readdir(d)) n++;
+  if (d) closedir(d);
+  return n;
+}
+
+const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier) {
+  static const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
+  struct stat s;
+  kept.notifier = notifier;
+  if (mkdir(path, 0700) < 0 && errno != EEXIST) {
+    clv_notify(kept.notifier, "cuda.plans: no plans are kept: %s: %s", path, strerror(errno));
+    return NULL;
+  }
+  int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0 || fstat(folder, &s) < 0 || !is_private(&s, true)) {
+    clv_notify(kept.notifier,
+               "cuda.plans: no plans are kept: %s is not a folder of this user alone", path);
+    if (folder >= 0) close(folder);
+    return NULL;
+  }
+  if (kept.folder >= 0) close(kept.folder);
+  kept.folder = folder;
+  kept.n = count_files(folder);
+  snprintf(kept.path, sizeof kept.path, "%s", path);
+  return &store;
+}

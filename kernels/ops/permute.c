@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Dimension i of the output is dimension order[i - 1] of the input; the batch stays first.
+ */
+#include "kernels/ops/op_int.h"
+
+static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  const clv_shape *order = &s->attrs->order, *in = &s->in[0];
+  char a[160], b[160];
+  unsigned seen = 1;
+  *ret = *in;
+  for (int i = 1; i < in->rank && order->rank == in->rank - 1; i++) {
+    int64_t from = order->dim[i - 1];
+    if (from < in->rank) seen |= 1u << from;
+    if (from < in->rank) ret->dim[i] = in->dim[from];
+  }
+  if (in->rank > 1 && seen + 1 == 1u << in->rank) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "permute: %s is no order of the dimensions 1 to %d of %s",
+                  clv_shape_format(order, a, sizeof a), in->rank - 1,
+                  clv_shape_format(in, b, sizeof b));
+}
+
+/* to[i] = from[at(i)], or to[at(i)] = from[i]; i counts the output's values. */
+static void permute_move(const clv_ref_kernel *k, const REAL *from, REAL *to, bool back) {
+  size_t step[CLV_MAX_RANK];
+  clv_strides(&k->d.in[0], &k->d.attrs.order, step);
+  for (size_t i = 0; i < k->n_out; i++) {
+    size_t at = clv_strides_at(&k->d.out, step, i);
+    to[back ? at : i] = from[back ? i : at];
+  }
+}
+
+static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  permute_move((const clv_ref_kernel *)base, a->in[0], a->out, false);
+  return CLV_OK;
+}
+
+static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  permute_move((const clv_ref_kernel *)base, a->dout, a->din[0], true);
+  return CLV_OK;
+}
+
+CLV_OP_ROW(permute) = {
+    .name = "permute",
+    .doc =
+        "the dimensions behind the batch in another order: with [2, 1] x[n, i, j] is y[n, j, i] "
+        "(torch.permute(x, (0, *order)))",
+    .torch_module = "",
+    .no_torch_module = "torch.permute is a function",
+    .n_in = 1,
+    .attrs = {{.key = CLV_ATTR_ORDER, .required = true, .low = 1, .high = CLV_MAX_RANK - 1}},
+    .shape = permute_shape,
+    .forward = permute_forward,
+    .backward_input = permute_backward,
+};

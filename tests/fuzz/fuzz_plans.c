@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A plan as it was found on disk: what is not whole and ours is refused, and the rest is its text.
+ * The last byte says whether a line that fits is put before the rest.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/load/load.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const char *data, size_t n, const clv_sha256 *of, bool must) {
+  const char *text = NULL;
+  size_t len = 0;
+  clv_err err = {0};
+  clv_code code = clv_plan_parse(data, n, of, &text, &len, &err);
+  if (code != CLV_OK && (must || !err.text[0])) abort();
+  if (code == CLV_OK && (len == 0 || text < data || text + len != data + n)) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  clv_sha256 of, text;
+  char hex[65];
+  clv_err err;
+  if (size < 2 || clv_sha256_of("fuzz", 4, &of, &err) != CLV_OK ||
+      clv_sha256_of(data, size - 1, &text, &err) != CLV_OK)
+    return 0;
+  check((const char *)data, size, &of, false);
+  if (!(data[size - 1] & 1)) return 0;
+  clv_sha256_hex(&of, hex);
+  clv_bytes_printf(&file, "cleave-plan 1 %s", hex);
+  clv_sha256_hex(&text, hex);
+  clv_bytes_printf(&file, " %s\n", hex);
+  clv_bytes_add(&file, data, size - 1);
+  if (file.failed) return 0;
+  check(file.data, file.len, &of, true);
+  file.data[data[0] % file.len] ^= 1;
+  if (clv_plan_parse(file.data, file.len, &of, &(const char *){0}, &(size_t){0}, &err) == CLV_OK)
+    abort();
+  return 0;
+}

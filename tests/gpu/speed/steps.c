@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Training steps of one network in one plan on a device, whose inputs lie there as PyTorch's do:
+ * the median of their times, and their losses.
+ *
+ * usage: steps mlp|lstm|resnet50 BATCH SIZE f32|tf32|bf16 STEPS [FILE]
+ * SIZE: width of the MLP's layers, steps of the LSTM's sequence, side of an image. FILE: gets the
+ * parameters before the first step, in order, then the input and the target: f32, for PyTorch to do
+ * the same steps.
+ *
+ * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
+ */
+#include <string.h>
+
+#include "common/optim/optim.h"
+#include "tests/bench/networks_int.h"
+#include "tests/gpu/sim.h"
+
+typedef struct steps {
+  clv_graph *graph;
+  clv_params *params;
+  clv_plan *plan;
+  clv_optim *optim;
+  clv_backend *backend;
+  char *block, *grads; /* on the device */
+  void *in[2];         /* there too */
+  size_t in_bytes[2];
+  double lr;
+  uint64_t version;
+} steps;
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+static clv_graph *begin(clv_shape x, clv_shape target, int *ret_x, int *ret_target) {
+  clv_graph *g;
+  clv_err err;
+  must(clv_graph_new(&g, &err), &err);
+  must(clv_graph_add_input(g, "x", CLV_F32, &x, ret_x, &err), &err);
+  must(clv_graph_add_input(g, "target", CLV_F32, &target, ret_target, &err), &err);
+  return g;
+}
+
+static int linear(clv_graph *g, int x, int64_t out) {
+  return net_add(g, CLV_OP_LINEAR, &(clv_attrs){.out = out, .bias = true}, x, -1);
+}
+
+static clv_graph *mlp(int64_t batch, int64_t width) {
+  int x, target;
+  clv_graph *g = begin(CLV_SHAPE(batch, 784), CLV_SHAPE(batch, 10), &x, &target);
+  for (int i = 0; i < 2; i++) x = net_plain(g, CLV_OP_RELU, linear(g, x, width));
+  net_add(g, CLV_OP_MSE, &(clv_attrs){0}, linear(g, x, 10), target);
+  return g;
+}
+
+static clv_graph *lstm(int64_t batch, int64_t length) {
+  int x, target;
+  clv_graph *g = begin(CLV_SHAPE(batch, length, 128), CLV_SHAPE(batch, 10), &x, &target);
+  const clv_attrs last = {.dim = 1, .start = length - 1, .stop = length};
+  x = net_add(g, CLV_OP_LSTM, &(clv_attrs){.out = 256, .layers = 2, .bias = true}, x, -1);
+  x = net_plain(g, CLV_OP_FLATTEN, net_add(g, CLV_OP_SLICE, &last, x, -1));
+  net_add(g, CLV_OP_MSE, &(clv_attrs){0}, linear(g, x, 10), target);
+  return g;
+}
+
+static const struct network {
+  const char *name;
+  clv_graph *(*graph)(int64_t batch, int64_t size);
+  clv_optim_config optim;
+} networks[] = {
+    {"mlp", mlp, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}},
+    {"lstm",
+     lstm,
+     {.kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}},
+    {"resnet50", net_resnet50, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}},
+};
+
+/* ---- one plan -------------------------------------------------------------------------------- */
+
+static void to_device(steps *s, const void *host, size_t bytes, void *ret_pp) {
+  clv_err err;
+  must(clv_backend_take(s->backend, bytes, ret_pp, &err), &err);
+  must(clv_backend_put(s->backend, *(void **)ret_pp, host, bytes, &err), &err);
+}
+
+static void keep(FILE *file, const void *p, size_t bytes) {
+  if (file && fwrite(p, 1, bytes, file) != bytes) die("the file cannot be written");
+}
+
+static void parameters(steps *s, FILE *file) {
+  char *host;
+  clv_err err;
+  must(clv_alloc_aligned(s->params->total_bytes, &host, &err), &err);
+  memset(host, 0, s->params->total_bytes); /* between parameters too */
+  clv_params_init(s->graph, s->params, host);
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *p = &s->params->list[i];
+    if (p->trainable) keep(file, host + p->offset, p->bytes);
+  }
+  to_device(s, host, s->params->total_bytes, &s->block);
+  must(clv_backend_take(s->backend, s->params->trainable_bytes, &s->grads, &err), &err);
+  free(host);
+}
+
+static void inputs(steps *s, FILE *file) {
+  for (uint32_t i = 0; i < 2; i++) {
+    size_t n = clv_layout_numel(&s->graph->nodes[i].shape, 1);
+    float *host = NULL;
+    clv_err err;
+    must(clv_alloc_aligned(n * sizeof *host, &host, &err), &err);
+    clv_rng_normal(&(clv_rng_key){.seed = 1 + i}, 0, 1, host, n);
+    s->in_bytes[i] = n * sizeof *host;
+    keep(file, host, s->in_bytes[i]);
+    to_device(s, host, s->in_bytes[i], &s->in[i]);
+    free(host);
+  }
+}
+
+static void make(steps *s, const struct network *net, int64_t batch, const char *math) {
+  clv_err err;
+  const clv_plan_options o = {.backend = s->backend,
+                              .dtype = CLV_F32,
+                              .batch = batch,
+                              .training = true,
+                              .threads = 1,
+                              .bf16 = strcmp(math, "bf16") == 0,
+                              .tf32 = strcmp(math, "tf32") == 0,
+                              .transient_weights = true};
+  must(clv_params_of(s->graph, &s->params, &err), &err);
+  must(clv_plan_new(s->graph, s->params, &o, &s->plan, &err), &err);
+  const clv_optim_span all = {.n = s->params->trainable_bytes / sizeof(float)};
+  must(clv_optim_new(&net->optim, 1, s->params->trainable_bytes, &all, 1, s->backend, &s->optim,
+                     &err),
+       &err);
+  s->lr = net->optim.lr;
+}
+
+static float step(steps *s) {
+  const float one = 1;
+  const clv_plan_homes homes = {.in = {s->backend, s->backend}};
+  void *din[] = {NULL, NULL};
+  float loss;
+  clv_call *c;
+  clv_err err;
+  must(clv_plan_call_get(s->plan, &c, &err), &err);
+  clv_plan_call_homes(c, &homes);
+  must(clv_plan_forward(s->plan, c, s->block, s->version++, (const void *const *)s->in, true, &loss,
+                        NULL, &err),
+       &err);
+  must(clv_plan_backward_input(s->plan, c, s->block, &one, din, s->grads, false, &err), &err);
+  must(clv_plan_backward_weight(s->plan, c, s->block, s->grads, false, &err), &err);
+  clv_plan_call_put(s->plan, c);
+  clv_optim_step(s->optim, (float *)s->block, (const float *)s->grads, &s->lr, 1);
+  must(clv_backend_finish(s->backend, &err), &err);
+  return loss;
+}
+
+static void done(steps *s) {
+  clv_plan_free(s->plan);
+  clv_optim_free(s->optim);
+  for (int i = 0; i < 2; i++) clv_backend_give(s->backend, s->in[i]);
+  clv_backend_give(s->backend, s->block);
+  clv_backend_give(s->backend, s->grads);
+  clv_params_free(s->params);
+  clv_graph_free(s->graph);
+  clv_cuda_close(s->backend);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The first half warms up; of the rest the median. */
+static void measure(steps *s, unsigned n) {
+  double *ms = samples_new(n);
+  printf("\"losses\":[");
+  for (unsigned i = 0; i < n; i++) {
+    uint64_t at = clv_now_ns();
+    printf("%s%.9g", i ? "," : "", (double)step(s));
+    ms[i] = (double)(clv_now_ns() - at) / 1e6;
+  }
+  qsort(ms + n / 2, n - n / 2, sizeof *ms, compare);
+  printf("],\"ms\":%.4f}\n", ms[n / 2 + (n - n / 2) / 2]);
+  free(ms);
+}
+
+static const struct network *network_of(const char *name) {
+  for (size_t i = 0; i < CLV_COUNT(networks); i++)
+    if (strcmp(name, networks[i].name) == 0) return &networks[i];
+  die("no such network");
+}
+
+int main(int argc, char **argv) {
+  static steps s;
+  clv_err err;
+  if (argc < 6) die("usage: steps mlp|lstm|resnet50 BATCH SIZE f32|tf32|bf16 STEPS [FILE]");
+  const struct network *net = network_of(argv[1]);
+  int64_t batch = atol(argv[2]), size = atol(argv[3]);
+  unsigned n = (unsigned)CLV_MAX(atoi(argv[5]), 1);
+  FILE *file = argc > 6 ? fopen(argv[6], "wb") : NULL;
+  if (argc > 6 && !file) die("the file cannot be opened");
+  must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = 2}), 0, &s.backend, &err), &err);
+  s.graph = net->graph(batch, size);
+  make(&s, net, batch, argv[4]);
+  parameters(&s, file);
+  inputs(&s, file);
+  if (file && fclose(file)) die("the file cannot be written");
+  printf("{\"network\":\"%s\",\"batch\":%lld,\"size\":%lld,\"math\":\"%s\",", net->name,
+         (long long)batch, (long long)size, argv[4]);
+  measure(&s, n);
+  done(&s);
+  return clv_sim_leaks() ? 1 : 0;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans in bf16 on the simulated device: the same bits however a graph is cut or its ops are taken
+ * together, and images that stay in one layout from edge to edge.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "tests/gpu/sim.h"
+#include "tests/unit/graph/bf16_test.h"
+
+static clv_backend *opened(uint64_t seed, bool no_conv) {
+  clv_backend *b;
+  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_conv});
+  assert_ok(clv_cuda_open(v, 0, &b, err));
+  return b;
+}
+
+static void closed(clv_backend *b) {
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+static void every_cut(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
+    clv_backend *b = opened(i, i == 1);
+    whole_and_cut(b, graphs[i], 8);
+    closed(b);
+  }
+}
+
+static void the_same_apart(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(graphs); i++)
+    for (int evaluation = 0; evaluation < 2; evaluation++) {
+      clv_backend *together = opened(7, false), apart = apart_of(together);
+      rig_options o = {.backend = together, .bf16 = true, .evaluation = evaluation};
+      rig a = rig_new(graphs[i](3), &o);
+      o.backend = &apart;
+      rig b = rig_new(graphs[i](3), &o);
+      step(&a);
+      step(&b);
+      assert_true(evaluation || a.plan->n_steps < b.plan->n_steps);
+      same(a.out, b.out, a.out_bytes, "output");
+      if (!evaluation) same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
+      if (!evaluation) same_params(&a, &b);
+      rig_done(&a);
+      rig_done(&b);
+      closed(together);
+    }
+}
+
+static void near_f32(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
+    clv_backend *backend = opened(2, false);
+    rig a = rig_new(graphs[i](3), &(rig_options){.backend = backend, .bf16 = true});
+    rig b = rig_new(graphs[i](3), &(rig_options){.backend = backend});
+    step(&a);
+    step(&b);
+    near(a.out, b.out, a.out_bytes, 1e-4, 0.05, "output");
+    near(a.grads, b.grads, a.params->trainable_bytes, 1e-4, 0.1, "gradients");
+    rig_done(&a);
+    rig_done(&b);
+    closed(backend);
+  }
+}
+
+/* Going in, and its gradient coming out. */
+static void images_are_turned_at_the_edges(void **state) {
+  (void)state;
+  clv_backend *backend = opened(0, false);
+  rig r = rig_new(wide_graph(2), &(rig_options){.backend = backend, .bf16 = true});
+  assert_int_equal(steps_of(&r, "reorder"), 2);
+  assert_int_equal(steps_of(&r, "add"), 2);
+  rig_done(&r);
+  closed(backend);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_cut),
+      cmocka_unit_test(the_same_apart),
+      cmocka_unit_test(near_f32),
+      cmocka_unit_test(images_are_turned_at_the_edges),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

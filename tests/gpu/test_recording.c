@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work that repeats is recorded and replayed on the simulated device: with the bits of what is
+ * asked for in parts, whatever changes from step to step, and in parts where it cannot be recorded.
+ * A replay has the arguments that were recorded, so a number that should have been in memory is
+ * the first step's.
+ */
+#include "kernels/steps/steps.h"
+#include "tests/gpu/sim.h"
+#include "tests/unit/graph/graph_test.h"
+
+enum { BATCH = 6, ODD = 4, OUT = 5, CALLS = 2 };
+
+typedef struct bench {
+  clv_backend *b;
+  clv_graph *graph;
+  clv_params *params;
+  clv_recorder *records;
+  clv_plan *plan, *odd;
+  char *block, *moment, *grads[2]; /* of the device */
+} bench;
+
+/* ---- a small network ------------------------------------------------------------------------- */
+
+/* A convolution with what follows it, or what waits on the host. */
+static clv_graph *network(bool waits) {
+  clv_attr_value half = real_attr(CLV_ATTR_P, 0.5), out = int_attr(CLV_ATTR_OUT, OUT);
+  clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
+  clv_graph *g;
+  int at;
+  assert_ok(clv_graph_new(&g, err));
+  assert_ok(clv_graph_add_input(g, "x", CLV_F32, &image, &at, err));
+  at = waits ? add_plain(g, CLV_OP_WAIT, 1, at) : add_conv(g, 1, at, 3, 3, 1);
+  at = add_plain(g, CLV_OP_BATCHNORM, 2, at);
+  at = add_plain(g, CLV_OP_RELU, 3, at);
+  at = add_node(g, CLV_OP_DROPOUT, 4, at, -1, &half, 1);
+  at = add_plain(g, CLV_OP_FLATTEN, 5, at);
+  g->output = add_node(g, CLV_OP_LINEAR, 6, at, -1, &out, 1);
+  return g;
+}
+
+static clv_plan *plan_of(const bench *t, int64_t batch) {
+  clv_plan_options o = {.backend = t->b,
+                        .dtype = CLV_F32,
+                        .batch = batch,
+                        .training = true,
+                        .need_input_grad = {true},
+                        .threads = 1,
+                        .split_backward = true,
+                        .records = t->records};
+  clv_plan *plan;
+  assert_ok(clv_plan_new(t->graph, t->params, &o, &plan, err));
+  return plan;
+}
+
+static char *zeros(const bench *t, size_t bytes) {
+  char *p;
+  assert_ok(clv_backend_take(t->b, bytes, &p, err));
+  return p;
+}
+
+static bench set_up(const clv_sim_options *o, bool records, bool waits) {
+  bench t = {0};
+  assert_ok(clv_cuda_open(clv_sim_vendor(o), 0, &t.b, err));
+  if (records) assert_ok(clv_recorder_new(t.b, &t.records, err));
+  t.graph = network(waits);
+  assert_ok(clv_params_of(t.graph, &t.params, err));
+  t.plan = plan_of(&t, BATCH);
+  t.odd = plan_of(&t, ODD);
+  char *drawn = malloc(t.params->total_bytes);
+  clv_params_init(t.graph, t.params, drawn);
+  t.block = zeros(&t, t.params->total_bytes);
+  assert_ok(clv_backend_put(t.b, t.block, drawn, t.params->total_bytes, err));
+  free(drawn);
+  t.moment = zeros(&t, t.params->trainable_bytes);
+  for (int i = 0; i < 2; i++) t.grads[i] = zeros(&t, t.params->trainable_bytes);
+  return t;
+}
+
+static void tear_down(bench *t) {
+  clv_plan_free(t->plan);
+  clv_plan_free(t->odd);
+  clv_record_counts c;
+  clv_recorder_count(t->records, &c);
+  assert_int_equal(c.bytes, 0);
+  clv_recorder_free(t->records);
+  char *const all[] = {t->block, t->moment, t->grads[0], t->grads[1]};
+  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_give(t->b, all[i]);
+  clv_params_free(t->params);
+  clv_graph_free(t->graph);
+  clv_cuda_close(t->b);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+/* ---- its training ---------------------------------------------------------------------------- */
+
+/* What a host sees of a training. */
+typedef struct seen {
+  float out[BATCH * OUT], din[BATCH * 2 * 16];
+} seen;
+
+static void draw(uint32_t stream, float *dst, size_t n) {
+  clv_rng_key key = {.seed = 3, .layer = stream};
+  clv_rng_normal(&key, 0, 1, dst, n);
+}
+
+static void forward(const bench *t, clv_plan *plan, clv_call *c, const clv_rng_key *key,
+                    seen *ret) {
+  float x[BATCH * 2 * 16];
+  const void *in[] = {x};
+  draw(1, x, CLV_COUNT(x));
+  assert_ok(clv_plan_forward(plan, c, t->block, key->step, in, false, ret->out, key, err));
+}
+
+static void backward(const bench *t, clv_plan *plan, clv_call *c, char *grads, bool accumulate,
+                     seen *ret) {
+  float dout[BATCH * OUT];
+  void *din[] = {ret->din};
+  draw(2, dout, CLV_COUNT(dout));
+  assert_ok(clv_plan_backward_input(plan, c, t->block, dout, din, grads, accumulate, err));
+  assert_ok(clv_plan_backward_weight(plan, c, t->block, grads, accumulate, err));
+}
+
+/* The rate falls from step to step. */
+static void change(const bench *t, uint64_t step, const char *grads) {
+  clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
+  float *moments[CLV_OPTIM_MAX_MOMENTS] = {(float *)(void *)t->moment};
+  const clv_extent all = {0, t->params->trainable_bytes / sizeof(float)};
+  clv_step_args a;
+  clv_step_prepare(&c, (int64_t)step + 1, 0.1 / (double)(step + 1), 0.5, &a);
+  t->b->step(t->b, &a, (float *)(void *)t->block, (const float *)(const void *)grads, moments, &all,
+             1);
+}
+
+/* Two calls in flight, added up in one block of gradients or in another; sometimes a smaller
+ * batch. */
+static void one_step(const bench *t, uint64_t step, seen ret[CALLS]) {
+  clv_plan *plan = step % 3 == 2 ? t->odd : t->plan;
+  char *grads = t->grads[step % 5 == 4];
+  clv_call *c[CALLS];
+  for (uint32_t i = 0; i < CALLS; i++) {
+    const clv_rng_key key = {.step = step, .micro_batch = i};
+    assert_ok(clv_plan_call_get(plan, &c[i], err));
+    forward(t, plan, c[i], &key, &ret[i]);
+  }
+  for (uint32_t i = 0; i < CALLS; i++) { /* now one begins, now the other */
+    uint32_t at = step & 1 ? i : CALLS - 1 - i;
+    backward(t, plan, c[at], grads, i > 0, &ret[at]);
+  }
+  for (uint32_t i = CALLS; i-- > 0;) clv_plan_call_put(plan, c[i]);
+  change(t, step, grads);
+}
+
+enum { STEPS = 24 };
+
+typedef struct outcome {
+  seen of[STEPS][CALLS];
+  char *block;
+  size_t bytes;
+  clv_record_counts counts;
+  clv_sim_counts device;
+} outcome;
+
+static outcome *trained(const clv_sim_options *o, bool records, bool waits) {
+  bench t = set_up(o, records, waits);
+  outcome *ret = calloc(1, sizeof *ret);
+  assert_non_null(ret);
+  for (uint64_t step = 0; step < STEPS; step++) one_step(&t, step, ret->of[step]);
+  ret->bytes = t.params->total_bytes;
+  ret->block = malloc(ret->bytes);
+  assert_ok(clv_backend_get(t.b, ret->block, t.block, ret->bytes, err));
+  clv_recorder_count(t.records, &ret->counts);
+  ret->device = clv_sim_count();
+  tear_down(&t);
+  return ret;
+}
+
+static void outcome_free(outcome *o) {
+  free(o->block);
+  free(o);
+}
+
+static void check_same(const outcome *a, const outcome *b, const char *when) {
+  for (int i = 0; i < STEPS; i++)
+    if (memcmp(a->of[i], b->of[i], sizeof a->of[i])) fail_msg("%s: step %d differs", when, i);
+  if (memcmp(a->block, b->block, a->bytes)) fail_msg("%s: the parameters differ", when);
+}
+
+static outcome *in_parts(bool waits) { return trained(&(clv_sim_options){0}, false, waits); }
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void replays_have_the_same_bits(void **state) {
+  (void)state;
+  outcome *want = in_parts(false);
+  assert_int_equal(want->device.captures + want->device.graph_launches, 0);
+  for (uint64_t seed = 0; seed < (CLV_SANITIZED ? 2 : 6); seed++) {
+    outcome *got = trained(&(clv_sim_options){.seed = seed}, true, false);
+    check_same(want, got, "recorded");
+    assert_true(got->counts.made >= 12 && got->counts.made == got->device.captures);
+    assert_true(got->counts.replays > got->counts.in_parts);
+    assert_int_equal(got->counts.replays, got->device.graph_launches);
+    assert_int_equal(got->counts.refused, 0);
+    assert_true(got->counts.bytes >= 1024 * got->counts.made);
+    outcome_free(got);
+  }
+  outcome_free(want);
+}
+
+/* A third of the outputs at least is another, of the same parameters and the same input. */
+static void each_turn_draws_its_own_numbers(void **state) {
+  (void)state;
+  bench t = set_up(&(clv_sim_options){0}, true, false);
+  float first[BATCH * OUT];
+  for (uint32_t i = 0; i < 8; i++) {
+    const clv_rng_key key = {.step = i / 2 + ((uint64_t)(i > 6) << 40), .micro_batch = i % 2};
+    clv_call *c;
+    seen now;
+    int same = 0;
+    assert_ok(clv_plan_call_get(t.plan, &c, err));
+    forward(&t, t.plan, c, &key, &now);
+    clv_plan_call_put(t.plan, c);
+    for (int k = 0; i && k < BATCH * OUT; k++) same += now.out[k] == first[k];
+    assert_true(same < BATCH * OUT / 3);
+    if (!i) memcpy(first, now.out, sizeof first);
+  }
+  clv_record_counts c;
+  clv_recorder_count(t.records, &c);
+  assert_int_equal(c.replays, 7);
+  tear_down(&t);
+}
+
+static void what_cannot_be_captured_is_asked_for_in_parts(void **state) {
+  (void)state;
+  outcome *want = in_parts(false), *all = trained(&(clv_sim_options){0}, true, false);
+  for (uint64_t k = 0; k < (CLV_SANITIZED ? 3 : 12); k++) {
+    clv_sim_options o = {.seed = k, .no_graphs = !k, .fail_capture = k};
+    outcome *got = trained(&o, true, false);
+    check_same(want, got, "not recorded");
+    assert_int_equal(got->counts.refused, k ? 1 : all->counts.made);
+    assert_true(k ? got->counts.replays > 0 : got->counts.replays == 0);
+    outcome_free(got);
+  }
+  outcome_free(want);
+  outcome_free(all);
+}
+
+static void what_waits_on_the_host_is_asked_for_in_parts(void **state) {
+  (void)state;
+  outcome *want = in_parts(true), *got = trained(&(clv_sim_options){0}, true, true);
+  check_same(want, got, "waiting");
+  assert_true(got->counts.refused > 0);
+  outcome_free(want);
+  outcome_free(got);
+}
+
+/* ---- records alone --------------------------------------------------------------------------- */
+
+typedef struct work {
+  const clv_backend *b;
+  void *at;
+  int byte, asked;
+  bool passes_memory;
+} work;
+
+static clv_code ask(void *user, clv_err *err) {
+  work *w = user;
+  char host[4] = {0};
+  w->asked++;
+  if (w->passes_memory) CLV_TRY(clv_backend_put(w->b, w->at, host, sizeof host, err));
+  return clv_backend_fill(w->b, w->at, w->byte, 64, err);
+}
+
+static char first_byte(const work *w) {
+  char host[64];
+  assert_ok(clv_backend_get(w->b, host, w->at, sizeof host, err));
+  return host[63];
+}
+
+static void the_least_recently_used_gives_way(void **state) {
+  clv_backend *b;
+  clv_recorder *r;
+  clv_record_counts c;
+  (void)state;
+  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
+  assert_ok(clv_recorder_new(b, &r, err));
+  work w = {.b = b, .byte = 7};
+  assert_ok(clv_backend_take(b, 64, &w.at, err));
+  for (uintptr_t i = 0; i < 6 * CLV_RECORDS; i++) {
+    const clv_record_key key = {.of = b, .what = i % 2 ? 1 : 1 + i};
+    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
+  }
+  clv_recorder_count(r, &c);
+  assert_int_equal(c.made, 1);
+  assert_int_equal(c.replays, 3 * CLV_RECORDS);
+  for (uintptr_t i = 0; i < 3 * (CLV_RECORDS + 1); i++) {
+    const clv_record_key key = {.of = b, .what = 1 + i % (CLV_RECORDS + 1)};
+    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
+  }
+  clv_recorder_count(r, &c);
+  assert_int_equal(c.bytes, 0);
+  clv_recorder_free(r);
+  clv_backend_give(b, w.at);
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+static void what_passes_memory_is_not_recorded(void **state) {
+  clv_backend *b;
+  clv_recorder *r;
+  clv_record_counts c;
+  int64_t layer;
+  (void)state;
+  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
+  assert_ok(clv_recorder_new(b, &r, err));
+  work w = {.b = b, .passes_memory = true};
+  assert_ok(clv_backend_take(b, 64, &w.at, err));
+  for (w.byte = 1; w.byte < 5; w.byte++) {
+    assert_ok(clv_recorder_run(r, &(clv_record_key){.of = b}, ask, &w, err));
+    assert_int_equal(first_byte(&w), w.byte);
+  }
+  assert_ok(b->memory->finish(b, &layer, err)); /* that it could not be recorded is no failure */
+  clv_recorder_count(r, &c);
+  assert_int_equal(c.made, 0);
+  assert_int_equal(c.refused, 1);
+  assert_int_equal(c.in_parts, 4);
+  clv_recorder_free(r);
+  clv_backend_give(b, w.at);
+  clv_cuda_close(b);
+}
+
+/* The first thing that it is asked after `at` calls finds it gone. */
+static clv_code lost_at(uint64_t at) {
+  clv_backend *b;
+  clv_recorder *r;
+  clv_err why = {0};
+  clv_code code = clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.lose_at = at}), 0, &b, &why);
+  if (code != CLV_OK) return code;
+  assert_ok(clv_recorder_new(b, &r, err));
+  work w = {.b = b, .byte = 3};
+  code = clv_backend_take(b, 64, &w.at, &why);
+  for (int i = 0; i < 20 && code == CLV_OK; i++)
+    code = clv_recorder_run(r, &(clv_record_key){.of = b}, ask, &w, &why);
+  clv_recorder_free(r);
+  clv_backend_give(b, w.at);
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_leaks(), 0);
+  return code;
+}
+
+static void a_device_that_is_lost_is_an_error(void **state) {
+  int failed = 0;
+  (void)state;
+  for (uint64_t at = 1; at < 60; at++) {
+    clv_code code = lost_at(at);
+    assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);
+    failed += code != CLV_OK;
+  }
+  assert_true(failed > 30 && failed < 59);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(replays_have_the_same_bits),
+      cmocka_unit_test(each_turn_draws_its_own_numbers),
+      cmocka_unit_test(what_cannot_be_captured_is_asked_for_in_parts),
+      cmocka_unit_test(what_waits_on_the_host_is_asked_for_in_parts),
+      cmocka_unit_test(the_least_recently_used_gives_way),
+      cmocka_unit_test(what_passes_memory_is_not_recorded),
+      cmocka_unit_test(a_device_that_is_lost_is_an_error),
+  };
+  setenv("CLEAVE_TEST_OPS", "1", 1);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

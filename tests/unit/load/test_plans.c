@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans in a folder: what is kept is found again, and nothing is taken that is not ours and whole.
+ */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "kernels/load/load.h"
+#include "tests/unit/scratch.h"
+
+static const char what[] = "a convolution";
+static const char plan[] = "{\"cudnnVersion\":91900}";
+
+static char folder[100], file[200];
+
+static int said;
+
+static void count(void *user, const char *text) {
+  (void)user;
+  said += text[0] != 0;
+}
+
+static const clv_notifier told = {.notify = count};
+
+/* A store whose one file is `file`. */
+static const clv_plan_store *fresh(void) {
+  clv_sha256 of;
+  char hex[65], command[120];
+  clv_err err;
+  snprintf(folder, sizeof folder, "%s/plans", scratch);
+  snprintf(command, sizeof command, "rm -rf %s", folder);
+  assert_int_equal(system(command), 0);
+  const clv_plan_store *s = clv_plan_files(folder, told);
+  assert_non_null(s);
+  assert_ok(clv_sha256_of(what, strlen(what), &of, &err), &err);
+  clv_sha256_hex(&of, hex);
+  snprintf(file, sizeof file, "%s/%s", folder, hex);
+  s->keep(what, plan, strlen(plan));
+  return s;
+}
+
+static bool found(const clv_plan_store *s) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  bool is = s->find(what, &text);
+  if (is) assert_int_equal(text.len, strlen(plan));
+  if (is) assert_memory_equal(text.data, plan, strlen(plan));
+  return is;
+}
+
+static void what_is_kept_is_found(void **state) {
+  struct stat s;
+  (void)state;
+  const clv_plan_store *store = fresh();
+  assert_true(found(store));
+  assert_int_equal(stat(folder, &s), 0);
+  assert_int_equal(s.st_mode & 0777, 0700);
+  assert_int_equal(stat(file, &s), 0);
+  assert_int_equal(s.st_mode & 0777, 0600);
+  assert_true(found(clv_plan_files(folder, told)));
+  clv_bytes other = {0};
+  assert_false(store->find("another convolution", &other));
+}
+
+/* Makes a file of it that is not to be taken; then it is written anew. */
+static void refused(void (*damage)(void)) {
+  const clv_plan_store *s = fresh();
+  damage();
+  said = 0;
+  assert_false(found(s));
+  assert_int_equal(said, 1);
+  s->keep(what, plan, strlen(plan));
+  assert_true(found(s));
+}
+
+static void rewrite(long at, const char *bytes, const char *mode) {
+  FILE *f = fopen(file, mode);
+  assert_non_null(f);
+  assert_int_equal(fseek(f, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+  fputs(bytes, f);
+  fclose(f);
+}
+
+static void change_text(void) { rewrite(-2, "8", "r+"); }
+static void change_version(void) { rewrite(12, "2", "r+"); }
+static void change_key(void) { rewrite(14, "zz", "r+"); }
+static void empty(void) { rewrite(0, "", "w"); }
+static void let_others_write(void) { assert_int_equal(chmod(file, 0620), 0); }
+
+static void make_large(void) {
+  rewrite(0, "", "w");
+  assert_int_equal(truncate(file, 10 << 20), 0);
+}
+
+static void make_link(void) {
+  char other[300];
+  snprintf(other, sizeof other, "%s.moved", file);
+  assert_int_equal(rename(file, other), 0);
+  assert_int_equal(symlink(other, file), 0);
+}
+
+static void make_fifo(void) {
+  assert_int_equal(unlink(file), 0);
+  assert_int_equal(mkfifo(file, 0600), 0);
+}
+
+static void what_is_not_whole_and_ours_is_made_anew(void **state) {
+  (void)state;
+  void (*const damages[])(void) = {change_text, change_version,   change_key, empty,
+                                   make_large,  let_others_write, make_link,  make_fifo};
+  for (size_t i = 0; i < CLV_COUNT(damages); i++) refused(damages[i]);
+}
+
+static void a_folder_of_others_is_not_used(void **state) {
+  (void)state;
+  fresh();
+  assert_int_equal(chmod(folder, 0770), 0);
+  assert_null(clv_plan_files(folder, told));
+  assert_int_equal(chmod(folder, 0700), 0);
+  assert_null(clv_plan_files(file, told));
+  assert_null(clv_plan_files("/proc/no/such/folder", told));
+}
+
+static void a_plan_that_is_too_large_is_not_kept(void **state) {
+  (void)state;
+  const clv_plan_store *s = fresh();
+  assert_int_equal(unlink(file), 0);
+  char *large = calloc(1, 1 << 20);
+  s->keep(what, large, 1 << 20);
+  free(large);
+  assert_int_equal(access(file, F_OK), -1);
+}
+
+static void the_number_of_files_is_bounded(void **state) {
+  (void)state;
+  const clv_plan_store *s = fresh();
+  for (int i = 0; i < 4200; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "%d", i);
+    s->keep(name, plan, strlen(plan));
+  }
+  clv_bytes text = {0};
+  assert_true(s->find("10", &text));
+  clv_bytes_done(&text);
+  assert_false(s->find("4199", &text));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_kept_is_found),
+      cmocka_unit_test(what_is_not_whole_and_ours_is_made_anew),
+      cmocka_unit_test(a_folder_of_others_is_not_used),
+      cmocka_unit_test(a_plan_that_is_too_large_is_not_kept),
+      cmocka_unit_test(the_number_of_files_is_bounded),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
