@@ -306,10 +306,10 @@ struct clv_contexts_env {
   clv_module *const *modules; /* [CLV_MODULE_ALL], NULL where not local */
   const clv_executor
       *executor; /* NULL: at once, on this thread. It has clv_contexts_finished called there */
-  const clv_executor *on_devices; /* without an executor: that of what has to do with modules on
-                                     devices, NULL: none; it holds `computing` while it computes */
-  pthread_mutex_t *computing;     /* NULL without it */
-  uint32_t *walked;               /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
+  /* Without an executor: what has to do with modules on devices is given out
+   * (clv_contexts_far_work), and this is held while it is computed. NULL: it ends at once. */
+  pthread_mutex_t *computing;
+  uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
 };
 
 typedef struct clv_packet_list {
@@ -333,6 +333,7 @@ typedef struct clv_contexts {
       strands, steps, weights;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1], the last: of no module */
   clv_work_list *ready;
+  clv_work *far, *last_far; /* to be given out */
   uint64_t n_ready_so_far;
   uint32_t n_work;                             /* ready or running */
   clv_packet_list held;                        /* frames that wait until there is no work */

@@ -37,7 +37,7 @@ void *clv_call_block(const clv_context_call *c) {
   return c->weights ? c->weights->block->data : c->mod->block;
 }
 
-/* With one reference. The copy is of all parameters, once per step that needs it, which makes it. */
+/* With one reference. The copy is of all parameters, once per step that needs it, by that step. */
 static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));

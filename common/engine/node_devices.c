@@ -29,8 +29,7 @@ static void *run(void *user) {
   return NULL;
 }
 
-static void start(void *user, clv_work *w) {
-  clv_session_node *n = user;
+void clv_node_give_devices(clv_session_node *n, clv_work *w) {
   clv_device_thread *t = &n->devices;
   clv_inbox_begin_work(&n->inbox);
   w->next = NULL;
@@ -43,14 +42,11 @@ static void start(void *user, clv_work *w) {
 
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
   clv_device_thread *t = &n->devices;
-  t->executor = (clv_executor){n, start};
   t->end = &t->first;
   pthread_mutex_init(&t->lock, NULL);
   pthread_mutex_init(&t->computing, NULL);
   pthread_cond_init(&t->changed, NULL);
-  if (n->o.executor.start || n->o.wait) return;
-  env->on_devices = &t->executor;
-  env->computing = &t->computing;
+  if (!env->executor && !n->o.wait) env->computing = &t->computing;
 }
 
 clv_code clv_node_start_devices(clv_session_node *n, clv_err *err) {

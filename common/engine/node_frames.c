@@ -129,6 +129,7 @@ static void refuse_packet(clv_session_node *n, clv_packet *p) {
 /* The one way out of the engine. */
 static void take_results(clv_session_node *n) {
   clv_result r;
+  for (clv_work *w; (w = clv_contexts_far_work(n->contexts)) != NULL;) clv_node_give_devices(n, w);
   while (clv_contexts_result(n->contexts, &r)) {
     if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
     if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);

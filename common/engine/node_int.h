@@ -10,7 +10,6 @@
 
 /* A thread of a node, which waits for devices so that the node's does not. */
 typedef struct clv_device_thread {
-  clv_executor executor;
   pthread_t thread;
   bool began, over; /* under `lock`, as what it is given */
   clv_work *first, **end;
@@ -70,6 +69,7 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
 
 /* node_devices.c. Without an executor of the program's, and where the node sleeps by itself. */
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env);
+void clv_node_give_devices(clv_session_node *n, clv_work *w);
 /* Before the first module on a device is added. */
 clv_code clv_node_start_devices(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 void clv_node_end_devices(clv_session_node *n); /* when no work is out */
