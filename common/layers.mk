@@ -108,6 +108,10 @@ ENGINE := common/cli common/tensor common/settings common/sched common/config co
 OUT_OF_REACH_master/tokens := grpc microhttpd $(SOCKETS)
 $(call layer, master/tokens, common/json, utf8proc, -lutf8proc)
 
+# words and boxes of documents, by children under limits; the network is out of reach
+OUT_OF_REACH_master/documents := grpc microhttpd $(SOCKETS)
+$(call layer, master/documents, master/tokens)
+
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
 $(call layer, master/data, common/json common/tensor master/tokens, zlib png jpeglib jerror, -lpng -ljpeg -lz)
@@ -148,7 +152,7 @@ $(call layer, worker/store, common/tensor common/config common/weights)
 $(call layer, worker/service, $(ENGINE) common/metrics worker/store)
 
 # cleave-master: its commands
-$(call program, master, $(ENGINE) master/data master/report master/history master/api \
+$(call program, master, $(ENGINE) master/tokens master/documents master/data master/report master/history master/api \
   master/plan master/egress master/train master/watch master/run)
 
 # cleave-worker: the daemon

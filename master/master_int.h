@@ -15,9 +15,11 @@ typedef struct clv_master_arguments {
   clv_cli_line line; /* first */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
-  bool follow, now;    /* log, stop */
-  bool html;           /* egress */
-  bool all, make_data; /* init */
+  bool follow, now;      /* log, stop */
+  bool html;             /* egress */
+  bool all, make_data;   /* init */
+  const char *tokenizer; /* words */
+  uint64_t seconds, memory_mib, max_tokens, stride;
   /* certs */
   const char *dir, *uri;
   clv_cli_list dns, ips;
@@ -47,6 +49,9 @@ int clv_cmd_runs(void *args);
 int clv_cmd_log(void *args);
 int clv_cmd_stop(void *args);
 int clv_cmd_egress(void *args);
+
+/* words.c */
+int clv_cmd_words(void *args);
 
 /* ops.c */
 int clv_cmd_ops(void *args);

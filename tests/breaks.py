@@ -54,6 +54,17 @@ of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/dataset.c", "tests/net/training/test_text.py",
    texts_go_to_any_layer=("static clv_code open_texts(", "!o->tokens ||", ""))
+DOCUMENTS = "tests/unit/documents/test_documents"
+of("master/documents/child.c", DOCUMENTS,
+   a_child_prints_without_end=("static clv_code listen_to(", "out->failed || out->len > l->output", "out->failed"),
+   a_child_has_all_memory=("static void set_limits(", "limit(RLIMIT_AS, l->memory, l->memory);", ";"),
+   a_child_writes_files=("static void set_limits(", "limit(RLIMIT_FSIZE, 0, 0);", ";"),
+   a_childs_children_stay=("static void let_go(", "kill(-r->pid, SIGKILL);", ";"),
+   a_silent_child_has_all_the_time=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
+of("master/documents/read.c", DOCUMENTS,
+   a_list_of_files_is_taken_for_an_image=("static const kind *kind_of(", "return NULL;", "return &kinds[1];"))
+of("master/documents/windows.c", DOCUMENTS,
+   every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))
 of("common/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
    a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
@@ -531,6 +542,8 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
 PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
    what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
+of("kernels/cuda/chain.c", PLANS,
+   a_chain_of_images_in_bf16_rounds_once=("static bool can_take(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES,
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES,

@@ -99,8 +99,9 @@ static clv_code chain_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static void chain_free(clv_kernel *base) { free(gpu_kernel_of(base)); }
 
-/* Row-major alone: a dropout's numbers are those of places. */
+/* Row-major alone: a dropout's numbers are those of places. In bf16 each op on images rounds. */
 static bool can_take(const clv_node_desc *d, size_t n) {
+  if (d->bf16 && d->out.rank == 4) return false;
   for (int i = 0; i < d->n_in; i++)
     if (d->offered_block[i] != 1 || !clv_shape_equal(&d->in[i], &d->out)) return false;
   return d->dtype == CLV_F32 && n / 4 <= UINT32_MAX && clv_gpu_chains(d->link, d->n_links);

@@ -2,7 +2,7 @@
  *
  * An LSTM by cuDNN's RNN calls where it has them. Else as products of all steps at once where there
  * are any, and one product and a cell for each step. Which of the two it is depends on the library
- * and the shapes alone.
+ * and the shapes alone, and in bf16 it is products.
  *
  * Of the products, gates, cells and hidden values of each layer are kept, one behind the other.
  * Row-major x [n, t, f] is column-major [f, n t], and step `at` of it [f, n] with t f between
@@ -30,17 +30,77 @@ static lstm_size lstm_of(const cuda_kernel *k) {
 
 static size_t values_of(const lstm_size *s) { return s->n * s->t * s->h; }
 
+/* Of a pass by products: what is kept of it where it learns, else in scratch; and what a backward
+ * uses there. Behind it lie factors in bf16. */
+static size_t rows_bytes(const lstm_size *s) {
+  return (size_t)s->layers * 6 * values_of(s) * sizeof(float);
+}
+static size_t room_bytes(const cuda_kernel *k, const lstm_size *s) {
+  cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
+  size_t back = (6 * values_of(s) + 2 * s->n * s->h) * sizeof(float) + gpu_parts_bytes(&sums);
+  return clv_align_up(k->r.learns ? back : rows_bytes(s), 256);
+}
+
+/* What goes into a layer, its hidden values, and the gradients of its gates. */
+typedef struct lstm_factors {
+  cuda_bf16 *x, *hidden, *dgates;
+} lstm_factors;
+
+static lstm_factors factors_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a) {
+  char *at = (char *)gpu_scratch(k, a) + room_bytes(k, s);
+  if (!k->bf16) return (lstm_factors){0};
+  lstm_factors f = {.x = (cuda_bf16 *)at};
+  f.hidden = (cuda_bf16 *)(at += gpu_factor_bytes(k, s->n * s->t * CLV_MAX(s->f, s->h)));
+  f.dgates = (cuda_bf16 *)(at + gpu_factor_bytes(k, values_of(s)));
+  return f;
+}
+
+static size_t factors_bytes(const cuda_kernel *k, const lstm_size *s) {
+  size_t n = s->n * s->t;
+  return gpu_factor_bytes(k, n * CLV_MAX(s->f, s->h)) + gpu_factor_bytes(k, n * s->h) +
+         (k->r.learns ? gpu_factor_bytes(k, 4 * n * s->h) : 0);
+}
+
 static cuda_lstm layer_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
                           int layer) {
   size_t n = values_of(s);
   float *rows = k->r.learns ? a->saved : gpu_scratch(k, a);
   rows += (size_t)layer * 6 * n;
-  return (cuda_lstm){
-      .n = s->n, .t = s->t, .h = s->h, .gates = rows, .cell = rows + 4 * n, .hidden = rows + 5 * n};
+  lstm_factors f = factors_of(k, s, a);
+  return (cuda_lstm){.n = s->n,
+                     .t = s->t,
+                     .h = s->h,
+                     .gates = rows,
+                     .cell = rows + 4 * n,
+                     .hidden = rows + 5 * n,
+                     .hidden_bf16 = f.hidden,
+                     .dgates_bf16 = k->r.learns ? f.dgates : NULL};
 }
 
 static const float *param_of(const lstm_size *s, const clv_kernel_args *a, int layer, int slot) {
   return slot < s->slots ? a->param[layer * s->slots + slot] : NULL;
+}
+
+static size_t width_of(const lstm_size *s, int layer) { return layer ? s->h : s->f; }
+
+/* Of slots 0 and 1, the factors: the parameter, or what is rounded of it. */
+static size_t weight_at(const lstm_size *s, int layer, int slot) {
+  size_t before = layer ? s->f + (size_t)(2 * layer - 1) * s->h : 0;
+  return 4 * s->h * (before + (slot ? width_of(s, layer) : 0));
+}
+static const void *weight_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                             int layer, int slot) {
+  if (k->bf16) return (const cuda_bf16 *)a->cache + weight_at(s, layer, slot);
+  return param_of(s, a, layer, slot);
+}
+
+static clv_code round_weights(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  lstm_size s = lstm_of(k);
+  for (int i = 0; i < 2 * s.layers; i++)
+    CLV_TRY(clv_gpu_round(k->gpu, param_of(&s, a, i / 2, i % 2),
+                          (cuda_bf16 *)a->cache + weight_at(&s, i / 2, i % 2),
+                          4 * s.h * (i % 2 ? s.h : width_of(&s, i / 2)), err));
+  return CLV_OK;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -48,11 +108,14 @@ static const float *param_of(const lstm_size *s, const clv_kernel_args *a, int l
 static clv_code forward_layer(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
                               int layer, const float *x, clv_err *err) {
   cuda_lstm l = layer_of(k, s, a, layer);
-  cuda_factors all = {.a = param_of(s, a, layer, 0), .b = x, .d = l.gates};
+  cuda_factors all = {.a = weight_of(k, s, a, layer, 0), .d = l.gates};
+  CLV_TRY(
+      clv_gpu_factor(k, x, s->n * s->t * width_of(s, layer), factors_of(k, s, a).x, &all.b, err));
   CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &all, a, err));
   for (size_t at = 0; at < s->t; at++) {
-    cuda_factors f = {.a = param_of(s, a, layer, 1),
-                      .b = l.hidden + (at - (at > 0)) * s->h,
+    size_t before = (at - (at > 0)) * s->h;
+    cuda_factors f = {.a = weight_of(k, s, a, layer, 1),
+                      .b = k->bf16 ? (const void *)(l.hidden_bf16 + before) : l.hidden + before,
                       .beta = 1,
                       .d = l.gates + at * 4 * s->h};
     if (at) CLV_TRY(clv_gpu_multiply(k, STEP, &f, a, err));
@@ -96,8 +159,10 @@ static clv_code steps_back(const cuda_kernel *k, const lstm_size *s, const clv_k
                            int layer, const float *outside, const lstm_room *r, clv_err *err) {
   cuda_lstm l = layer_of(k, s, a, layer);
   for (size_t at = s->t; at-- > 0;) {
-    cuda_factors f = {
-        .a = param_of(s, a, layer, 1), .b = r->dgates + (at + 1) * 4 * s->h, .d = r->dh};
+    size_t later = (at + 1) * 4 * s->h;
+    cuda_factors f = {.a = weight_of(k, s, a, layer, 1),
+                      .b = k->bf16 ? (const void *)(l.dgates_bf16 + later) : r->dgates + later,
+                      .d = r->dh};
     if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
     CLV_TRY(clv_gpu_lstm_cell_back(k->gpu, &l, at, outside, r->dh, r->dc, r->dgates, err));
   }
@@ -109,11 +174,15 @@ static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv
   cuda_lstm l = layer_of(k, s, a, layer);
   void *const *d = &a->dparam[layer * s->slots];
   float beta = a->accumulate ? 1 : 0;
-  cuda_factors in = {.a = x, .b = r->dgates, .beta = beta, .d = d[0]};
-  cuda_factors step = {.a = r->before, .b = r->dgates, .beta = beta, .d = d[1]};
+  lstm_factors rounded = factors_of(k, s, a);
+  const void *dgates = k->bf16 ? (const void *)rounded.dgates : r->dgates;
+  cuda_factors in = {.b = dgates, .beta = beta, .d = d[0]};
+  cuda_factors step = {.b = dgates, .beta = beta, .d = d[1]};
   cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
+  CLV_TRY(clv_gpu_factor(k, x, s->n * s->t * width_of(s, layer), rounded.x, &in.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &in, a, err));
   CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
+  CLV_TRY(clv_gpu_factor(k, r->before, values_of(s), rounded.hidden, &step.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
     CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,
@@ -123,7 +192,9 @@ static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv
 
 static clv_code input_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
                            int layer, const lstm_room *r, clv_err *err) {
-  cuda_factors f = {.a = param_of(s, a, layer, 0), .b = r->dgates, .d = layer ? r->dx : a->din[0]};
+  cuda_factors f = {.a = weight_of(k, s, a, layer, 0),
+                    .b = k->bf16 ? (const void *)factors_of(k, s, a).dgates : r->dgates,
+                    .d = layer ? r->dx : a->din[0]};
   return clv_gpu_multiply(k, GRAD_INPUT + (layer > 0), &f, a, err);
 }
 
@@ -182,15 +253,13 @@ static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
 
 static clv_code open_products(cuda_kernel *k, clv_err *err) {
   lstm_size s = lstm_of(k);
-  cuda_sums sums = gpu_sums_of(s.n * s.t, 4 * s.h, 1);
-  size_t rows = (size_t)s.layers * 6 * values_of(&s) * sizeof(float);
-  size_t room = (6 * values_of(&s) + 2 * s.n * s.h) * sizeof(float) + gpu_parts_bytes(&sums);
   CLV_TRY(open_layer(k, &s, false, (int64_t)s.f, err));
   if (s.layers > 1) CLV_TRY(open_layer(k, &s, true, (int64_t)s.h, err));
   CLV_TRY(open_steps(k, &s, err));
-  k->r.base.saved_bytes = k->r.learns ? rows : 0;
-  k->r.base.scratch_bytes = k->workspace + (k->r.learns ? room : rows);
-  k->r.base.impl = "products";
+  k->r.base.saved_bytes = k->r.learns ? rows_bytes(&s) : 0;
+  k->r.base.scratch_bytes = k->workspace + room_bytes(k, &s) + factors_bytes(k, &s);
+  k->r.base.cache_bytes = gpu_factor_bytes(k, weight_at(&s, s.layers, 0));
+  k->r.base.impl = k->bf16 ? "products bf16" : "products";
   return CLV_OK;
 }
 
@@ -208,8 +277,9 @@ static cuda_lstm_params params_of(const cuda_kernel *k, void *const *params) {
   return p;
 }
 
-static clv_code rnn_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code lstm_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
+  if (!k->lstm) return round_weights(k, a, err);
   cuda_lstm_params p = params_of(k, a->param);
   return clv_gpu_lstm_pack(k->gpu, &p, a->cache, err);
 }
@@ -277,12 +347,14 @@ static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
                                 .learns = k->r.learns,
                                 .tf32 = k->r.d.tf32};
   k->r.base.saved_bytes = 0;
+  if (k->bf16) return open_products(k, err); /* cuDNN's cells would be in bf16, too */
   clv_code code = k->gpu->vendor->lstm_new(k->gpu->stream, &d, &k->lstm, &k->lstm_space, err);
   if (code == CLV_OK) use_rnn(k);
   return code == CLV_UNIMPLEMENTED ? open_products(k, err) : code;
 }
 
-CLV_CUDA_OP(lstm) = {.refresh = rnn_refresh,
+CLV_CUDA_OP(lstm) = {.refresh = lstm_refresh,
                      .forward = lstm_forward,
                      .backward_input = lstm_backward,
-                     .open = lstm_open};
+                     .open = lstm_open,
+                     .bf16 = true};

@@ -24,7 +24,9 @@ static __global__ void cell(cuda_lstm l, size_t at, const float *bias_in, const 
     double before = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
     double c = v[GATE_F] * before + v[GATE_I] * v[GATE_G];
     l.cell[row * l.h + j] = static_cast<float>(c);
-    l.hidden[row * l.h + j] = static_cast<float>(v[GATE_O] * tanh(c));
+    float hidden = static_cast<float>(v[GATE_O] * tanh(c));
+    l.hidden[row * l.h + j] = hidden;
+    if (l.hidden_bf16) l.hidden_bf16[row * l.h + j] = gpu_as<cuda_bf16>(hidden);
   }
 }
 
@@ -54,6 +56,8 @@ static __global__ void cell_back(cuda_lstm l, size_t at, const float *outside, c
     d[GATE_G * l.h + j] = static_cast<float>(dc * i * (1 - c * c));
     d[GATE_O * l.h + j] = static_cast<float>(dh * squashed * o * (1 - o));
     dcs[p] = static_cast<float>(dc * f);
+    for (size_t q = 0; q < 4 && l.dgates_bf16; q++)
+      l.dgates_bf16[row * 4 * l.h + q * l.h + j] = gpu_as<cuda_bf16>(d[q * l.h + j]);
   }
 }
 

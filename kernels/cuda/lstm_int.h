@@ -5,16 +5,18 @@
 #ifndef CLEAVE_KERNELS_CUDA_LSTM_INT_H
 #define CLEAVE_KERNELS_CUDA_LSTM_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* gates [n, t, 4 h], cell and hidden [n, t, h], of one layer. */
+/* gates [n, t, 4 h], cell and hidden [n, t, h], of one layer. In bf16 hidden and the gates'
+ * gradients are factors of products: they are written once more, rounded; else these are NULL. */
 typedef struct cuda_lstm {
   size_t n, t, h;
   float *gates, *cell, *hidden;
+  cuda_bf16 *hidden_bf16, *dgates_bf16;
 } cuda_lstm;
 
 /* Step `at`: gates hold W x + U h, and get the biases (each NULL or both) and their functions; cell

@@ -116,6 +116,25 @@ static clv_code take_label(text_table *t, clv_json *j, clv_err *err) {
   return CLV_OK;
 }
 
+/* A text, or a list of words, as `cleave-master words` prints them. */
+static clv_code take_words(text_table *t, clv_json *j, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
+  clv_json_kind kind;
+  bool more = true;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_LIST) return clv_json_text(j, &t->text, err);
+  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
+  t->text.len = 0;
+  clv_bytes_add(&t->text, "", 0);
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
+    if (!more) return t->text.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
+    CLV_TRY(clv_json_text(j, &word, err));
+    if (n) clv_bytes_add(&t->text, " ", 1);
+    clv_bytes_add(&t->text, word.data, word.len);
+  }
+}
+
 static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   const char *const names[] = {t->o->column, t->o->label};
   uint32_t seen = 0;
@@ -129,7 +148,7 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
     if (which < 0 || (which == 1 && !t->rows->labelled))
       CLV_TRY(clv_json_skip(j, err));
     else
-      CLV_TRY(which ? take_label(t, j, err) : clv_json_text(j, &t->text, err));
+      CLV_TRY(which ? take_label(t, j, err) : take_words(t, j, err));
   }
   t->has_text = seen & 1;
   t->has_label = seen & 2;

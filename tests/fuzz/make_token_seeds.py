@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the targets json, pieces, bpe and text."""
+"""Writes the seeds of the targets json, pieces, bpe, text and words."""
 import copy
 import json
 import os
@@ -122,6 +122,7 @@ def text_seeds():
         "utf8.csv": b"text,label\na\xff,b\n", "columns.csv": "," * 5000,
         "good.jsonl": '{"text": "a b", "label": "x", "z": [1]}\n\n{"label": 3, "text": "b"}', "missing.jsonl": '{"label": "x"}\n',
         "missing_label.jsonl": '{"text": "x"}\n', "kind.jsonl": '{"text": 1}\n', "range.jsonl": '{"label": -1}\n', "end.jsonl": '{"text": "a"} x',
+        "words.jsonl": '{"text": ["a", "b"], "label": "x"}', "words_open.jsonl": '{"text": ["a" 1]}', "words_kind.jsonl": '{"text": [1]}',
         "again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
     for name, text in tables.items():
         data = text if isinstance(text, bytes) else text.encode()
@@ -131,9 +132,28 @@ def text_seeds():
     write("text", "rows.csv", b"\3text,label\n" + b"a,b\n" * 200)
 
 
-for folder in ("json", "pieces", "bpe", "text"):
+def words_seeds():
+    page, word = '<page width="200.5" height="100">', '<word xMin="20" yMin="10" xMax="40.9" yMax="50">'
+    printed = {
+        "good": f'<html><doc>\n{page}\n{word}A&amp;b&lt;&#39;&x</word>{word}b a b a</word></page>{page}</page></doc>', "bytes": (page + word).encode() + b"\xff\x01z</word>",
+        "back": page + '<word xMin="90" yMin="nan" xMax="10" yMax="-1e99">ab</word>', "zero": '<page width="0" height="0">' + word + "a</word>",
+        "no_size": "<page >", "no_box": page + "<word >", "no_page": word + "a</word>", "open": page + word + "a", "tag": "<page ", "empty": page + word + "</word>",
+        "long": page.replace("200.5", "1" * 50), "other": page.replace("200.5", "1x"), "nothing": "", "many": page + (word + "ab</word>") * 300}
+    for name, text in printed.items():
+        write("words", "bbox_" + name, b"\1" + (text if isinstance(text, bytes) else text.encode()))
+    head, first = "level\tpage\n", "1\t1\t0\t0\t0\t0\t0\t0\t400\t200\t-1\t\n"
+    row = "5\t1\t1\t1\t1\t1\t40\t20\t80\t10\t96.1\t"
+    rows = {"good": head + first + row + "Höllo\n\n4\t1\t1\t1\t1\t0\t1\t1\t1\t1\t-1\t\n" + row + " \n", "no_page": head + row + "a\n", "few": head + "5\t1\n",
+            "number": head + first.replace("400", "4x"), "long": head + first.replace("400", "1" * 20), "bytes": (head + first + row).encode() + b"\xffa\x01\n",
+            "negative": head + first + row.replace("40\t20", "-5\t-5") + "a"}
+    for name, text in rows.items():
+        write("words", "tsv_" + name, b"\0" + (text if isinstance(text, bytes) else text.encode()))
+
+
+for folder in ("json", "pieces", "bpe", "text", "words"):
     os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
 bpe_seeds()
 text_seeds()
+words_seeds()

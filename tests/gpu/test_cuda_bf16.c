@@ -26,6 +26,23 @@ static void closed(clv_backend *b) {
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
+/* Ops that one kernel would do, were they not to round each. */
+static clv_graph *chained_graph(int64_t batch) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
+  x = add_plain(g, CLV_OP_GELU, 2, add_conv(g, 1, add_conv(g, 0, x, 8, 3, 1), 8, 1, 1));
+  x = add_plain(g, CLV_OP_SILU, 4, add_plain(g, CLV_OP_SIGMOID, 3, x));
+  add_conv(g, 5, x, 4, 3, 1);
+  return g;
+}
+
+static void every_cut_of_a_chain(void **state) {
+  (void)state;
+  clv_backend *b = opened(5, false);
+  whole_and_cut(b, chained_graph, 5);
+  closed(b);
+}
+
 static void every_cut(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
@@ -86,6 +103,7 @@ static void images_are_turned_at_the_edges(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_cut),
+      cmocka_unit_test(every_cut_of_a_chain),
       cmocka_unit_test(the_same_apart),
       cmocka_unit_test(near_f32),
       cmocka_unit_test(images_are_turned_at_the_edges),

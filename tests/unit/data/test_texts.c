@@ -62,7 +62,7 @@ static void lines_of_json_do(void **state) {
   (void)state;
   same_rows(open_table(
       "a.jsonl",
-      "{\"text\": \"ab b\", \"label\": \"x y\", \"n\": [1]}\n\n"
+      "{\"text\": [\"ab\", \"b\"], \"label\": \"x y\", \"n\": [1]}\n\n"
       "{\"label\": \"k\", \"text\": \"a,\\\"b\\nb\"}\r\n{\"text\": \"z\", \"label\": \"x y\"}",
       false));
 }

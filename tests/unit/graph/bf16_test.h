@@ -119,7 +119,7 @@ static inline clv_code apart_prepare(const clv_backend *b, const clv_node_desc *
                                      clv_err *e) {
   (void)b;
   clv_node_desc alone = *d;
-  if (d->tail) return CLV_UNIMPLEMENTED;
+  if (d->tail || d->n_links) return CLV_UNIMPLEMENTED;
   alone.wanted_out = 0;
   memset(alone.wanted_din, 0, sizeof alone.wanted_din);
   return taken_apart->prepare(taken_apart, &alone, ret, e);

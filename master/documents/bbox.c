@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What `pdftotext -bbox` prints: <page width height> elements with <word xMin yMin xMax yMax>
+ * elements, whose text is escaped as XML's. All else in it does not matter. Its words are the
+ * PDF's, so anything may stand in them; its tags are the program's.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/documents/documents_int.h"
+
+typedef struct printed {
+  const char *label, *at, *begin, *end;
+} printed;
+
+static clv_code fail_here(const printed *r, clv_err *err, const char *what) {
+  size_t line = 1;
+  for (const char *p = r->begin; p < r->at; p++) line += *p == '\n';
+  return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what pdftotext prints: %s", r->label,
+                  line, what);
+}
+
+static bool begins(const char *at, const char *end, const char *word) {
+  size_t n = strlen(word);
+  return (size_t)(end - at) >= n && memcmp(at, word, n) == 0;
+}
+
+/* name="12.5" within a tag: the number, which may be anything that is finite or not. */
+static bool attribute(const char *tag, const char *end, const char *name, double *ret) {
+  char number[40];
+  size_t n = strlen(name);
+  for (const char *p = tag; p < end; p++) {
+    if (*p != ' ' || !begins(p + 1, end, name) || !begins(p + 1 + n, end, "=\"")) continue;
+    const char *from = p + 3 + n, *stop = memchr(from, '"', (size_t)(end - from));
+    if (!stop || stop == from || (size_t)(stop - from) >= sizeof number) return false;
+    memcpy(number, from, (size_t)(stop - from));
+    number[stop - from] = '\0';
+    char *rest;
+    *ret = strtod(number, &rest);
+    return !*rest;
+  }
+  return false;
+}
+
+/* One of XML's five, or itself. */
+static const char *entity(const char *at, const char *end, clv_bytes *out) {
+  static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;"};
+  static const char chars[] = "&<>\"''";
+  for (size_t i = 0; i < CLV_COUNT(names); i++)
+    if (begins(at, end, names[i])) {
+      clv_bytes_add(out, &chars[i], 1);
+      return at + strlen(names[i]);
+    }
+  clv_bytes_add(out, at, 1);
+  return at + 1;
+}
+
+/* Control characters go, what is not UTF-8 becomes U+FFFD. */
+static void unescape(const char *at, const char *end, clv_bytes *out) {
+  out->len = 0;
+  clv_bytes_add(out, "", 0);
+  while (at < end) {
+    uint32_t c = 0xfffd;
+    size_t n = clv_utf8(at, (size_t)(end - at), &c);
+    if (!n) clv_bytes_add(out, "\xef\xbf\xbd", 3);
+    if (n && *at == '&') {
+      at = entity(at, end, out);
+      continue;
+    }
+    if (n && !clv_is_control(c)) clv_bytes_add(out, at, n);
+    at += CLV_MAX(n, (size_t)1);
+  }
+}
+
+static clv_code take_page(printed *r, const char *stop, clv_growing *g, double page[2],
+                          clv_err *err) {
+  if (!attribute(r->at, stop, "width", &page[0]) || !attribute(r->at, stop, "height", &page[1]))
+    return fail_here(r, err, "a page without a width and a height");
+  if (g->n_pages == CLV_PAGES_MOST)
+    return clv_fail(err, CLV_EXHAUSTED, "%.200s: more than %d pages", r->label, CLV_PAGES_MOST);
+  g->n_pages++;
+  return CLV_OK;
+}
+
+static clv_code take_word(printed *r, const char **stop, clv_growing *g, const double page[2],
+                          clv_bytes *text, clv_err *err) {
+  static const char *const names[] = {"xMin", "yMin", "xMax", "yMax"};
+  double box[4];
+  for (int i = 0; i < 4; i++)
+    if (!attribute(r->at, *stop, names[i], &box[i]))
+      return fail_here(r, err, "a word without its box");
+  if (!g->n_pages) return fail_here(r, err, "a word on no page");
+  const char *from = *stop + 1, *close = memchr(from, '<', (size_t)(r->end - from));
+  if (!close || !begins(close, r->end, "</word>"))
+    return fail_here(r, err, "a word without an end");
+  unescape(from, close, text);
+  *stop = close;
+  clv_code code = clv_growing_word(g, text, box, page, err);
+  return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%.200s", r->label);
+}
+
+static clv_code take_tags(printed *r, clv_growing *g, clv_bytes *text, clv_err *err) {
+  double page[2] = {0};
+  while ((r->at = memchr(r->at, '<', (size_t)(r->end - r->at)))) {
+    const char *stop = memchr(r->at, '>', (size_t)(r->end - r->at));
+    if (!stop) return fail_here(r, err, "a tag without an end");
+    if (begins(r->at, r->end, "<page ")) CLV_TRY(take_page(r, stop, g, page, err));
+    if (begins(r->at, r->end, "<word ")) CLV_TRY(take_word(r, &stop, g, page, text, err));
+    r->at = stop;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_bbox_parse(const char *text, size_t len, const char *label, clv_document *ret,
+                        clv_err *err) {
+  CLV_AUTO(clv_growing_done) clv_growing g = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
+  printed r = {.label = label, .at = text, .begin = text, .end = text + len};
+  if (len) CLV_TRY(take_tags(&r, &g, &word, err));
+  return clv_growing_take(&g, ret, err);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * documents: words and their boxes of PDFs (pdftotext) and of images of pages (tesseract). What
+ * parses the file is a process of its own: it may take so much time, memory and output, has no
+ * network where the kernel grants that, sees the one file, and dies with its group. What it prints
+ * is parsed as anybody's.
+ *
+ * Threads: one at a time for a page; a child is waited for by its own number.
+ */
+#ifndef CLEAVE_DOCUMENTS_H
+#define CLEAVE_DOCUMENTS_H
+
+#include "common/base/base.h"
+#include "master/tokens/tokens.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of one child. Zeros stand for these. */
+enum { CLV_CHILD_SECONDS = 60, CLV_CHILD_MEMORY = 1 << 30, CLV_CHILD_OUTPUT = 64 << 20 };
+
+typedef struct clv_child_limits {
+  uint32_t seconds;        /* of its processor time, and of its life */
+  uint64_t memory, output; /* bytes */
+} clv_child_limits;
+
+enum { CLV_BOX_MOST = 1000, CLV_PAGES_MOST = 10000, CLV_WORDS_MOST = 1 << 20 /* of a file */ };
+
+/* A word and where it stands, as LayoutLM has it: of 1000 of the page's width and height, from the
+ * upper left corner. */
+typedef struct clv_page_word {
+  const char *text; /* UTF-8, not empty */
+  uint16_t x0, y0, x1, y1;
+} clv_page_word;
+
+typedef struct clv_page {
+  clv_page_word *words; /* [n] */
+  size_t n;
+} clv_page;
+
+typedef struct clv_document {
+  clv_page *pages; /* [n] */
+  size_t n;
+  bool apart; /* its child had no network */
+  void *own;
+} clv_document;
+
+void clv_document_done(clv_document *d);
+
+/* By its first bytes: PDF, PNG or JPEG. Every error names the file: CLV_NOT_FOUND missing, or the
+ * program that reads it is; CLV_INVALID no such file; CLV_EXHAUSTED a limit was reached, which is
+ * named; CLV_DATA_LOSS the program failed, with its own last words. */
+clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv_document *ret,
+                           clv_err *err) CLV_USE_RESULT;
+
+/* What the programs print, from memory: `pdftotext -bbox`, and tesseract's tsv. */
+clv_code clv_bbox_parse(const char *text, size_t len, const char *label, clv_document *ret,
+                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,
+                       clv_err *err) CLV_USE_RESULT;
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+enum { CLV_LABEL_IGNORED = -100 };
+
+/* How long pages are cut: rows of `width` tokens, of which `stride` come again in the next one. */
+typedef struct clv_window_options {
+  size_t width, stride;
+  int32_t first, last, pad; /* tokens; -1: none */
+} clv_window_options;
+
+/* Rows of tokens, boxes, labels and which word each is of (-1: none), as a graph with several
+ * inputs takes them: ids, labels and words are [n, width], boxes [n, width, 4]. */
+typedef struct clv_windows {
+  size_t n, width;
+  int32_t *ids, *boxes, *labels, *words;
+} clv_windows;
+
+void clv_windows_done(clv_windows *w);
+
+/* labels: [page->n], or NULL. The first piece of a word has its label, all else
+ * CLV_LABEL_IGNORED. First has the box 0, 0, 0, 0, last 1000 four times, as LayoutLM's; pad has
+ * 0. */
+clv_code clv_windows_of(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
+                        const clv_window_options *o, clv_windows *ret, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

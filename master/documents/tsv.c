@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tesseract prints as tsv: a header, and rows of twelve columns. Rows of level 1 are pages,
+ * those of level 5 words.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/documents/documents_int.h"
+
+enum { COLUMNS = 12, LEVEL = 0, LEFT = 6, TOP, WIDTH, HEIGHT, TEXT = 11, PAGE = 1, WORD = 5 };
+
+typedef struct tsv_row {
+  const char *at[COLUMNS];
+  size_t len[COLUMNS];
+} tsv_row;
+
+static bool cut(const char *line, size_t len, tsv_row *ret) {
+  for (int i = 0; i < COLUMNS; i++) {
+    const char *tab = i < COLUMNS - 1 ? memchr(line, '\t', len) : line + len;
+    if (!tab) return false;
+    ret->at[i] = line;
+    ret->len[i] = (size_t)(tab - line);
+    len -= ret->len[i] + (i < COLUMNS - 1);
+    line = tab + 1;
+  }
+  return true;
+}
+
+static bool number(const tsv_row *c, int i, double *ret) {
+  char text[16], *rest;
+  if (!c->len[i] || c->len[i] >= sizeof text) return false;
+  memcpy(text, c->at[i], c->len[i]);
+  text[c->len[i]] = '\0';
+  *ret = (double)strtol(text, &rest, 10);
+  return !*rest;
+}
+
+static void clean(const char *at, size_t len, clv_bytes *out) {
+  out->len = 0;
+  clv_bytes_add(out, "", 0);
+  for (size_t i = 0, n; i < len; i += CLV_MAX(n, (size_t)1)) {
+    uint32_t c = 0;
+    n = clv_utf8(at + i, len - i, &c);
+    if (n && !clv_is_control(c) && c != ' ') clv_bytes_add(out, at + i, n);
+  }
+}
+
+static clv_code take_row(clv_growing *g, const tsv_row *c, double page[2], clv_bytes *text,
+                         bool *ret_good, clv_err *err) {
+  double level, at[4];
+  *ret_good = number(c, LEVEL, &level);
+  for (int i = 0; i < 4; i++) *ret_good = *ret_good && number(c, LEFT + i, &at[i]);
+  if (!*ret_good) return CLV_OK;
+  if (level == PAGE) {
+    page[0] = at[2];
+    page[1] = at[3];
+    g->n_pages++;
+  }
+  if (level != WORD) return CLV_OK;
+  *ret_good = g->n_pages > 0;
+  clean(c->at[TEXT], c->len[TEXT], text);
+  const double box[] = {at[0], at[1], at[0] + at[2], at[1] + at[3]};
+  return *ret_good ? clv_growing_word(g, text, box, page, err) : CLV_OK;
+}
+
+static clv_code take_rows(clv_growing *g, const char *text, size_t len, const char *label,
+                          clv_bytes *word, clv_err *err) {
+  double page[2] = {0};
+  size_t line = 1;
+  for (size_t at = 0, n; at < len; at += n + 1, line++) {
+    const char *stop = memchr(text + at, '\n', len - at);
+    tsv_row c;
+    bool good = true;
+    n = stop ? (size_t)(stop - text) - at : len - at;
+    if (line == 1 || !n) continue; /* the header */
+    good = cut(text + at, n, &c) && g->n_pages <= CLV_PAGES_MOST;
+    clv_code code = good ? take_row(g, &c, page, word, &good, err) : CLV_OK;
+    if (code != CLV_OK) return clv_err_prefix(err, "%.200s", label);
+    if (!good)
+      return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what tesseract prints is no row",
+                      label, line);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,
+                       clv_err *err) {
+  CLV_AUTO(clv_growing_done) clv_growing g = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
+  CLV_TRY(take_rows(&g, text, len, label, &word, err));
+  return clv_growing_take(&g, ret, err);
+}

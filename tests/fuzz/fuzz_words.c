@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What pdftotext and tesseract print of a stranger's file: the first byte says which. Words are
+ * UTF-8 without control characters, boxes lie within their page, and windows have room for all.
+ */
+#include "master/documents/documents.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_word(const clv_page_word *w) {
+  uint32_t c;
+  NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_BOX_MOST ||
+        w->y1 > CLV_BOX_MOST);
+  for (size_t i = 0, n; w->text[i]; i += n) {
+    n = clv_utf8(w->text + i, SIZE_MAX, &c);
+    NEVER(!n || clv_is_control(c));
+  }
+}
+
+static void check_windows(const clv_tokenizer *t, const clv_page *page) {
+  const clv_window_options o = {.width = 6, .stride = 2, .first = 2, .last = 3};
+  clv_windows w = {0};
+  clv_err err;
+  NEVER(clv_windows_of(page, NULL, t, &o, &w, &err) != CLV_OK);
+  for (size_t i = 0; i < w.n * w.width; i++)
+    NEVER(w.words[i] < -1 || w.words[i] >= (int32_t)page->n);
+  clv_windows_done(&w);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
+  const clv_tokenizer_options pieces = {0};
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  clv_document d = {0};
+  clv_err err = {0};
+  if (!size) return 0;
+  const char *text = (const char *)data + 1;
+  clv_code code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &d, &err)
+                              : clv_tsv_parse(text, size - 1, "fuzz", &d, &err);
+  NEVER(code != CLV_OK && !strstr(err.text, "fuzz: "));
+  if (code != CLV_OK) return 0;
+  NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &t, &err) !=
+        CLV_OK);
+  for (size_t i = 0; i < d.n; i++) {
+    for (size_t k = 0; k < d.pages[i].n; k++) check_word(&d.pages[i].words[k]);
+    check_windows(t, &d.pages[i]);
+  }
+  clv_document_done(&d);
+  return 0;
+}

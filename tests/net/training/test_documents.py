@@ -1,0 +1,112 @@
+"""PDFs and images of pages: their words and boxes, what hostile ones may take, and a network that
+learns from their words over a worker."""
+import json, os, random, re, shutil, subprocess, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import pdfs
+
+suite = Suite()
+HERE = os.path.dirname(os.path.abspath(__file__))
+VOCABULARY = os.path.abspath(os.path.join(HERE, "../../golden/tokens/pieces.txt"))
+KINDS = {"invoice": "license fee total amount received of work", "letter": "you may send a copy to your program"}
+
+
+def words(*args, code=0):
+    done = master("words", *args, cwd=cluster.dir)
+    assert done.returncode == code, (done.returncode, done.stdout[-500:], done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def path(name):
+    return os.path.join(cluster.dir, name)
+
+
+@suite.test
+def pages_of_a_pdf_have_words_and_boxes():
+    pdfs.of_lines(path("a.pdf"), ["Hello big world", "second line"], ["- page two"])
+    lines, _ = words("a.pdf")
+    assert [(x["page"], x["words"]) for x in lines] == [(1, ["Hello", "big", "world", "second", "line"]), (2, ["-", "page", "two"])], lines
+    x0, y0, x1, y1 = lines[0]["boxes"][0]
+    assert x0 == 100 and 90 < y0 < y1 < 140 and 150 < x1 < 200, lines[0]["boxes"]
+    assert lines[0]["boxes"][3][1] > y1 and "label" not in lines[0]
+
+
+@suite.test
+def images_of_pages_are_read():
+    pdfs.of_lines(path("b.pdf"), ["Hello big world"])
+    subprocess.run(["pdftoppm", "-r", "150", "-singlefile", "-png", path("b.pdf"), path("b")], check=True, timeout=60)
+    lines, _ = words("b.png")
+    (pdf,), _ = words("b.pdf")
+    assert lines[0]["words"] == ["Hello", "big", "world"], lines
+    for a, b in zip(lines[0]["boxes"], pdf["boxes"]):
+        assert abs(a[0] - b[0]) < 15 and abs(a[2] - b[2]) < 15, (a, b)
+
+
+@suite.test
+def long_pages_are_windows_that_overlap():
+    pdfs.of_lines(path("w.pdf"), ["the license of the program"] * 4)
+    lines, _ = words("w.pdf", "--tokenizer", VOCABULARY, "--max-tokens", "12", "--stride", "3")
+    assert len(lines) > 1 and all(len(x["ids"]) == len(x["boxes"]) == 12 for x in lines), lines
+    assert lines[0]["ids"][0] == 2 and lines[0]["boxes"][0] == [0] * 4 and lines[0]["of_word"][0] == -1
+    assert lines[0]["ids"][-4:-1] == lines[1]["ids"][1:4], lines[:2]
+
+
+def refused(name, text, *args, most=30):
+    began = time.monotonic()
+    _, said = words(name, *args, code=7)
+    assert re.search(f"{re.escape(name)}: {text}", said) and time.monotonic() - began < most, (said, time.monotonic() - began)
+
+
+@suite.test
+def what_hangs_or_explodes_is_ended():
+    pdfs.bomb(path("hangs.pdf"), b"q Q 1 0 0 1 0 0 cm ", 20000000)
+    refused("hangs.pdf", "pdftotext takes (longer|more) than 1 s", "--seconds", "1")
+    pdfs.bomb(path("explodes.pdf"), b"1 0 0 1 60 700 Tm (ab ) Tj ", 2000000)
+    refused("explodes.pdf", "pdftotext ends with signal 6 .it may have 128 MiB of memory", "--memory", "128", "--seconds", "20")
+    with open(path("huge.png"), "wb") as f:  # 60000 x 60000 points of one colour
+        import struct, zlib
+        chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        packer = zlib.compressobj(9)
+        rows = b"".join(packer.compress(bytes(7501 * 1000)) for _ in range(60)) + packer.flush()
+        f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 1, 0, 0, 0, 0)) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+    refused("huge.png", "tesseract (ends with .*it may have 256 MiB of memory|takes)", "--memory", "256", "--seconds", "5")
+
+
+@suite.test
+def damaged_files_end_nothing_else():
+    os.makedirs(path("many"))
+    for i in range(8):
+        pdfs.damaged(path(f"many/bad{i}.pdf"), i)
+    with open(path("many/no.pdf"), "wb") as f:
+        f.write(b"%PDF-1.4\nnothing")
+    pdfs.of_lines(path("many/z.pdf"), ["the last one"])
+    done = master("words", "many", cwd=cluster.dir)
+    assert done.returncode in (0, 7) and json.loads(done.stdout.splitlines()[-1])["words"] == ["the", "last", "one"], (done.stdout, done.stderr)
+
+
+@suite.test
+def a_network_learns_from_pages():
+    r = random.Random(7)
+    for part, count in (("train", 40), ("test", 16)):
+        for kind, sentence in KINDS.items():
+            os.makedirs(path(f"{part}/{kind}"))
+            for i in range(count // 2):
+                some = r.sample(sentence.split(), 5)
+                pdfs.of_lines(path(f"{part}/{kind}/{i}.pdf"), [" ".join(some[:3]), " ".join(some[3:]), "the the of"])
+        lines, _ = words(part)
+        assert {x["label"] for x in lines} == set(KINDS) and len(lines) == count
+        with open(path(f"{part}.jsonl"), "w") as f:
+            f.writelines(json.dumps(x) + "\n" for x in lines)
+    body = ("data:\n  format: text\n  train: [train.jsonl]\n  test: [test.jsonl]\n  text: {column: words, max_tokens: 24}\n"
+            f"  tokenizer: {{file: {VOCABULARY}}}\n"
+            "stages:\n  - {name: front, at: master, layers: [{op: embedding, rows: 1600, out: 16}, {op: mean, dim: 1}, {op: linear, out: 16}]}\n"
+            "  - {name: middle, at: w1, layers: [{op: relu}, {op: linear, out: 16}, {op: relu}]}\n"
+            "  - {name: head, at: master, layers: [{op: linear, out: 2}]}\n"
+            f"loss: {{kind: cross_entropy, at: master}}\ntrain: {{epochs: 20, batch: 8, seed: {SEED}, optimizer: {{kind: adam, lr: 0.02}}}}\n")
+    done = cluster.train(cluster.session("pages", body, keys=""))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.search(r"test accuracy (\S+) %", done.stdout).group(1)) > 90, done.stdout
+
+
+with Cluster(1) as cluster:
+    suite.main()

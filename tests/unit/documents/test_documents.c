@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What programs print becomes words and boxes, children stay within their limits, and windows of
+ * tokens have the boxes and labels of their words.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "master/documents/documents_int.h"
+#include "tests/unit/files.h"
+#include "tests/unit/must.h"
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+static void same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1, int y1) {
+  assert_string_equal(w->text, text);
+  assert_int_equal(w->x0, x0);
+  assert_int_equal(w->y0, y0);
+  assert_int_equal(w->x1, x1);
+  assert_int_equal(w->y1, y1);
+}
+
+static const char bbox[] =
+    "<!DOCTYPE html><html><head><title>a &lt;word x</title></head>\n<body><doc>\n"
+    "  <page width=\"200.000000\" height=\"100.000000\">\n"
+    "    <word xMin=\"20.100000\" yMin=\"10\" xMax=\"40.9\" "
+    "yMax=\"50\">A&amp;B&lt;&#39;&eacute;</word>\n"
+    "    <word xMin=\"-5\" yMin=\"nan\" xMax=\"900\" yMax=\"100\">\xff\x01z</word>\n"
+    "    <word xMin=\"90\" yMin=\"0\" xMax=\"10\" yMax=\"0\"></word>\n"
+    "    <word xMin=\"90\" yMin=\"0\" xMax=\"10\" yMax=\"0\">back</word>\n  </page>\n"
+    "  <page width=\"0\" height=\"0\"></page>\n</doc></body></html>\n";
+
+static void boxes_of_pdftotext_are_read(void **state) {
+  (void)state;
+  CLV_AUTO(clv_document_done) clv_document d = {0};
+  clv_err err;
+  must(clv_bbox_parse(bbox, sizeof bbox - 1, "a.pdf", &d, &err), &err);
+  assert_int_equal(d.n, 2);
+  assert_int_equal(d.pages[0].n, 3);
+  assert_int_equal(d.pages[1].n, 0);
+  same_word(&d.pages[0].words[0], "A&B<'&eacute;", 100, 100, 204, 500);
+  same_word(&d.pages[0].words[1], "\xef\xbf\xbdz", 0, 0, 1000, 1000);
+  same_word(&d.pages[0].words[2], "back", 50, 0, 450, 0);
+}
+
+static void rows_of_tesseract_are_read(void **state) {
+  (void)state;
+  static const char tsv[] =
+      "level\tpage_num\tblock_num\tpar_num\tline_num\tword_"
+      "num\tleft\ttop\twidth\theight\tconf\ttext\n"
+      "1\t1\t0\t0\t0\t0\t0\t0\t400\t200\t-1\t\n"
+      "5\t1\t1\t1\t1\t1\t40\t20\t80\t10\t96.1\tHello\n"
+      "5\t1\t1\t1\t1\t2\t200\t20\t80\t10\t96.1\t \n"
+      "5\t1\t1\t1\t1\t3\t200\t100\t400\t10\t90\tW\xc3\xb6rld\n";
+  CLV_AUTO(clv_document_done) clv_document d = {0};
+  clv_err err;
+  must(clv_tsv_parse(tsv, sizeof tsv - 1, "a.png", &d, &err), &err);
+  assert_int_equal(d.n, 1);
+  assert_int_equal(d.pages[0].n, 2);
+  same_word(&d.pages[0].words[0], "Hello", 100, 100, 300, 150);
+  same_word(&d.pages[0].words[1], "W\xc3\xb6rld", 500, 500, 1000, 550);
+}
+
+static void damaged_output_names_file_and_line(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"<page width=\"1\">",
+       "line 1 of what pdftotext prints: a page without a width and a height"},
+      {"\n<word xMin=\"1\">", "line 2 of what pdftotext prints: a word without its box"},
+      {"<word xMin=\"1\" yMin=\"1\" xMax=\"1\" yMax=\"1\">a</word>", "a word on no page"},
+      {"<page width=\"1\" height=\"1\"><word xMin=\"1\" yMin=\"1\" xMax=\"1\" yMax=\"1\">a",
+       "a word without an end"},
+      {"<page ", "a tag without an end"}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_document d = {0};
+    clv_err err = {0};
+    clv_code code = clv_bbox_parse(cases[i][0], strlen(cases[i][0]), "a.pdf", &d, &err);
+    expect_error(CLV_DATA_LOSS, cases[i][1], code, &err);
+    assert_non_null(strstr(err.text, "a.pdf: "));
+  }
+  clv_document d = {0};
+  clv_err err = {0};
+  expect_error(CLV_DATA_LOSS, "b.png: line 2 of what tesseract prints is no row",
+               clv_tsv_parse("h\n5\t1\n", 6, "b.png", &d, &err), &err);
+}
+
+/* ---- children -------------------------------------------------------------------------------- */
+
+static clv_code run_child(const char *const *args, const clv_child_limits *limits, clv_bytes *out,
+                          bool *ret_apart, clv_err *err) {
+  int fd = open(put("file", "what is in it", 13), O_RDONLY | O_CLOEXEC);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
+  clv_child c = {.args = args, .file = high, .label = "x.pdf", .limits = limits};
+  close(fd);
+  clv_code code = clv_child_run(&c, out, ret_apart, err);
+  close(high);
+  return code;
+}
+
+static void ends(const char *script, const clv_child_limits *limits, clv_code want,
+                 const char *says) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  const char *const args[] = {"sh", "-c", script, NULL};
+  bool apart;
+  clv_err err = {0};
+  uint64_t began = clv_now_ns();
+  expect_error(want, says, run_child(args, limits, &out, &apart, &err), &err);
+  assert_non_null(strstr(err.text, "x.pdf: "));
+  assert_true(clv_now_ns() - began < (uint64_t)20 * 1000000000);
+}
+
+static void a_child_sees_its_file_and_no_network(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  const char *const args[] = {
+      "sh", "-c",
+      "cat /dev/fd/3; echo; ls /proc/self/fd | wc -l; cat; env | wc -l; grep -c : /proc/net/dev",
+      NULL};
+  bool apart = false;
+  clv_err err;
+  must(run_child(args, NULL, &out, &apart, &err), &err);
+  assert_non_null(strstr(out.data, "what is in it\n"));
+  if (apart) assert_non_null(strstr(out.data, "\n1\n")); /* lo alone */
+}
+
+static void limits_hold(void **state) {
+  (void)state;
+  const clv_child_limits second = {.seconds = 1}, little = {.memory = 64 << 20},
+                         few = {.output = 1 << 20};
+  ends("sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
+  ends("while :; do :; done", &second, CLV_EXHAUSTED, "takes ");
+  ends("exec >&- 2>&-; sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
+  ends("yes", &few, CLV_EXHAUSTED, "prints more than 1048576 bytes");
+  ends("head -c 900000000 /dev/zero | tail -n 1", &little, CLV_DATA_LOSS,
+       "it may have 64 MiB of memory");
+  ends("echo x > /tmp/cleave-never-written", NULL, CLV_DATA_LOSS, "ends with");
+  ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "sh ends with exit code 3");
+  ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "why");
+}
+
+static void a_child_dies_with_its_group(void **state) {
+  (void)state;
+  char pid[32] = "";
+  const clv_child_limits second = {.seconds = 1};
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  const char *const args[] = {"sh", "-c", "sleep 60 & echo $!; wait", NULL};
+  bool apart;
+  clv_err err = {0};
+  expect_error(CLV_EXHAUSTED, "takes longer", run_child(args, &second, &out, &apart, &err), &err);
+  snprintf(pid, sizeof pid, "%.20s", out.data ? out.data : "");
+  long number = strtol(pid, NULL, 10);
+  assert_true(number > 1);
+  for (int i = 0; i < 100 && kill((pid_t)number, 0) == 0; i++) usleep(20000);
+  char path[64], state_text[64] = "";
+  snprintf(path, sizeof path, "/proc/%ld/stat", number);
+  FILE *f = fopen(path, "r"); /* a zombie that nobody has waited for counts as gone */
+  if (f) {
+    assert_int_equal(fscanf(f, "%*d %*s %60s", state_text), 1);
+    fclose(f);
+    assert_string_equal(state_text, "Z");
+  }
+}
+
+static void missing_programs_and_other_files_are_said(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  const char *const args[] = {"no-such-program", NULL};
+  bool apart;
+  clv_document d = {0};
+  clv_err err = {0};
+  expect_error(CLV_NOT_FOUND, "x.pdf: no-such-program cannot be started",
+               run_child(args, NULL, &out, &apart, &err), &err);
+  expect_error(CLV_NOT_FOUND, "nothing.pdf: No such file",
+               clv_document_read(at("nothing.pdf"), NULL, &d, &err), &err);
+  expect_error(CLV_INVALID, "not a regular file", clv_document_read(scratch, NULL, &d, &err), &err);
+  /* a list of files, which tesseract would read one by one */
+  expect_error(CLV_INVALID, "list.png: begins as no PDF, PNG or JPEG does",
+               clv_document_read(put("list.png", "/etc/passwd\n", 12), NULL, &d, &err), &err);
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+static void windows_have_boxes_and_labels(void **state) {
+  (void)state;
+  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nab\n##c\n##d\ne\n";
+  static const clv_page_word words[] = {
+      {"abcd", 1, 2, 3, 4}, {"e", 5, 6, 7, 8}, {"abc", 9, 10, 11, 12}};
+  static const int32_t labels[] = {7, 8, 9};
+  static const int32_t ids[] = {2, 4, 5, 6, 7, 3, 2, 7, 4, 5, 3, 0},
+                       word[] = {-1, 0, 0, 0, 1, -1, -1, 1, 2, 2, -1, -1},
+                       label[] = {-100, 7, -100, -100, 8, -100, -100, 8, 9, -100, -100, -100};
+  const clv_page page = {(clv_page_word *)(uintptr_t)words, 3};
+  const clv_tokenizer_options o = {0};
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  CLV_AUTO(clv_windows_done) clv_windows w = {0};
+  clv_window_options wo = {.width = 6, .stride = 1, .first = 2, .last = 3, .pad = 0};
+  clv_err err = {0};
+  must(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "v", &o, &t, &err), &err);
+  must(clv_windows_of(&page, labels, t, &wo, &w, &err), &err);
+  assert_int_equal(w.n, 2);
+  assert_memory_equal(w.ids, ids, sizeof ids);
+  assert_memory_equal(w.words, word, sizeof word);
+  assert_memory_equal(w.labels, label, sizeof label);
+  static const int32_t boxes[][4] = {{0},          {1, 2, 3, 4}, {1, 2, 3, 4},
+                                     {1, 2, 3, 4}, {5, 6, 7, 8}, {1000, 1000, 1000, 1000}};
+  assert_memory_equal(w.boxes, boxes, sizeof boxes);
+  clv_windows_done(&w);
+  wo.stride = 4;
+  expect_error(CLV_INVALID, "windows of 6 tokens leave room for 4, and 4 come again",
+               clv_windows_of(&page, NULL, t, &wo, &w, &err), &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(boxes_of_pdftotext_are_read),
+      cmocka_unit_test(rows_of_tesseract_are_read),
+      cmocka_unit_test(damaged_output_names_file_and_line),
+      cmocka_unit_test(a_child_sees_its_file_and_no_network),
+      cmocka_unit_test(limits_hold),
+      cmocka_unit_test(a_child_dies_with_its_group),
+      cmocka_unit_test(missing_programs_and_other_files_are_said),
+      cmocka_unit_test(windows_have_boxes_and_labels),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
