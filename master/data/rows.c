@@ -49,6 +49,7 @@ clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) 
 }
 
 void clv_rows_done(clv_rows *r) {
+  if (!r) return;
   clv_tokenizer_free(r->tokenizer);
   free(r->at);
   clv_bytes_done(&r->labels);

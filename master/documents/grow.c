@@ -6,6 +6,7 @@
 #include "master/documents/documents_int.h"
 
 void clv_growing_done(clv_growing *g) {
+  if (!g) return;
   clv_bytes_done(&g->text);
   free(g->words);
   *g = (clv_growing){0};

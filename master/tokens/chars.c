@@ -61,6 +61,7 @@ size_t clv_point_lower(uint32_t c, uint32_t ret[2]) {
 /* ---- lists of code points -------------------------------------------------------------------- */
 
 void clv_points_done(clv_points *p) {
+  if (!p) return;
   free(p->at);
   *p = (clv_points){0};
 }

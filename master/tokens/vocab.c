@@ -5,6 +5,7 @@
 #include "master/tokens/tokens_int.h"
 
 void clv_vocab_done(clv_vocab *v) {
+  if (!v) return;
   clv_bytes_done(&v->text);
   free(v->entries);
   *v = (clv_vocab){0};
