@@ -264,7 +264,7 @@ struct clv_kernel {
   bool fused_grads;
   bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
   unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
-  bool reads_occasion;   /* forward draws numbers, and takes args->occasion where it is given */
+  bool reads_occasion;   /* it draws numbers, and takes args->occasion where it is given */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };

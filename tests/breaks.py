@@ -475,6 +475,8 @@ of("common/graph/plan_memory.c", CUDA,
    buffers_on_a_device_stand_anywhere=("static size_t room_of", "DEVICE_ALIGN)", "64)"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
+of("common/engine/context_run.c", "tests/gpu/test_node",
+   a_node_waits_for_its_device=("static bool hand_over", "e->env.computing && clv_work_is_far(e, w)", "false"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),

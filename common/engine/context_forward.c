@@ -107,11 +107,11 @@ clv_code clv_call_forward(clv_context_call *c, clv_err *err) {
 }
 
 /* A step that is not taken, or a context that fails, leaves running statistics as they were. */
-static void keep_buffers(clv_contexts *e, const clv_context_call *c) {
+static void keep_buffers(clv_contexts *e, clv_context_call *c) {
   clv_context *ctx = c->out->ctx;
   uint8_t *kept = &ctx->kept[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
   if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
-  clv_module_keep_buffers(c->mod);
+  c->keeps_buffers = true;
   e->queues[c->module].shadow_of = ctx->id;
   *kept |= bit;
 }
@@ -136,7 +136,10 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
 }
 
 static clv_code compute(clv_work *w, clv_err *err) {
-  return clv_call_forward(clv_work_call(w), err);
+  clv_context_call *c = clv_work_call(w);
+  if (c->keeps_buffers) clv_module_keep_buffers(c->mod);
+  c->keeps_buffers = false;
+  return clv_call_forward(c, err);
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */

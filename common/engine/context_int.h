@@ -61,6 +61,8 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
 /* Starts what is ready: one piece of work, which without an executor is finished as well. False:
  * nothing is ready. *ret: what went wrong on the way, but is nobody's failure. */
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err);
+/* Work that has started and is to be computed by the thread for devices; NULL: there is none. */
+clv_work *clv_contexts_far_work(clv_contexts *e);
 /* Takes a frame that has waited for work to end. False: there is none, or it still waits. */
 bool clv_contexts_next_frame(clv_contexts *e);
 /* With an executor, behind clv_work_compute. */
@@ -187,9 +189,11 @@ void clv_exit_free(clv_contexts *e);
 /* ---- weights of before a step (context_weights.c) -------------------------------------------- */
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w); /* NULL is allowed */
-/* Before a step: calls that still need the module's weights keep them. */
+/* Before a step: calls that still need the module's weights keep them. *ret, whatever is returned:
+ * a reference to those that the step is to fill, or NULL. */
 clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
-                          clv_err *err) CLV_USE_RESULT;
+                          clv_old_weights **ret, clv_err *err) CLV_USE_RESULT;
+void clv_fill_weights(const clv_old_weights *w); /* by who computes */
 /* A call with `old_weights` gets these, if there has been a step. */
 void clv_call_take_weights(const clv_context *ctx, clv_context_call *c);
 void *clv_call_block(const clv_context_call *c);
@@ -220,6 +224,8 @@ void clv_work_ended(clv_contexts *e, clv_work *w);
 clv_context_call *clv_work_call(clv_work *w);
 clv_planned_step *clv_work_step(clv_work *w);
 clv_change *clv_work_change(clv_work *w);
+bool clv_work_is_far(const clv_contexts *e,
+                     clv_work *w); /* a module that it means is on a device */
 
 /* ---- queues of modules (context_queue.c) ----------------------------------------------------- */
 

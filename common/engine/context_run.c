@@ -64,6 +64,23 @@ clv_code clv_contexts_finished(clv_contexts *e, clv_work *w, clv_code code, cons
   return type->finish(e, w, code, why, err);
 }
 
+clv_work *clv_contexts_far_work(clv_contexts *e) {
+  clv_work *w = e->far;
+  if (w) e->far = w->next;
+  return w;
+}
+
+/* False: it is computed at once. */
+static bool hand_over(clv_contexts *e, clv_work *w) {
+  bool far = !e->env.executor && e->env.computing && clv_work_is_far(e, w);
+  if (e->env.executor) e->env.executor->start(e->env.executor->user, w);
+  if (!far) return e->env.executor;
+  w->next = NULL;
+  *(e->far ? &e->last_far->next : &e->far) = w;
+  e->last_far = w;
+  return true;
+}
+
 static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   bool computes = false;
   clv_err why;
@@ -71,10 +88,7 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   if (code == CLV_OK && computes) code = take_share(e, w, &why);
   w->begin_ns = clv_contexts_now(e);
   computes = computes && code == CLV_OK;
-  if (computes && e->env.executor) {
-    e->env.executor->start(e->env.executor->user, w);
-    return CLV_OK;
-  }
+  if (computes && hand_over(e, w)) return CLV_OK;
   if (computes) code = clv_work_compute(w, &why);
   return clv_contexts_finished(e, w, code, &why, err);
 }

@@ -28,7 +28,7 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
     return clv_fail(err, CLV_PRECONDITION,
                     "module %u is to step before the gradients of its parameters are here",
                     s->module);
-  CLV_TRY(clv_keep_weights(e, w->ctx, g, s->keep, err));
+  CLV_TRY(clv_keep_weights(e, w->ctx, g, s->keep, &s->kept, err));
   s->taken = *ret_computes = true;
   return CLV_OK;
 }
@@ -37,6 +37,7 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
 static clv_code compute_step(clv_work *w, clv_err *err) {
   const clv_planned_step *s = clv_work_step(w);
   const clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
+  if (s->kept) clv_fill_weights(s->kept);
   CLV_TRY(check_finite(g, err));
   clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
   return clv_module_finish(g->mod, err);
@@ -61,6 +62,8 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
   clv_planned_step *s = clv_work_step(w);
   clv_context *ctx = w->ctx;
   (void)err;
+  clv_old_weights_unref(e, s->kept);
+  s->kept = NULL;
   if (code != CLV_OK) clv_context_fail_at(e, ctx, why, s->module);
   if (code == CLV_OK && s->taken) has_stepped(e, ctx, s->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;

@@ -5,6 +5,8 @@
 #ifndef CLEAVE_CONTEXT_TYPES_H
 #define CLEAVE_CONTEXT_TYPES_H
 
+#include <pthread.h>
+
 #include "common/engine/context_table.h"
 #include "common/engine/module_int.h"
 #include "common/fair/fair.h"
@@ -94,7 +96,8 @@ typedef struct clv_planned_step {
   uint32_t module, n_rates;
   double rates[CLV_WIRE_GROUPS + 1];
   float scale;
-  bool keep, taken; /* taken: it computes, whatever becomes of its context */
+  bool keep, taken;      /* taken: it computes, whatever becomes of its context */
+  clv_old_weights *kept; /* to be filled before it changes the parameters, or NULL */
 } clv_planned_step;
 
 typedef struct clv_module_queue clv_module_queue;
@@ -209,6 +212,7 @@ struct clv_context_call {
   clv_tensor *result;       /* of its forward, while that is work; as buffers_kept */
   clv_tensor *on_host;      /* the result's copy there, if it has a home and somebody wants one */
   clv_tensor *buffers_kept; /* running statistics, while its forward runs again */
+  bool keeps_buffers;       /* its forward keeps those of before first */
   bool again;               /* its forward runs again */
   uint64_t version;         /* of the parameters at its forward */
   clv_old_weights *weights; /* these, when they are not the module's any more; NULL: they are */
@@ -271,6 +275,8 @@ struct clv_context {
   uint32_t phase;    /* the last that began */
   uint64_t prepared; /* place of its last pass's first PREPARE among the changes */
   bool retain, vote;
+  uint8_t
+      voting[(CLV_MODULE_ALL + 7) / 8]; /* a bit per module that is its vote's, while that runs */
   clv_work end_of_pass;
   clv_tensor *sums; /* of its vote, while that is work */
   double total;
@@ -299,7 +305,10 @@ struct clv_contexts_env {
   uint64_t *next_message;
   clv_module *const *modules; /* [CLV_MODULE_ALL], NULL where not local */
   const clv_executor
-      *executor;    /* NULL: at once, on this thread. It has clv_contexts_finished called there */
+      *executor; /* NULL: at once, on this thread. It has clv_contexts_finished called there */
+  /* Without an executor: what has to do with modules on devices is given out
+   * (clv_contexts_far_work), and this is held while it is computed. NULL: it ends at once. */
+  pthread_mutex_t *computing;
   uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
 };
 
@@ -324,6 +333,7 @@ typedef struct clv_contexts {
       strands, steps, weights;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1], the last: of no module */
   clv_work_list *ready;
+  clv_work *far, *last_far; /* to be given out */
   uint64_t n_ready_so_far;
   uint32_t n_work;                             /* ready or running */
   clv_packet_list held;                        /* frames that wait until there is no work */

@@ -11,7 +11,11 @@ clv_code clv_contexts_bring(const clv_contexts *e, const clv_tensor *t, clv_tens
                             clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *host = NULL;
   CLV_TRY(clv_pool_tensor(e->env.pool, t->dtype, &t->shape, &host, err));
-  CLV_TRY(clv_backend_get(t->home, host->data, t->data, t->bytes, err));
+  pthread_mutex_t *computing = e->env.computing;
+  if (computing) pthread_mutex_lock(computing);
+  clv_code code = clv_backend_get(t->home, host->data, t->data, t->bytes, err);
+  if (computing) pthread_mutex_unlock(computing);
+  CLV_TRY(code);
   *ret = clv_steal(&host);
   return CLV_OK;
 }

@@ -37,7 +37,7 @@ void *clv_call_block(const clv_context_call *c) {
   return c->weights ? c->weights->block->data : c->mod->block;
 }
 
-/* With one reference. The copy is of all parameters, once per step that needs it. */
+/* With one reference. The copy is of all parameters, once per step that needs it, by that step. */
 static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
@@ -46,7 +46,6 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, c
     clv_slab_give(&e->weights, w);
     return code;
   }
-  clv_module_copy(m, w->block->data, m->block, m->params->total_bytes);
   w->refs = 1;
   w->mod = m;
   w->version = m->version;
@@ -78,7 +77,7 @@ static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind 
 }
 
 clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
-                          clv_err *err) {
+                          clv_old_weights **ret, clv_err *err) {
   clv_old_weights *kept = NULL;
   clv_old_weights_unref(e, g->previous);
   g->previous = NULL;
@@ -86,8 +85,13 @@ clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient
   if (code == CLV_OK) code = keep_in(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
   if (code == CLV_OK) code = keep_in(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
   if (code == CLV_OK && keep) g->previous = ref(kept);
-  clv_old_weights_unref(e, kept);
+  *ret = kept;
   return code;
+}
+
+void clv_fill_weights(const clv_old_weights *w) {
+  clv_module *m = w->mod;
+  clv_module_copy(m, w->block->data, m->block, m->params->total_bytes);
 }
 
 void clv_call_take_weights(const clv_context *ctx, clv_context_call *c) {

@@ -77,11 +77,49 @@ clv_planned_step *clv_work_step(clv_work *w) {
 
 clv_change *clv_work_change(clv_work *w) { return (clv_change *)(void *)w; }
 
+static bool is_far(const clv_contexts *e, uint32_t module) {
+  const clv_module *m = module == CLV_MODULE_ALL ? NULL : clv_contexts_module(e, module);
+  return m && m->o.backend->memory;
+}
+
+static bool has_bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> (i % 8) & 1; }
+
+/* A vote uses the backends of its modules, which on devices are one thread's at a time. */
+static bool votes_on(const clv_contexts *e, const clv_work *w, uint32_t module) {
+  return has_bit(w->ctx->took_part, module) && is_far(e, module);
+}
+
+bool clv_work_is_far(const clv_contexts *e, clv_work *w) {
+  bool far = w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_far(e, w->module);
+  for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++) far |= votes_on(e, w, i);
+  if (w->kind != WORK_CHANGE) return far;
+  for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
+    far |= is_far(e, t->module);
+  return far;
+}
+
+static bool can_vote(clv_contexts *e, const clv_work *w) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
+    if (votes_on(e, w, i) && list_of(e, i)->running) return false;
+  return true;
+}
+
+/* Which they are is noted: others may take part before it ends. */
+static void occupy_voters(clv_contexts *e, const clv_work *w, bool running) {
+  uint8_t *voting = w->ctx->voting;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    if (running ? !votes_on(e, w, i) : !has_bit(voting, i)) continue;
+    voting[i / 8] ^= (uint8_t)(1u << (i % 8));
+    list_of(e, i)->running = running;
+  }
+}
+
 /* Of all modules that it means, or of none. */
 static bool are_idle(clv_contexts *e, clv_work *w) {
 #ifdef CLV_MUTATE_ONE_AT_A_TIME
   return true;
 #endif
+  if (w->kind == WORK_VOTE) return can_vote(e, w);
   if (w->kind != WORK_CHANGE) return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->running;
   const clv_queue_entry *t = clv_work_change(w)->entries;
   while (t && !list_of(e, t->module)->running) t = t->next_of_change;
@@ -89,6 +127,7 @@ static bool are_idle(clv_contexts *e, clv_work *w) {
 }
 
 static void occupy(clv_contexts *e, clv_work *w, bool running) {
+  if (w->kind == WORK_VOTE) occupy_voters(e, w, running);
   if (w->kind != WORK_CHANGE) {
     list_of(e, w->module)->running = running && w->module != CLV_MODULE_ALL;
     return;

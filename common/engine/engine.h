@@ -6,7 +6,8 @@
  * links.
  *
  * Threads: a node's packets are all handled on the thread that runs clv_node_run or clv_node_help,
- * the compute thread; an executor may compute on others.
+ * the compute thread; an executor may compute on others. Without one, what modules on devices have
+ * to do is computed on one more thread of the node, if that sleeps by itself.
  */
 #ifndef CLEAVE_ENGINE_H
 #define CLEAVE_ENGINE_H

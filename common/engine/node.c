@@ -34,6 +34,7 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
 void clv_node_free(clv_session_node *n) {
   if (!n) return;
   clv_node_end_work(n);
+  clv_node_end_devices(n);
   clv_inbox_done(&n->inbox);
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
   clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
@@ -65,12 +66,12 @@ static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
   return more;
 }
 
-/* It leaves its share of the cores before it sleeps, with nothing locked. False: nothing will ever
- * come. */
+/* It leaves its share of the cores before it sleeps, with nothing locked, unless a device computes
+ * for it: that is its time as well. False: nothing will ever come. */
 static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   until_ns = CLV_MIN(until_ns, clv_rrefs_due(n->references));
   clv_node_flush(n);
-  clv_share_release(n->o.share);
+  if (!clv_inbox_is_work_out(&n->inbox)) clv_share_release(n->o.share);
   if (n->o.wait) return wait_in_world(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
   return true;
@@ -93,15 +94,17 @@ static bool next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns, c
   }
 }
 
+/* While a device computes for it the node has something to do. */
 static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
-  __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
-  clv_share_yield(n->o.share);
+  bool out = clv_inbox_is_work_out(&n->inbox);
+  __atomic_store_n(&n->idle_since, out ? 0 : begin, __ATOMIC_RELAXED);
+  if (!out) clv_share_yield(n->o.share);
   bool any = next_item(n, begin, deadline_ns, ret, &waker);
   if (!any) clv_node_flush(n);
   if (!any) clv_share_release(n->o.share);
-  uint64_t idle = now_ns(n) - begin;
+  uint64_t idle = out ? 0 : now_ns(n) - begin;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
   if (any && waker && waker->from) clv_link_awaited(waker->from, idle);

@@ -129,6 +129,7 @@ static void refuse_packet(clv_session_node *n, clv_packet *p) {
 /* The one way out of the engine. */
 static void take_results(clv_session_node *n) {
   clv_result r;
+  for (clv_work *w; (w = clv_contexts_far_work(n->contexts)) != NULL;) clv_node_give_devices(n, w);
   while (clv_contexts_result(n->contexts, &r)) {
     if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
     if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);
@@ -265,6 +266,7 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .next_message = &n->next_message,
                           .modules = n->modules,
                           .executor = clv_node_executor(n)};
+  clv_node_init_devices(n, &env);
   return clv_contexts_new(&env, &n->contexts, err);
 }
 

@@ -8,6 +8,16 @@
 #include "common/engine/inbox_int.h"
 #include "common/reference/reference.h"
 
+/* A thread of a node, which waits for devices so that the node's does not. */
+typedef struct clv_device_thread {
+  pthread_t thread;
+  bool began, over; /* under `lock`, as what it is given */
+  clv_work *first, **end;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  pthread_mutex_t computing; /* held while it computes */
+} clv_device_thread;
+
 struct clv_session_node {
   clv_node_options o;
   pthread_mutex_t lock;
@@ -23,6 +33,7 @@ struct clv_session_node {
   uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
   clv_contexts *contexts;
   clv_executor executor; /* counts what is out, and starts it with that of the options */
+  clv_device_thread devices;
   clv_rrefs *references;
   clv_reference_counts reference_counts; /* written by the compute thread alone */
 
@@ -55,6 +66,13 @@ void clv_node_flush(clv_session_node *n);
 const clv_executor *clv_node_executor(clv_session_node *n); /* NULL: it computes itself */
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
+
+/* node_devices.c. Without an executor of the program's, and where the node sleeps by itself. */
+void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env);
+void clv_node_give_devices(clv_session_node *n, clv_work *w);
+/* Before the first module on a device is added. */
+clv_code clv_node_start_devices(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
+void clv_node_end_devices(clv_session_node *n); /* when no work is out */
 
 /* node_files.c: STATE_SAVE, STATE_LOAD or STATE_REMOVE. ret->state: of the answer. BLOCKS for the
  * disk. */

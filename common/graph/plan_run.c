@@ -410,6 +410,7 @@ static clv_code take_gradients(const clv_plan *p, const clv_call *c, clv_plan_fr
 static clv_code backward_input(clv_plan *p, const clv_call *c, clv_plan_frame *f, const void *dout,
                                void *const *din, clv_err *err) {
   CLV_TRY(take_gradients(p, c, f, dout, din, err));
+  CLV_TRY(put_occasion(p, f, err));
   if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
   CLV_TRY(run_phase(p, f, PHASE_BACKWARD_INPUT, err));
   for (int i = 0; i < p->n_inputs; i++)
@@ -430,7 +431,8 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
   return CLV_OK;
 }
 
-static clv_code backward_weight(clv_plan *p, const clv_plan_frame *f, clv_err *err) {
+static clv_code backward_weight(clv_plan *p, clv_plan_frame *f, clv_err *err) {
+  CLV_TRY(put_occasion(p, f, err));
   if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
   return run_phase(p, f, PHASE_BACKWARD_WEIGHT, err);
 }

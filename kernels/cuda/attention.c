@@ -50,6 +50,8 @@ static heads_room room_of(const cuda_kernel *k, const heads_site *v, const clv_k
 
 static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
   double p = k->r.d.training ? k->r.d.attrs.p : 0;
+  clv_rng_key key = a->key;
+  if (a->occasion) key.step = key.micro_batch = 0;
   uint32_t limit = (uint32_t)(p * 0x1p24);
   const clv_heads *x = &v->x;
   return (cuda_heads){.n = (size_t)x->n,
@@ -63,7 +65,8 @@ static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_k
                       .causal = k->r.d.attrs.causal,
                       .limit = limit + ((double)limit * 0x1p-24 < p),
                       .factor = (float)(1 / (1 - p)),
-                      .stream = clv_rng_stream_of(&a->key),
+                      .stream = clv_rng_stream_of(&key),
+                      .occasion = a->occasion,
                       .layer = a->key.layer};
 }
 
@@ -179,6 +182,7 @@ static clv_code attention_open(cuda_kernel *k, clv_err *err) {
   CLV_TRY(open_products(k, &v, v.rows, 0, err));
   if (last) CLV_TRY(open_products(k, &v, last, 1, err));
   size_t forward = 2 * v.q + 2 * v.k + v.tile, backward = v.q + 2 * v.k + v.tile;
+  k->r.base.reads_occasion = k->r.d.training && k->r.d.attrs.p > 0;
   k->r.base.scratch_bytes = k->workspace + (forward + (k->r.learns ? backward : 0)) * sizeof(float);
   return CLV_OK;
 }

@@ -3,12 +3,8 @@
  * Rows of weights, a block for each. Sums have the shape of the block, which the number of keys
  * gives.
  */
-#include <math.h>
-
-#include <Random123/philox.h>
-
 #include "kernels/cuda/attention_int.h"
-#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/pointwise_int.cuh"
 
 static __global__ void turn(size_t n, size_t steps, size_t heads, size_t width, const float *x,
                             float *y, bool back) {
@@ -55,10 +51,7 @@ static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const in
 
 /* clv_rng_stream_row of the row. */
 static __device__ inline clv_rng_stream stream_of(const cuda_heads &h, const cuda_row &row) {
-  philox4x32_ctr_t counter = {{static_cast<uint32_t>(row.sample * h.heads + row.head),
-                               h.stream.counter[0], h.stream.counter[1], h.stream.counter[2]}};
-  philox4x32_key_t key = {{h.stream.key[0], h.stream.key[1]}};
-  philox4x32_ctr_t word = philox4x32(counter, key);
+  philox4x32_ctr_t word = words_of(h.stream, h.occasion, row.sample * h.heads + row.head);
   return clv_rng_stream{{static_cast<uint32_t>(row.i), word.v[2], word.v[3]},
                         {word.v[0], word.v[1]}};
 }
@@ -71,9 +64,7 @@ struct cuda_four {
 static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_stream &s, size_t b) {
   cuda_four f = {{1, 1, 1, 1}};
   if (!h.limit) return f;
-  philox4x32_ctr_t counter = {{static_cast<uint32_t>(b), s.counter[0], s.counter[1], s.counter[2]}};
-  philox4x32_key_t key = {{s.key[0], s.key[1]}};
-  philox4x32_ctr_t word = philox4x32(counter, key);
+  philox4x32_ctr_t word = words_of(s, nullptr, b);
   for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.limit ? h.factor : 0;
   return f;
 }

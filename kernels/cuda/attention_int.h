@@ -20,7 +20,8 @@ typedef struct cuda_heads {
   size_t first, rows;
   uint32_t limit; /* of dropout; 0: nothing is dropped */
   float factor;
-  clv_rng_stream stream;
+  clv_rng_stream stream; /* without step and micro-batch where there is an occasion */
+  const clv_occasion *occasion;
   uint32_t layer; /* key.layer, for what is refused */
 } cuda_heads;
 

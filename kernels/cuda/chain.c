@@ -122,6 +122,7 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
                            .saves = k->r.learns ? saves(d->link, d->n_links) : 0,
                            .in_place = true,
                            .din_in_place = (1u << d->n_in) - 1,
+                           .reads_occasion = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
                            .impl = "cuda"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
   *ret = &k->r.base;

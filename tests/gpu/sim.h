@@ -53,6 +53,7 @@ typedef struct clv_sim_counts {
 const clv_vendor *clv_sim_vendor(const clv_sim_options *options);
 
 clv_sim_counts clv_sim_count(void);
+uint64_t clv_sim_waits_here(void); /* those of the thread that asks, since it began */
 
 /* How many allocations, streams, events, graphs and products are left, each printed with the lines
  * that made it. */

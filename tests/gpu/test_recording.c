@@ -22,7 +22,20 @@ typedef struct bench {
 
 /* ---- a small network ------------------------------------------------------------------------- */
 
-/* A convolution with what follows it, or what waits on the host. */
+/* Attention of 4 steps among themselves; its weights are dropped too. */
+static int add_attention(clv_graph *g, uint32_t layer, int at) {
+  clv_attr_value steps = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {4, -1}};
+  clv_attr_value values[] = {int_attr(CLV_ATTR_HEADS, 2), real_attr(CLV_ATTR_P, 0.5)};
+  clv_attrs attrs;
+  at = add_node(g, CLV_OP_RESHAPE, layer, at, -1, &steps, 1);
+  int in[] = {at, at, at}, node;
+  assert_ok(clv_attrs_from(CLV_OP_ATTENTION, values, 2, &attrs, err));
+  assert_ok(clv_graph_add(g, CLV_OP_ATTENTION, &attrs, "attention", layer + 1, in, 3, &node, err));
+  return node;
+}
+
+/* A convolution with what follows it, or what waits on the host. A dropout stands alone, and one in
+ * a chain. */
 static clv_graph *network(bool waits) {
   clv_attr_value half = real_attr(CLV_ATTR_P, 0.5), out = int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
@@ -35,7 +48,11 @@ static clv_graph *network(bool waits) {
   at = add_plain(g, CLV_OP_RELU, 3, at);
   at = add_node(g, CLV_OP_DROPOUT, 4, at, -1, &half, 1);
   at = add_plain(g, CLV_OP_FLATTEN, 5, at);
-  g->output = add_node(g, CLV_OP_LINEAR, 6, at, -1, &out, 1);
+  at = add_attention(g, 6, at);
+  at = add_plain(g, CLV_OP_FLATTEN, 8, at);
+  at = add_dropout(g, 9, at, 0.25);
+  at = add_plain(g, CLV_OP_SIGMOID, 10, at);
+  g->output = add_node(g, CLV_OP_LINEAR, 11, at, -1, &out, 1);
   return g;
 }
 

@@ -83,6 +83,8 @@ static void borrow(bench *m, size_t workspace) {
   must(m->v->take(m->s, workspace, &m->lent, &err), &err);
 }
 
+static const char *const math_names[] = {"f32", "TF32", "bf16"};
+
 static void products(bench *m, clv_cuda_math math) {
   const int64_t n = 4096;
   const clv_cuda_matmul_desc d = {
@@ -91,8 +93,9 @@ static void products(bench *m, clv_cuda_math math) {
   clv_err err;
   must(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);
   borrow(m, workspace);
-  measure(m, math == CLV_CUDA_TF32 ? "product of 4096, TF32" : "product of 4096, f32", multiply, 10,
-          2.0 * (double)(n * n * n), "FLOP/s");
+  char what[64];
+  snprintf(what, sizeof what, "product of 4096, %s", math_names[math]);
+  measure(m, what, multiply, 10, 2.0 * (double)(n * n * n), "FLOP/s");
   m->v->matmul_free(m->product);
 }
 
@@ -106,8 +109,7 @@ static void convolutions(bench *m, clv_cuda_math math) {
     char what[64];
     size_t workspace;
     clv_err err;
-    snprintf(what, sizeof what, "3x3 128->128 28x28, %s, %s", passes[pass],
-             math == CLV_CUDA_TF32 ? "TF32" : "f32");
+    snprintf(what, sizeof what, "3x3 128->128 28x28, %s, %s", passes[pass], math_names[math]);
     if (m->v->conv_new(m->device, &d, &m->conv, &workspace, &err) != CLV_OK) {
       printf("{\"what\":\"%s\",\"missing\":\"%s\"}\n", what, err.text);
       continue;
@@ -161,7 +163,7 @@ int main(int argc, char **argv) {
   measure(&m, "host to device", put, 5, (double)m.bytes, "B/s");
   measure(&m, "device to host", get, 5, (double)m.bytes, "B/s");
   measure(&m, "launches, one after the other", small, MANY, 1, "1/s");
-  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_TF32; math++) {
+  for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++) {
     products(&m, (clv_cuda_math)math);
     convolutions(&m, (clv_cuda_math)math);
   }

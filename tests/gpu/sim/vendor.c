@@ -51,8 +51,11 @@ static clv_code check_not_captured(const sim_stream *s, clv_err *err) {
   return s->captures ? clv_fail(err, CLV_PRECONDITION, "the stream is captured") : CLV_OK;
 }
 
+static _Thread_local uint64_t waits_here;
+
 static clv_code check_waits(const sim_stream *s, clv_err *err) {
   sim.counts.waits++;
+  waits_here++;
   return s ? check_not_captured(s, err) : CLV_OK;
 }
 
@@ -678,6 +681,8 @@ const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {
   sim_handle_faults();
   return &table;
 }
+
+uint64_t clv_sim_waits_here(void) { return waits_here; }
 
 clv_sim_counts clv_sim_count(void) {
   LOCK;

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A node whose modules compute on the simulated device: its thread learns of the end of their work
+ * as of a fact, and waits for nothing.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "common/engine/context_int.h"
+#include "tests/gpu/sim.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { ROWS = 4, COLUMNS = 3, MODULES = 2, LEAF = 10, WARM = 2, STEPS = 6, KINDS = 64 };
+
+typedef struct world {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_backend *device;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint32_t answers[KINDS]; /* by kind */
+  char text[CLV_WIRE_TEXT + 1];
+  uint64_t waited; /* of the node's thread, for the device */
+} world;
+
+static void on_program(void *user, clv_packet *p) {
+  world *w = user;
+  pthread_mutex_lock(&w->lock);
+  w->answers[p->frame.kind]++;
+  if (p->frame.kind == CLV_ENDED) w->waited = clv_sim_waits_here();
+  if (clv_frame_fails(&p->frame)) snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+  clv_packet_free(p);
+}
+
+static void wait_for(world *w, clv_frame_kind kind, uint32_t n) {
+  struct timespec late;
+  int r = 0;
+  clock_gettime(CLOCK_REALTIME, &late);
+  late.tv_sec += 20;
+  pthread_mutex_lock(&w->lock);
+  while (r == 0 && w->answers[kind] < n) r = pthread_cond_timedwait(&w->changed, &w->lock, &late);
+  pthread_mutex_unlock(&w->lock);
+  if (r) fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), w->answers[kind], n, w->text);
+}
+
+static void *run_node(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+static void begin(world *w, uint64_t seed) {
+  clv_err err = {0};
+  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = seed}), 0, &w->device, &err));
+  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
+  clv_node_options o = {.pool = w->pool, .user = w, .on_program = on_program};
+  assert_ok(clv_node_new(&o, &w->node, &err));
+  for (uint32_t i = 0; i < MODULES; i++) {
+    clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), i);
+    clv_module *module;
+    so.backend = w->device;
+    so.input_needs_grad = i > 0;
+    assert_ok(clv_module_new(&so, &module, &err));
+    assert_ok(clv_module_warm(module, ROWS, &err));
+    assert_ok(clv_node_add_module(w->node, module, &err));
+  }
+  assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
+}
+
+static void end(world *w) {
+  clv_node_stop(w->node);
+  pthread_join(w->thread, NULL);
+  assert_string_equal(w->text, "");
+}
+
+static void done(world *w) {
+  clv_node_free(w->node);
+  clv_pool_unref(w->pool);
+  clv_cuda_close(w->device);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static uint64_t called(uint32_t module) { return LEAF + 1 + module; }
+
+static clv_tensor *numbers(world *w, uint32_t first) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)(first + i) / 8;
+  return t;
+}
+
+/* Each module takes what the one before it makes. */
+static void post_calls(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_call(w->pool, context, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
+    if (i == MODULES - 1) assert_ok(clv_packet_call_deliver(p, "", &err));
+    clv_node_post(w->node, p);
+  }
+}
+
+/* With a vote. */
+static void post_backward(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
+  assert_ok(clv_packet_prepare(w->pool, context, 1, MODULES, false, true, false, &p, &err));
+  for (uint32_t i = MODULES; i-- > 0;) {
+    assert_ok(clv_packet_need(p, called(i), 1, 0, &err));
+    if (i) assert_ok(clv_packet_target(p, 0, called(i - 1), "", 0, &err));
+  }
+  clv_node_post(w->node, p);
+  assert_ok(clv_packet_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+static void post_end(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(w->pool, context, context, &p, &err));
+  clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_node_post(w->node, p);
+}
+
+static void step(world *w, uint32_t i) {
+  post_calls(w, i);
+  wait_for(w, CLV_VALUE, i);
+  post_backward(w, i);
+  wait_for(w, CLV_FINISHED, i);
+  post_end(w, i);
+  wait_for(w, CLV_ENDED, i);
+}
+
+static uint64_t bits_of(world *w) {
+  clv_err err = {0};
+  uint64_t hash = 14695981039346656037u;
+  clv_state_item item;
+  for (uint32_t m = 0; m < MODULES; m++)
+    for (uint32_t i = 0;
+         clv_module_state_item(clv_node_module(w->node, m), CLV_STATE_WEIGHTS, i, &item); i++) {
+      uint8_t bytes[ROWS * COLUMNS * sizeof(float)];
+      assert_in_range(item.bytes, 1, sizeof bytes);
+      assert_ok(clv_state_item_get(&item, bytes, &err));
+      for (size_t b = 0; b < item.bytes; b++) hash = (hash ^ bytes[b]) * 1099511628211u;
+    }
+  return hash;
+}
+
+/* A step that came with an end may be out when ENDED has come; whoever asks for state has it. */
+static void wait_for_steps(world *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
+    clv_node_post(w->node, p);
+  }
+  wait_for(w, CLV_STATE_DONE, MODULES);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void the_thread_of_a_node_waits_for_no_device(void **state) {
+  uint64_t bits[3];
+  world w;
+  (void)state;
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    begin(&w, seed);
+    clv_sim_counts before = {0};
+    for (uint32_t i = 1; i <= STEPS; i++) {
+      step(&w, i);
+      if (i == WARM) before = clv_sim_count();
+    }
+    clv_sim_counts after = clv_sim_count();
+    wait_for_steps(&w);
+    end(&w);
+    assert_int_equal(w.waited, 0);
+    assert_true(after.waits > before.waits);
+    assert_int_equal(after.takes, before.takes);
+    assert_int_equal(after.host_takes, before.host_takes);
+    bits[seed] = bits_of(&w);
+    done(&w);
+  }
+  assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
+}
+
+/* Calls of several contexts, the last of them still at work. */
+static void a_node_goes_while_its_device_is_at_work(void **state) {
+  world w;
+  (void)state;
+  begin(&w, 1);
+  for (uint32_t i = 1; i <= STEPS; i++) post_calls(&w, i);
+  wait_for(&w, CLV_VALUE, 1);
+  end(&w);
+  done(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_thread_of_a_node_waits_for_no_device),
+      cmocka_unit_test(a_node_goes_while_its_device_is_at_work),
+  };
+  return cmocka_run_group_tests_name("node", tests, NULL, NULL);
+}
