@@ -41,7 +41,8 @@ CLV_OP_ROW(rotary) = {
     .name = "rotary",
     .doc =
         "rotary positions: in each head of [N, T, heads width] values d and d + width/2 of step t "
-        "are rotated by t / base^(2 d / width) (transformers' apply_rotary_pos_emb)",
+        "are rotated by t / base^(2 d / width) (no function of torch; transformers' "
+        "apply_rotary_pos_emb)",
     .torch_module = "",
     .no_torch_module = "apply_rotary_pos_emb is a function",
     .n_in = 1,
