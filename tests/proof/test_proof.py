@@ -189,6 +189,8 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
     "soak-mixed": ("seed 17, 7200 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
                    "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
+    "token-parity": ("bert: 435 texts, 20000000 bytes, 5000000 tokens, 0 texts differ",
+                     "bert: 435 texts, 20000000 bytes, 5000000 tokens, 3 texts differ"),
     "attacks": ("ok 300_silent (8s)", "ok 300_silent (8s)\nnot ok noise_leaves_a_small_log (AssertionError: x)"),
     "bench": ("9 of 9 targets met; details in build/bench", "missed strictly: a\n8 of 9 targets met; details"),
     "bench-pipeline": ("9 of 9 targets met, 1 rows skipped; details", "8 of 9 targets met; details"),

@@ -192,7 +192,7 @@ def bad_folders_and_options():
     refused("empty", DATA.replace("[train]", "[empty]"), 7, "class 'cat' has no .png, .jpg or .jpeg")
     refused("flat", DATA.replace("[train]", "[train/red/0]"), 7, "one folder per class")
     shutil.copytree(os.path.join(cluster.dir, "photos", "test", "red"), os.path.join(cluster.dir, "photos", "one", "red"))
-    refused("classes", DATA.replace("[test]", "[one]"), 7, "both folders need the same classes")
+    refused("classes", DATA.replace("[test]", "[one]"), 7, "both need the same classes")
     refused("two", DATA.replace("[train]", "[train, labels]"), 3, r"two\.yaml:\d+:\d+: 'data.train' must name one folder")
     refused("no-crop", DATA.replace("crop: 16, ", ""), 3, r"no-crop\.yaml:\d+:\d+: .*set data.images.crop")
     refused("channels", DATA.replace("{resize", "{channels: 2, resize"), 3, "channels must be 1 or 3")
