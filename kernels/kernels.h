@@ -332,6 +332,13 @@ typedef struct clv_backend_recording {
   void (*free)(const clv_backend *b, void *record);
 } clv_backend_recording;
 
+/* What the device takes by its own clock for what a thread asks for, from begin to the last get or
+ * finish before end. Neither waits, or is called while work is recorded. */
+typedef struct clv_backend_timer {
+  void (*begin)(const clv_backend *b);
+  bool (*end)(const clv_backend *b, double *ret_ms); /* false: it cannot say */
+} clv_backend_timer;
+
 /* One device. Functions that take no backend are alike for all devices of its kind. With `memory`,
  * every pointer to values that a kernel or a function here is given is to such memory, and what
  * fails may say so at finish alone. */
@@ -407,6 +414,9 @@ struct clv_backend {
 
   /* NULL: nothing is recorded. Who opened the backend may say so; its branches take after it. */
   const clv_backend_recording *recording;
+
+  /* NULL: time is measured by the host's clock. */
+  const clv_backend_timer *timer;
 };
 
 /* The backend that a module on b computes with; it is let go of with clv_backend_drop. */

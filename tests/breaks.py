@@ -28,7 +28,9 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    weights_do_not_count=("static void charge", "(threads + s->of->weight - 1) / s->of->weight", "threads"),
    small_ones_overtake=("static void schedule", "s->wanted <= t->free", "t->free"),
    a_slice_has_no_length=("static bool slice_over", "|| now - s->began < s->at->o.slice_ns", ""),
-   a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"))
+   a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"),
+   a_credit_has_no_limit=("void clv_share_credit", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
+   a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
 
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/fair/account.c", "tests/unit/fair/test_account",
@@ -477,6 +479,12 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
    a_node_waits_for_its_device=("static bool hand_over", "e->env.computing && clv_work_is_far(e, w)", "false"))
+of("common/engine/context_run.c", "tests/gpu/test_node",
+   a_call_is_charged_by_the_hosts_clock=("clv_code clv_work_compute(", "(uint64_t)(ms * 1e6)", "0"))
+of("common/engine/node_frames.c", "tests/gpu/test_node",
+   a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
+of("kernels/cuda/timer.c", "tests/gpu/test_node",
+   the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.runs)", "if (false)"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),

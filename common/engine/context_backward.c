@@ -293,7 +293,7 @@ static void after_backward(clv_contexts *e, clv_context_call *c) {
 static void has_differentiated(clv_contexts *e, clv_context_call *c) {
   clv_module_counts *counts = &c->mod->counts;
   c->backward_ns = c->work.begin_ns;
-  clv_counter_add(&counts->compute_ns, clv_contexts_now(e) - c->backward_ns);
+  clv_counter_add(&counts->compute_ns, clv_work_took(e, &c->work));
   clv_counter_add(&counts->backwards, 1);
   if (c->places[ORDER_WEIGHT].position)
     clv_context_note(e, c->out->ctx, CLV_TRACE_INPUT, c, c->backward_ns);
@@ -360,7 +360,7 @@ static clv_code compute_weight(clv_work *w, clv_err *err) {
 
 static void has_summed(clv_contexts *e, clv_context_call *c) {
   bool split = c->places[ORDER_WEIGHT].position;
-  clv_counter_add(&c->mod->counts.compute_ns, clv_contexts_now(e) - c->work.begin_ns);
+  clv_counter_add(&c->mod->counts.compute_ns, clv_work_took(e, &c->work));
   clv_context_note(e, c->out->ctx, split ? CLV_TRACE_WEIGHT : CLV_TRACE_BACKWARD, c,
                    split ? c->work.begin_ns : c->backward_ns);
   after_backward(e, c);

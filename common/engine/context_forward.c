@@ -148,7 +148,7 @@ static void has_run(clv_contexts *e, clv_context_call *c) {
   bool training = c->flags & CLV_FLAG_TRAINING;
   bool differentiable = training && (c->input_grads || c->mod->n_learning);
   clv_module_counts *counts = &c->mod->counts;
-  clv_counter_add(&counts->compute_ns, clv_contexts_now(e) - c->work.begin_ns);
+  clv_counter_add(&counts->compute_ns, clv_work_took(e, &c->work));
   clv_context_note(e, c->out->ctx, CLV_TRACE_FORWARD, c, c->work.begin_ns);
   clv_counter_add(training ? &counts->forwards : &counts->evals, 1);
   if (!differentiable) {

@@ -221,6 +221,10 @@ void clv_work_next(clv_contexts *e, clv_work *w, clv_work_kind kind);
 /* The oldest whose modules are idle, which are its own from now on; NULL: none. */
 clv_work *clv_work_take(clv_contexts *e);
 void clv_work_ended(clv_contexts *e, clv_work *w);
+/* What is charged for it: what its device says, else what the clock does since it began. */
+static inline uint64_t clv_work_took(const clv_contexts *e, const clv_work *w) {
+  return w->device_ns ? w->device_ns : clv_contexts_now(e) - w->begin_ns;
+}
 clv_context_call *clv_work_call(clv_work *w);
 clv_planned_step *clv_work_step(clv_work *w);
 clv_change *clv_work_change(clv_work *w);

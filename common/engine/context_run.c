@@ -55,7 +55,20 @@ static clv_code take_share(clv_contexts *e, const clv_work *w, clv_err *err) {
   return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", w->module);
 }
 
-clv_code clv_work_compute(clv_work *w, clv_err *err) { return types[w->kind]->compute(w, err); }
+/* NULL: the host's clock has to do. */
+static const clv_backend *timed_by(const clv_work *w) {
+  const clv_module *m = types[w->kind]->of_call ? w->env->modules[w->module] : NULL;
+  return m && m->o.backend->timer ? m->o.backend : NULL;
+}
+
+clv_code clv_work_compute(clv_work *w, clv_err *err) {
+  const clv_backend *b = timed_by(w);
+  double ms = 0;
+  if (b) b->timer->begin(b);
+  clv_code code = types[w->kind]->compute(w, err);
+  w->device_ns = b && b->timer->end(b, &ms) && ms > 0 ? (uint64_t)(ms * 1e6) : 0;
+  return code;
+}
 
 clv_code clv_contexts_finished(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                                clv_err *err) {

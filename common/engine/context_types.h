@@ -47,9 +47,9 @@ typedef enum clv_work_kind {
 
 /* Part of the record that it is work of. Of one module, or (CLV_MODULE_ALL) of none. */
 struct clv_work {
-  clv_work *next;  /* of its module; in the inbox, of those that have ended */
-  uint64_t number; /* in the order in which work became ready */
-  uint64_t begin_ns;
+  clv_work *next;               /* of its module; in the inbox, of those that have ended */
+  uint64_t number;              /* in the order in which work became ready */
+  uint64_t begin_ns, device_ns; /* what its device says that it took; 0: nothing */
   const struct clv_contexts_env *env;
   clv_context *ctx; /* NULL: of a change, whose context may have ended */
   uint32_t module;

@@ -122,9 +122,9 @@ void clv_module_freep(clv_module **m);
 
 typedef struct clv_module_counts {
   uint64_t forwards, backwards, evals;
-  uint64_t steps;   /* of the optimiser, those of an earlier run included */
-  uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
-  uint64_t compute_ns;
+  uint64_t steps;      /* of the optimiser, those of an earlier run included */
+  uint64_t stepped;    /* times that it has stepped here, steps that were taken back included */
+  uint64_t compute_ns; /* of calls; on a device by its own clock, where that can be had */
   uint64_t replays, not_recorded; /* clv_record_counts: replays, refused */
   uint32_t most_versions;         /* of the parameters alive at once, so far */
   /* Of values and gradients that another module of the node has made on a device, for this one on a

@@ -104,7 +104,8 @@ static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item 
   bool any = next_item(n, begin, deadline_ns, ret, &waker);
   if (!any) clv_node_flush(n);
   if (!any) clv_share_release(n->o.share);
-  uint64_t idle = out ? 0 : now_ns(n) - begin;
+  uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
+  n->slept_ns += slept - idle;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
   if (any && waker && waker->from) clv_link_awaited(waker->from, idle);

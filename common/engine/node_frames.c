@@ -185,7 +185,15 @@ static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
   return code;
 }
 
+/* Its share counted as in use while the thread slept for the device: what that says is charged. */
+static void charge_device(clv_session_node *n, const clv_work *w) {
+  uint64_t slept = n->slept_ns;
+  n->slept_ns = 0;
+  if (w->device_ns && slept > w->device_ns) clv_share_credit(n->o.share, slept - w->device_ns);
+}
+
 void clv_node_ended(clv_session_node *n, clv_work *w) {
+  charge_device(n, w);
   const clv_request c = {.kind = CLV_CALL, .context = w->ctx ? w->ctx->id : 0, .module = w->module};
   clv_err why, err;
   clv_code code = finish(n, w, &err), ran = run_engine(n, &why);

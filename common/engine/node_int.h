@@ -30,6 +30,7 @@ struct clv_session_node {
   clv_module_counts gone;                   /* what those did that have been unloaded */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
+  uint64_t slept_ns; /* while work was out, since some has ended; of the compute thread alone */
   uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
   clv_contexts *contexts;
   clv_executor executor; /* counts what is out, and starts it with that of the options */

@@ -159,11 +159,15 @@ void clv_share_yield(clv_share *s); /* ends its slice if another share is due; n
 /* nothing to do: to be called before waiting for anything else */
 void clv_share_release(clv_share *s);
 
+/* By the same thread: of the time that it slept with its share, so much was not spent on what it
+ * slept for, and is taken off. At most what its slice was charged with. */
+void clv_share_credit(clv_share *s, uint64_t ns);
+
 /* From any thread. It is not scheduled any more, and does not wait for it. NULL is allowed. */
 void clv_share_stop(clv_share *s);
 
 typedef struct clv_share_counts {
-  uint64_t waited_ns, computed_ns, slices; /* wall time, what is in progress included */
+  uint64_t waited_ns, computed_ns, slices; /* wall time less credits, what is in progress included */
 } clv_share_counts;
 void clv_share_count(clv_share *s, clv_share_counts *ret);
 

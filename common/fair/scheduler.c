@@ -42,10 +42,11 @@ struct clv_share {
   pthread_cond_t scheduled;
   unsigned held, wanted; /* threads; held is read by its own thread without the lock */
   bool active, waiting, stopped;
-  uint64_t time;  /* virtual, among the shares of its tenant */
-  uint64_t asked; /* order of those whose times are equal */
-  uint64_t began; /* its slice, ns */
-  uint64_t since; /* asked or charged, ns */
+  uint64_t time;     /* virtual, among the shares of its tenant */
+  uint64_t asked;    /* order of those whose times are equal */
+  uint64_t began;    /* its slice, ns */
+  uint64_t since;    /* asked or charged, ns */
+  uint64_t credited; /* of its slice, ns */
   clv_share_counts counts;
 };
 
@@ -132,6 +133,7 @@ static void start_slice(clv_share *s, uint64_t now) {
   s->counts.waited_ns += now - s->since;
   s->counts.slices++;
   s->began = s->since = now;
+  s->credited = 0;
 }
 
 /* Nobody overtakes the first, however many threads it waits for. */
@@ -228,6 +230,23 @@ void clv_share_yield(clv_share *s) {
 
 void clv_share_release(clv_share *s) {
   if (s && s->held) leave(s, false);
+}
+
+static uint64_t less(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
+
+/* What is taken off a tenant is never more than was added: its part of each charge is rounded up. */
+void clv_share_credit(clv_share *s, uint64_t ns) {
+  if (!s || !s->held || !ns) return;
+  clv_fair_scheduler *t = s->at;
+  pthread_mutex_lock(&t->lock);
+  uint64_t now = now_of(t);
+  settle(t, now);
+  ns = CLV_MIN(ns, now - s->began - s->credited);
+  s->credited += ns;
+  s->counts.computed_ns -= ns;
+  s->time = less(s->time, ns * s->held);
+  s->of->time = less(s->of->time, ns * s->held / s->of->weight);
+  pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- any thread ------------------------------------------------------------------------------ */

@@ -248,7 +248,8 @@ static void name_backend(clv_gpu *g) {
                              .branch = cuda_branch,
                              .hold = cuda_hold,
                              .drop = cuda_drop,
-                             .recording = &clv_gpu_recording};
+                             .recording = &clv_gpu_recording,
+                             .timer = &clv_gpu_timer};
 }
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
@@ -268,6 +269,7 @@ void clv_cuda_close(clv_backend *b) {
     g->vendor->stream_free(g->stream);
   }
   clv_gpu_close_slots(g);
+  clv_gpu_close_timer(g);
   free(g);
 }
 
@@ -284,6 +286,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   name_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);
   if (code == CLV_OK) code = open_memory(g, err);
+  if (code == CLV_OK) clv_gpu_open_timer(g);
   if (code != CLV_OK)
     clv_cuda_close(&g->backend);
   else

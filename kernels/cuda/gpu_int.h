@@ -56,6 +56,13 @@ typedef struct cuda_runs {
 /* Those of all groups that an optimiser may have, and of all parameters. */
 enum { GPU_TABLES = 17 };
 
+/* Two events of the stream; NULL where they cannot be had. runs: the first is recorded; known: the
+ * second is as well. */
+typedef struct cuda_timer {
+  clv_cuda_event *begun, *ended;
+  bool runs, known;
+} cuda_timer;
+
 /* One device, opened. */
 typedef struct clv_gpu {
   const clv_vendor *vendor;
@@ -68,6 +75,7 @@ typedef struct clv_gpu {
   cuda_runs runs[GPU_TABLES];
   uint64_t tables_used;
   clv_err failed; /* of what cannot report it itself; told by finish */
+  cuda_timer timer;
   bool recording; /* the stream is captured: nothing may wait, or pass memory */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
@@ -202,6 +210,14 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
 extern const clv_backend_recording clv_gpu_recording;
 /* An error, and the end of the recording's use, for what cannot be done again. */
 clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
+
+/* ---- how long it takes (timer.c) ------------------------------------------------------------- */
+
+extern const clv_backend_timer clv_gpu_timer;
+void clv_gpu_open_timer(clv_gpu *g);
+void clv_gpu_close_timer(clv_gpu *g);
+/* Before what the host waits for: the time, if it is measured, is to here. */
+void clv_gpu_mark_time(clv_gpu *g);
 
 /* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 

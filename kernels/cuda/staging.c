@@ -71,6 +71,7 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
       cuda_slot **slot = &slots[asked / GPU_SLOT_BYTES % GPU_SLOTS];
       CLV_TRY(next_slot(g, slot, err));
       CLV_TRY(g->vendor->get(g->stream, (*slot)->host, (const char *)src + asked, n, err));
+      if (asked + n == bytes) clv_gpu_mark_time(g);
       CLV_TRY(g->vendor->event_record((*slot)->free, g->stream, err));
       asked += n;
       continue;

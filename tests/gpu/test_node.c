@@ -52,12 +52,12 @@ static void *run_node(void *user) {
   return NULL;
 }
 
-static void begin(world *w, uint64_t seed) {
+static void begin_on(world *w, const clv_vendor *vendor, clv_share *share) {
   clv_err err = {0};
   *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = seed}), 0, &w->device, &err));
+  assert_ok(clv_cuda_open(vendor, 0, &w->device, &err));
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
-  clv_node_options o = {.pool = w->pool, .user = w, .on_program = on_program};
+  clv_node_options o = {.pool = w->pool, .share = share, .user = w, .on_program = on_program};
   assert_ok(clv_node_new(&o, &w->node, &err));
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), i);
@@ -69,6 +69,10 @@ static void begin(world *w, uint64_t seed) {
     assert_ok(clv_node_add_module(w->node, module, &err));
   }
   assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
+}
+
+static void begin(world *w, uint64_t seed) {
+  begin_on(w, clv_sim_vendor(&(clv_sim_options){.seed = seed}), NULL);
 }
 
 static void end(world *w) {
@@ -193,6 +197,113 @@ static void the_thread_of_a_node_waits_for_no_device(void **state) {
   assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
 }
 
+/* ---- the time of a call ---------------------------------------------------------------------- */
+
+enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS }; /* each has a forward and two parts behind it */
+
+static const clv_vendor *right;
+static uint64_t measured, measures;
+
+/* The host is held up, and the device is not. */
+static clv_code finish_late(clv_cuda_event *e, clv_err *err) {
+  const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
+  nanosleep(&held, NULL);
+  return right->event_finish(e, err);
+}
+
+static clv_code measure(clv_cuda_event *begin, clv_cuda_event *end, double *ret, clv_err *err) {
+  CLV_TRY(right->event_ms(begin, end, ret, err));
+  measured += (uint64_t)(*ret * 1e6);
+  measures++;
+  return CLV_OK;
+}
+
+static clv_code cannot_measure(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
+                               clv_err *err) {
+  (void)begin, (void)end, (void)ret;
+  measures++;
+  return clv_fail(err, CLV_UNAVAILABLE, "as planned");
+}
+
+static clv_code none_is_timed(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+  if (timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
+  return right->event_new(device, timed, ret, err);
+}
+
+typedef struct times {
+  uint64_t account, share; /* ns that they have of all steps */
+  uint64_t waits;
+} times;
+
+static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
+  clv_module_counts counts;
+  clv_share_counts slices;
+  world w;
+  measured = measures = 0;
+  begin_on(&w, vendor, share);
+  uint64_t before = clv_sim_count().waits;
+  for (uint32_t i = 1; i <= STEPS; i++) step(&w, i);
+  wait_for_steps(&w);
+  uint64_t waits = clv_sim_count().waits - before;
+  assert_true(clv_sim_count().graph_launches > 0);
+  end(&w);
+  clv_node_count_work(w.node, &counts);
+  clv_share_count(share, &slices);
+  assert_int_equal(counts.not_recorded, 0);
+  done(&w);
+  *ret = (times){counts.compute_ns, slices.computed_ns, waits};
+}
+
+static times times_on(const clv_vendor *vendor) {
+  const uint64_t weight = 1;
+  const clv_fair_scheduler_options one = {.cores = 1, .n_tenants = 1, .weights = &weight};
+  clv_err err = {0};
+  clv_fair_scheduler *scheduler;
+  clv_share *share;
+  times ret;
+  assert_ok(clv_fair_scheduler_new(&one, &scheduler, &err));
+  assert_ok(clv_share_new(scheduler, 0, &share, &err));
+  run_steps(vendor, share, &ret);
+  clv_share_free(share);
+  clv_fair_scheduler_free(scheduler);
+  return ret;
+}
+
+static clv_vendor held_up(void) {
+  right = clv_sim_vendor(&(clv_sim_options){.seed = 1});
+  clv_vendor v = *right;
+  v.event_finish = finish_late;
+  return v;
+}
+
+static void a_call_is_charged_with_its_devices_time(void **state) {
+  const uint64_t held = (uint64_t)CALLS * HELD_MS * 1000000;
+  (void)state;
+  clv_vendor v = held_up();
+  v.event_ms = measure;
+  times t = times_on(&v);
+  assert_int_equal(measures, CALLS);
+  assert_int_equal(t.account, measured);
+          (uintmax_t)t.waits);
+  assert_in_range(t.account, 1, held / 10);
+
+  v = held_up();
+  v.event_ms = cannot_measure;
+  times without = times_on(&v);
+  assert_int_equal(measures, CALLS);
+  assert_true(without.account >= held);
+  assert_true(without.share >= held && t.share < without.share - held / 2);
+  assert_int_equal(without.waits, t.waits);
+
+  v = held_up();
+  v.event_new = none_is_timed;
+  v.event_ms = measure;
+  without = times_on(&v);
+  assert_int_equal(measures, 0);
+  assert_true(without.account >= held);
+  assert_int_equal(without.waits, t.waits);
+}
+
 /* Calls of several contexts, the last of them still at work. */
 static void a_node_goes_while_its_device_is_at_work(void **state) {
   world w;
@@ -207,6 +318,7 @@ static void a_node_goes_while_its_device_is_at_work(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_thread_of_a_node_waits_for_no_device),
+      cmocka_unit_test(a_call_is_charged_with_its_devices_time),
       cmocka_unit_test(a_node_goes_while_its_device_is_at_work),
   };
   return cmocka_run_group_tests_name("node", tests, NULL, NULL);

@@ -155,6 +155,54 @@ static void tenants_before_their_shares(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
+/* What a share slept for nothing is taken off: it is due as soon as who has waited meanwhile. */
+static void a_share_is_credited(void **state) {
+  (void)state;
+  room h;
+  clv_share_counts before, c;
+  room_init(&h, 1, 0, equal, 3);
+  guest a = {.h = &h, .letter = 'a', .threads = 1, .pieces = 100, .length = 10}, b = {0};
+  a.share = share_of(&h, 0);
+  assert_true(clv_share_take(a.share, 1));
+  enter(&b, &h, 1, 'b', 100);
+  clv_share_count(a.share, &before);
+  pass(&h, 1000);
+  clv_share_credit(a.share, 900);
+  clv_share_count(a.share, &c);
+  assert_int_equal(c.computed_ns - before.computed_ns, 100);
+  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
+  pthread_join(a.thread, NULL);
+  gone(&b);
+  assert_in_range(count(&h, 'b', 100), 50, 60);
+  clv_share_free(a.share);
+  clv_fair_scheduler_free(h.t);
+}
+
+/* No more than its slice was charged with, and nothing once that is over. */
+static void a_credit_is_of_one_slice(void **state) {
+  (void)state;
+  room h;
+  clv_share_counts c;
+  room_init(&h, 1, 0, equal, 1);
+  clv_share *s = share_of(&h, 0);
+  assert_true(clv_share_take(s, 1));
+  pass(&h, 500);
+  clv_share_credit(s, 200);
+  clv_share_credit(s, 1000);
+  pass(&h, 300);
+  clv_share_count(s, &c);
+  assert_int_equal(c.computed_ns, 300);
+  clv_share_release(s);
+  clv_share_credit(s, 100);
+  assert_true(clv_share_take(s, 1));
+  pass(&h, 50);
+  clv_share_credit(s, 100);
+  clv_share_count(s, &c);
+  assert_int_equal(c.computed_ns, 300);
+  clv_share_free(s);
+  clv_fair_scheduler_free(h.t);
+}
+
 /* Long alone, never asked twice: what it has had until now is charged when another comes. */
 static void idle_time_is_not_saved_up(void **state) {
   (void)state;
@@ -422,6 +470,7 @@ static void closing_nothing_is_fine(void **state) {
   clv_slab_done(NULL);
   clv_share_release(NULL);
   clv_share_yield(NULL);
+  clv_share_credit(NULL, 1);
   clv_share_stop(NULL);
   clv_share_free(NULL);
   clv_fair_scheduler_free(NULL);
@@ -432,6 +481,8 @@ int main(void) {
       cmocka_unit_test(closing_nothing_is_fine),
       cmocka_unit_test(least_virtual_time_first),
       cmocka_unit_test(tenants_before_their_shares),
+      cmocka_unit_test(a_share_is_credited),
+      cmocka_unit_test(a_credit_is_of_one_slice),
       cmocka_unit_test(idle_time_is_not_saved_up),
       cmocka_unit_test(a_share_saves_nothing_up_either),
       cmocka_unit_test(of_equals_the_first_to_ask_is_first),
