@@ -167,7 +167,7 @@ void clv_share_credit(clv_share *s, uint64_t ns);
 void clv_share_stop(clv_share *s);
 
 typedef struct clv_share_counts {
-  uint64_t waited_ns, computed_ns, slices; /* wall time less credits, what is in progress included */
+  uint64_t waited_ns, computed_ns, slices; /* wall time less credits, with what is in progress */
 } clv_share_counts;
 void clv_share_count(clv_share *s, clv_share_counts *ret);
 

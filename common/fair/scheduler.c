@@ -234,7 +234,7 @@ void clv_share_release(clv_share *s) {
 
 static uint64_t less(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
 
-/* What is taken off a tenant is never more than was added: its part of each charge is rounded up. */
+/* No more is taken off a tenant than was added, as its part of each charge is rounded up. */
 void clv_share_credit(clv_share *s, uint64_t ns) {
   if (!s || !s->held || !ns) return;
   clv_fair_scheduler *t = s->at;
