@@ -559,9 +559,9 @@ of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_c
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    attention_sees_what_comes_later=("static int64_t scores(", "clv_heads_seen(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   a_row_meets_all_keys_of_its_tile=("static size_t seen_by(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1,"),
+   a_row_meets_all_keys_of_its_tile=("static size_t seen_by(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
    weights_are_dropped_by_padded_place=("static void drop_out(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    the_reference_drops_by_padded_place=("static void factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
-   any_length_of_a_sample_is_taken=("static clv_code run(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "(void)length;"))
+   any_length_of_a_sample_is_taken=("static clv_code run(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
