@@ -245,7 +245,8 @@ $(OUT)/libcleave_cuda.so: $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,defs,-z,relro,-z,now,--exclude-libs,ALL -o $@ $(CUDA_OBJS) $(cuda_libs)
 
 # What cuDNN would do on a device that is only described; what a device gives.
-GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/rates $(OUT)/gpu/on_device $(OUT)/gpu/steps)
+ON_DEVICE := $(addprefix $(OUT)/gpu/,test_cuda_types test_cuda_bf16 test_together test_recording)
+GPU_PROGRAMS := $(if $(CUDA_LIBRARY),$(OUT)/gpu/plan_convs $(OUT)/gpu/rates $(OUT)/gpu/on_device $(OUT)/gpu/steps $(OUT)/gpu/shares $(ON_DEVICE))
 CFLAGS_tests/gpu/nvidia := $(CFLAGS_kernels/cuda/nvidia)
 $(OUT)/gpu/plan_convs $(OUT)/gpu/rates: $(OUT)/gpu/%: $(OUT)/tests/gpu/nvidia/%.o $(CUDA_OBJS) $(call libs_for,kernels/cuda)
 	@mkdir -p $(@D)
@@ -310,6 +311,7 @@ unit_name = $(patsubst %.c,$(OUT)/%,$(1))
 folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
 UNIT_LDFLAGS_test_egress_record := -Wl,--wrap=fdatasync,--wrap=clv_now_ns
+UNIT_LDFLAGS_test_widths := -Wl,--wrap=clv_cpu_width
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 
 # `make t T=program:test`: what picks one test of a cmocka program
@@ -444,15 +446,19 @@ $(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_devi
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
 	  $(call ldlibs_for,common/models) -lcmocka
-# Steps of networks, on either.
-GPU_STEPS := $(OUT)/tests/gpu/speed/steps
-$(OUT)/gpu/steps: $(GPU_STEPS).o $(OUT)/tests/gpu/nvidia/on_device.o $(CUDA_OBJS) $(call libs_for,common/optim) $(call libs_for,common/models)
+$(ON_DEVICE): $(OUT)/gpu/%: $(OUT)/tests/gpu/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(ONE) $(CUDA_OBJS) $(call libs_for,common/models)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
+	  $(call ldlibs_for,common/models) -lcmocka
+# Steps of networks, and kernels beside copies, on either.
+GPU_SPEED := $(OUT)/tests/gpu/speed/steps $(OUT)/tests/gpu/speed/shares
+$(OUT)/gpu/steps $(OUT)/gpu/shares: $(OUT)/gpu/%: $(OUT)/tests/gpu/speed/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(CUDA_OBJS) $(call libs_for,common/optim) $(call libs_for,common/models)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/optim) $(call libs_for,common/models) -Wl,--end-group \
 	  $(call ldlibs_for,common/models)
-$(GPU_STEPS): $(GPU_STEPS).o $(GPU_LIBS) $(call libs_for,common/optim)
+$(GPU_SPEED): %: %.o $(GPU_LIBS) $(call libs_for,common/optim)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/optim) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
-units: $(GPU_STEPS)
+units: $(GPU_SPEED)
 gpu-bundle: all
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS)
 	$(Q)tests/gpu/bundle $(OUT)

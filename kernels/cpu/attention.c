@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/draw_int.h"
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/tiles_int.h"
 
@@ -71,58 +72,28 @@ static void transpose(const head *e, const float *x, float *ret) {
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* Factors of LANES * 4 keys: 16 blocks of Philox4x32-10 side by side. */
-CPU_INLINE void factors_body(const clv_rng_stream *row, uint32_t first, uint32_t limit, float scale,
-                             float *ret) {
-  uint32_t c[4][LANES], key[2] = {row->key[0], row->key[1]};
-  for (uint32_t l = 0; l < LANES; l++) {
-    c[0][l] = first + l;
-    for (int i = 0; i < 3; i++) c[i + 1][l] = row->counter[i];
-  }
-  for (int round = 0; round < 10; round++) {
-    for (int l = 0; l < LANES; l++) {
-      uint64_t a = (uint64_t)0xD2511F53u * c[0][l], b = (uint64_t)0xCD9E8D57u * c[2][l];
-      c[0][l] = (uint32_t)(b >> 32) ^ c[1][l] ^ key[0];
-      c[2][l] = (uint32_t)(a >> 32) ^ c[3][l] ^ key[1];
-      c[1][l] = (uint32_t)b;
-      c[3][l] = (uint32_t)a;
-    }
-    key[0] += 0x9E3779B9u;
-    key[1] += 0xBB67AE85u;
-  }
-  for (int l = 0; l < LANES; l++)
-    for (int i = 0; i < 4; i++) ret[4 * l + i] = (c[i][l] >> 8) >= limit ? scale : 0;
-}
-
-CPU_CLONES(factors,
-           (const clv_rng_stream *row, uint32_t first, uint32_t limit, float scale, float *ret),
-           (row, first, limit, scale, ret))
-
-/* u >= p exactly where the top 24 bits are >= limit. */
-static uint32_t limit_of(double p) {
-  uint32_t limit = (uint32_t)(p * 0x1p24);
-  return (double)limit * 0x1p-24 < p ? limit + 1 : limit;
-}
-
-CPU_INLINE void times_body(float *x, const float *by, size_t n) {
+/* Words that are below the limit make their weights 0. */
+CPU_INLINE void times_body(float *x, const uint32_t *word, size_t n, uint32_t limit, float kept) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) x[i] *= by[i];
+  for (size_t i = 0; i < n; i++) x[i] *= word[i] >> 8 >= limit ? kept : 0;
 }
 
-CPU_CLONES(times, (float *restrict x, const float *restrict by, size_t n), (x, by, n))
+CPU_CLONES(times,
+           (float *restrict x, const uint32_t *restrict word, size_t n, uint32_t limit, float kept),
+           (x, word, n, limit, kept))
 
 /* The row of n weights, and another one if any, times the row's factors. */
 static void drop_out(const head *e, int64_t i, size_t n, float *x, float *other) {
   const attention_kernel *k = e->j->k;
-  double p = k->k.d.attrs.p;
-  float by[4 * LANES];
+  float kept = (float)(1 / (1 - k->k.d.attrs.p));
+  uint32_t word[CPU_WORDS], limit = clv_cpu_limit(k->k.d.attrs.p);
   clv_rng_stream row =
       clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
-  for (size_t at = 0; at < n; at += CLV_COUNT(by)) {
-    size_t now = CLV_MIN(n - at, CLV_COUNT(by));
-    factors(&row, (uint32_t)(at / 4), limit_of(p), (float)(1 / (1 - p)), by);
-    times(x + at, by, now);
-    if (other) times(other + at, by, now);
+  for (size_t at = 0; at < n; at += CPU_WORDS) {
+    size_t now = CLV_MIN(n - at, (size_t)CPU_WORDS);
+    clv_cpu_words(&row, (uint32_t)(at / 4), word);
+    times(x + at, word, now, limit, kept);
+    if (other) times(other + at, word, now, limit, kept);
   }
 }
 

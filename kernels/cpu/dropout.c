@@ -6,22 +6,31 @@
  */
 #include <string.h>
 
-#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/draw_int.h"
 
 typedef struct mask_job {
-  const clv_rng_key *key;
+  clv_rng_stream stream;
   uint8_t *mask;
   size_t n;
-  uint64_t limit; /* u >= p exactly where the top 24 bits are >= limit */
+  uint32_t limit;
 } mask_job;
 
+CPU_INLINE void keep_body(const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) mask[i] = word[i] >> 8 >= limit;
+}
+
+CPU_CLONES(keep, (const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask),
+           (word, n, limit, mask))
+
+/* Runs of CPU_WORDS values. */
 static void draw_mask(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t word[4];
-  for (size_t b = begin; b < end; b++) {
-    clv_rng_block(j->key, (uint32_t)b, word);
-    for (size_t i = 4 * b; i < CLV_MIN(4 * b + 4, j->n); i++)
-      j->mask[i] = (word[i % 4] >> 8) >= j->limit;
+  uint32_t word[CPU_WORDS];
+  for (size_t run = begin; run < end; run++) {
+    size_t at = run * CPU_WORDS;
+    clv_cpu_words(&j->stream, (uint32_t)(at / 4), word);
+    keep(word, CLV_MIN(j->n - at, (size_t)CPU_WORDS), j->limit, j->mask + at);
   }
 }
 
@@ -66,10 +75,9 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
     if (a->out != a->in[0]) memcpy(a->out, a->in[0], k->n_in * sizeof(float));
     return CLV_OK;
   }
-  uint64_t limit = (uint64_t)(k->d.attrs.p * 0x1p24);
-  if ((double)limit * 0x1p-24 < k->d.attrs.p) limit++;
-  mask_job j = {&a->key, a->saved, n, limit};
-  clv_cpu_parallel(clv_cpu_worth(k->threads, n * 16), (n + 3) / 4, draw_mask, &j);
+  mask_job j = {clv_rng_stream_of(&a->key), a->saved, n, clv_cpu_limit(k->d.attrs.p)};
+  clv_cpu_parallel(clv_cpu_worth(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS, draw_mask,
+                   &j);
   apply_mask(k, a->in[0], a->saved, a->out);
   return CLV_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads and vector widths. libgomp is called by its entry points instead of OpenMP pragmas: it is
- * the runtime oneDNN links, so both share one team per calling thread whichever compiler built us.
+ * Threads. libgomp is called by its entry points instead of OpenMP pragmas: it is the runtime
+ * oneDNN links, so both share one team per calling thread whichever compiler built us.
  */
 #include "kernels/cpu/cpu_int.h"
 
@@ -61,11 +61,4 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
 int clv_cpu_worth(int threads, size_t work) {
   size_t most = work / WORK_PER_THREAD;
   return most < (size_t)threads ? (int)CLV_MAX(most, 1) : threads;
-}
-
-int clv_cpu_width(void) {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return CPU_AVX512;
-  return __builtin_cpu_supports("avx2") ? CPU_AVX2 : CPU_PLAIN;
 }

@@ -15,7 +15,14 @@ OUT = HERE   # where results go
 DRY = None   # the folder of a build, where the simulated device stands for the real one
 PIECES = {}
 SKIPPED = 77
-SIMULATED = {"gpu/on_device": "tests/gpu/test_cuda", "gpu/steps": "tests/gpu/speed/steps", "cleave-worker": "gpu/cleave-worker"}
+SIMULATED = {"gpu/on_device": "tests/gpu/test_cuda", "gpu/steps": "tests/gpu/speed/steps", "cleave-worker": "gpu/cleave-worker",
+             "gpu/shares": "tests/gpu/speed/shares"}
+# The tests of the device beside those of ops -> what they say.
+MORE = {"types": "Ops in bf16 and tf32, against ref in the same type.", "bf16": "Whole plans in bf16, cut in every way.",
+        "together": "Ops that one kernel does together: the bits of the ops apart.",
+        "recording": "Work that is recorded, and launched as a graph: the bits of the same in parts."}
+TESTS = {"types": "test_cuda_types", "bf16": "test_cuda_bf16", "together": "test_together", "recording": "test_recording"}
+SIMULATED.update((f"gpu/{name}", f"tests/gpu/{name}") for name in TESTS.values())
 
 
 def program(name):
@@ -58,7 +65,7 @@ def run(command, timeout=540, env=None, cwd=None):
 def ours(*command, timeout=540, before=(), cwd=None):
     """Runs one of our programs; those that look for the cases of ops, from the folder above
     these."""
-    root = os.path.join(HERE, "../..") if DRY else HERE
+    root = os.path.dirname(beside("kernels", "../.."))
     return run([*before, program(command[0]), *command[1:]], timeout, environment(), cwd or root)
 
 
@@ -123,6 +130,11 @@ def ops():
     return asked("gpu/on_device", *only, good=lambda said: f"{len(re.findall(r'OK', said))} tests; {last_line(said)}")
 
 
+def more_tests(name):
+    only = ("relu",) if DRY and name == "types" else ()
+    return asked(f"gpu/{TESTS[name]}", *only, good=lambda said: f"{len(re.findall(r'OK', said))} tests; {last_line(said)}")
+
+
 @piece
 def rates():
     """Copies, launches, products and convolutions: the ceilings for all that follows."""
@@ -130,6 +142,27 @@ def rates():
         rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
         return "; ".join(f"{r['what']}: {r.get('rate', 0):.3g} {r.get('unit', 'missing')}" for r in rows)
     return asked("gpu/rates", good=table)
+
+
+ENOUGH = 0.85  # of a copy's bandwidth
+
+
+@piece
+def shares():
+    """How much of a copy's bandwidth our own kernels reach that memory limits; 85 % is wanted."""
+    small = ("2", "4", "8", "32") if DRY else ()
+    r = asked("gpu/shares", *small, good=last_line)
+    if r["result"] != "ok":
+        return r
+    rows = [json.loads(line) for line in r["output"].splitlines() if line.startswith("{")]
+    copy, own = rows[0]["rate"], sorted(rows[1:], key=lambda row: row["share"])
+    few = [row for row in own if row["share"] < ENOUGH]
+    r["rows"] = [(row["what"], "" if DRY else "ok" if row["share"] >= ENOUGH else "below",
+                  f"{100 * row['share']:.0f} % of a copy, {row['rate']:.3g} B/s") for row in own]
+    r["what"] = f"a copy has {copy:.3g} B/s; {len(own) - len(few)} of {len(own)} kernels have {100 * ENOUGH:.0f} % of that"
+    if DRY:
+        r["what"] = f"{len(own)} kernels ran; no device, so no share is one"
+    return r
 
 
 def sanitized(tool):
@@ -218,6 +251,8 @@ def add_piece(name, doc, function, *args):
 
 for each in SHAPES:
     add_piece(f"parity_{each}", "The same steps in PyTorch on the GPU, from the same numbers: their losses.", parity, each)
+for each, what in MORE.items():
+    add_piece(each, what, more_tests, each)
 for each, kinds in (("mlp", ("f32", "tf32")), ("lstm", ("f32", "tf32")), ("resnet50", ("f32", "tf32", "bf16"))):
     for kind in kinds:
         add_piece(f"speed_{each}_{kind}", "A step's time beside PyTorch's, eager and compiled.", speed, each, kind)
@@ -349,7 +384,9 @@ def split():
     whole, two = [("w1", "conv1..fc")], [("w1", "conv1..layer2"), ("w2", "layer3..fc")]
     with Session() as s:
         script = beside("random_data.py", "../../deploy")
-        run([sys.executable, script, os.path.join(s.folder, "data"), "--samples", str(batch), "--shape", "3", str(side), str(side)])
+        done = run([sys.executable, script, os.path.join(s.folder, "data"), "--samples", str(batch), "--shape", "3", str(side), str(side)])
+        if done.returncode:
+            return dict(told(done, str), result="skipped" if "numpy" in done.stdout else "FAILED")
         for name, stages, chunks in (("whole", whole, 1), ("split", two, 1 if DRY else 4)):
             done, rows = s.train(name, resnet_session(stages, batch, chunks))
             if not rows:
@@ -369,6 +406,8 @@ def write(results):
             r = results.get(name, {"result": "did not run", "seconds": 0, "what": function.__doc__.strip()})
             what = " ".join(r["what"].split()).replace("|", "/")[:290]
             f.write(f"| {name} | {r['result']} | {r['seconds']:.0f} | {what} |\n")
+            for kernel, word, share in r.get("rows", ()):
+                f.write(f"| {name}: {kernel} | {word} | | {share} |\n")
 
 
 def main():

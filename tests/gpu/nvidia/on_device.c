@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The programs that test the backend on the simulated device, on a real one: what they ask of the
- * simulation, answered by NVIDIA's runtime. Seeds and planned faults mean nothing here.
+ * simulation, answered by NVIDIA's runtime. Seeds mean nothing here, and of planned faults only
+ * those of captures happen; captures and launches of graphs alone are counted.
  *
  * CLEAVE_CUDA_FOLDERS: folders between colons with NVIDIA's libraries. Exits 77 where there is no
  * device.
@@ -26,12 +27,38 @@ static clv_code no_lstm(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cud
   return clv_fail(err, CLV_UNIMPLEMENTED, "this run has no cuDNN");
 }
 
+static clv_sim_options planned;
+static clv_sim_counts counts;
+
+static clv_code no_capture(clv_cuda_stream *s, clv_err *err) {
+  (void)s;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "no captures, as planned");
+}
+
+static clv_code end_capture(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+                            clv_err *err) {
+  CLV_TRY(clv_nvidia()->capture_end(s, ret, ret_launches, err));
+  if (++counts.captures != planned.fail_capture) return CLV_OK;
+  clv_nvidia()->graph_free(*ret);
+  return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
+}
+
+static clv_code launch_graph(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err) {
+  counts.graph_launches++;
+  return clv_nvidia()->graph_launch(s, g, err);
+}
+
 const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {
   static clv_vendor vendor;
   const clv_cuda_library *library = clv_cuda_entry(CLV_CUDA_ABI);
   clv_err err;
   int n;
   vendor = *clv_nvidia();
+  planned = *options;
+  counts = (clv_sim_counts){0};
+  vendor.capture_end = end_capture;
+  vendor.graph_launch = launch_graph;
+  if (options->no_graphs) vendor.capture_begin = no_capture;
   if (options->no_cudnn) vendor.conv_new = no_conv;
   if (options->no_cudnn) vendor.lstm_new = no_lstm;
   library->look_in(getenv("CLEAVE_CUDA_FOLDERS"));
@@ -40,6 +67,6 @@ const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {
   exit(NO_DEVICE);
 }
 
-clv_sim_counts clv_sim_count(void) { return (clv_sim_counts){0}; }
+clv_sim_counts clv_sim_count(void) { return counts; }
 
 size_t clv_sim_leaks(void) { return 0; }

@@ -1,7 +1,7 @@
 """Sessions whose workers compute on `device: cuda`, which here is the simulated device: real
 daemons and mutual TLS, the backend's own kernels, an order of the device's work drawn from a
 seed."""
-import json, os, re, sys, urllib.request
+import json, os, re, sys, tempfile, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
 from cluster import *
@@ -19,9 +19,9 @@ NET = [
 ONE, TWO, CPU = ["master", "w1", "w1", "w1"], ["master", "w1", "w2", "w2"], ["master"] * 4
 
 
-def body(places, loss="cross_entropy", steps=STEPS, optimizer="{kind: adam, lr: 0.003}", rate="optimizer"):
+def body(places, loss="cross_entropy", steps=STEPS, optimizer="{kind: adam, lr: 0.003}", rate="optimizer", net=None):
     text = IMAGE_DATA + "stages:\n"
-    for i, (at, layers) in enumerate(zip(places, NET)):
+    for i, (at, layers) in enumerate(zip(places, net or NET)):
         text += f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]}}\n"
     return text + (f"loss: {{kind: {loss}}}\n"
                    f"train: {{epochs: 1, max_steps: {steps}, batch: 12, seed: {SEED}, clip_grad_norm: 1.0,"
@@ -61,6 +61,38 @@ def without_convolutions_of_the_library():
     _, losses, _ = on_device("library", TWO)
     _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CUDNN": "1"})
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, other)), (losses, other)
+
+
+# Rows of an image, one after the other.
+LSTM = [
+    ["{op: reshape, shape: [12, 12]}", "{op: linear, out: 10}"],
+    ["{op: lstm, out: 8, layers: 2}", "{op: mean, dim: 1}"],
+    ["{op: linear, out: 12}", "{op: relu}"],
+    ["{op: linear, out: 10}"],
+]
+
+
+@suite.test
+def an_lstm_by_the_library_and_by_products():
+    """Both near what the processor says, and each with bits of its own."""
+    _, reference, _ = on_device("processor", CPU, net=LSTM)
+    runs = [on_device("lstm", TWO, net=LSTM, env=env) for env in ({}, {"CLV_SIM_SEED": "5"}, {"CLV_SIM_NO_CUDNN": "1"})]
+    (library, _, _), (again, _, _), (products, _, _) = runs
+    for _, losses, _ in runs:
+        assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, reference)), (losses, reference)
+    assert library == again, "the bits depend on the order"
+    assert library != products, "the library's calls were not asked"
+
+
+@suite.test
+def a_folder_for_plans_changes_no_bit():
+    """The simulation has no plans to keep: what a folder of them is good for, kernels/load's tests
+    show. Here the key is taken, and nothing is written."""
+    plain, losses, _ = on_device("plain", TWO, net=LSTM)
+    with tempfile.TemporaryDirectory() as folder:
+        kept, same, _ = on_device("kept", TWO, net=LSTM, limits=f"cuda: {{plans: {json.dumps(folder)}}}\n")
+        assert os.listdir(folder) == [], os.listdir(folder)
+    assert plain == kept and losses == same, (losses, same)
 
 
 FALLS = "schedule: {kind: step, step_size: 2, gamma: 0.5}, optimizer"

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Philox4x32-10 (Salmon et al., SC'11) of several blocks side by side, one in each lane. Word i of
+ * all blocks is one vector; blocks lie in the lanes so that the four vectors, turned by fours, are
+ * the blocks in order.
+ */
+#include "kernels/cpu/draw_int.h"
+
+#include <immintrin.h>
+
+#define TARGET_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define TARGET_256 __attribute__((target("avx2")))
+#define INLINE static inline __attribute__((always_inline))
+
+enum { ROUNDS = 10 };
+static const uint32_t factor[2] = {0xD2511F53u, 0xCD9E8D57u}, raise[2] = {0x9E3779B9u, 0xBB67AE85u};
+
+uint32_t clv_cpu_limit(double p) {
+  uint32_t limit = (uint32_t)(p * 0x1p24);
+  return (double)limit * 0x1p-24 < p ? limit + 1 : limit;
+}
+
+/* ---- AVX-512 --------------------------------------------------------------------------------- */
+
+TARGET_512 INLINE void multiply_512(__m512i x, uint32_t by, __m512i *ret_high, __m512i *ret_low) {
+  __m512i m = _mm512_set1_epi32((int)by), even = _mm512_mul_epu32(x, m);
+  __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+  *ret_low = _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
+  *ret_high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+}
+
+TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
+  const __m512i blocks = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i c0 = _mm512_add_epi32(blocks, _mm512_set1_epi32((int)first)), high[2], low[2];
+  __m512i c1 = _mm512_set1_epi32((int)s->counter[0]), c2 = _mm512_set1_epi32((int)s->counter[1]);
+  __m512i c3 = _mm512_set1_epi32((int)s->counter[2]);
+  uint32_t key[2] = {s->key[0], s->key[1]};
+  for (int round = 0; round < ROUNDS; round++) {
+    multiply_512(c0, factor[0], &high[0], &low[0]);
+    multiply_512(c2, factor[1], &high[1], &low[1]);
+    c0 = _mm512_xor_si512(_mm512_xor_si512(high[1], c1), _mm512_set1_epi32((int)key[0]));
+    c2 = _mm512_xor_si512(_mm512_xor_si512(high[0], c3), _mm512_set1_epi32((int)key[1]));
+    c1 = low[1];
+    c3 = low[0];
+    for (int i = 0; i < 2; i++) key[i] += raise[i];
+  }
+  __m512i a = _mm512_unpacklo_epi32(c0, c1), b = _mm512_unpackhi_epi32(c0, c1);
+  __m512i c = _mm512_unpacklo_epi32(c2, c3), d = _mm512_unpackhi_epi32(c2, c3);
+  _mm512_storeu_si512(ret, _mm512_unpacklo_epi64(a, c));
+  _mm512_storeu_si512(ret + 16, _mm512_unpackhi_epi64(a, c));
+  _mm512_storeu_si512(ret + 32, _mm512_unpacklo_epi64(b, d));
+  _mm512_storeu_si512(ret + 48, _mm512_unpackhi_epi64(b, d));
+}
+
+/* ---- AVX2 ------------------------------------------------------------------------------------ */
+
+TARGET_256 INLINE void multiply_256(__m256i x, uint32_t by, __m256i *ret_high, __m256i *ret_low) {
+  __m256i m = _mm256_set1_epi32((int)by), even = _mm256_mul_epu32(x, m);
+  __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+  *ret_low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+  *ret_high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+}
+
+/* Eight blocks. */
+TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
+  const __m256i blocks = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+  __m256i c0 = _mm256_add_epi32(blocks, _mm256_set1_epi32((int)first)), high[2], low[2];
+  __m256i c1 = _mm256_set1_epi32((int)s->counter[0]), c2 = _mm256_set1_epi32((int)s->counter[1]);
+  __m256i c3 = _mm256_set1_epi32((int)s->counter[2]);
+  uint32_t key[2] = {s->key[0], s->key[1]};
+  for (int round = 0; round < ROUNDS; round++) {
+    multiply_256(c0, factor[0], &high[0], &low[0]);
+    multiply_256(c2, factor[1], &high[1], &low[1]);
+    c0 = _mm256_xor_si256(_mm256_xor_si256(high[1], c1), _mm256_set1_epi32((int)key[0]));
+    c2 = _mm256_xor_si256(_mm256_xor_si256(high[0], c3), _mm256_set1_epi32((int)key[1]));
+    c1 = low[1];
+    c3 = low[0];
+    for (int i = 0; i < 2; i++) key[i] += raise[i];
+  }
+  __m256i a = _mm256_unpacklo_epi32(c0, c1), b = _mm256_unpackhi_epi32(c0, c1);
+  __m256i c = _mm256_unpacklo_epi32(c2, c3), d = _mm256_unpackhi_epi32(c2, c3);
+  _mm256_storeu_si256((__m256i *)(void *)ret, _mm256_unpacklo_epi64(a, c));
+  _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, c));
+  _mm256_storeu_si256((__m256i *)(void *)(ret + 16), _mm256_unpacklo_epi64(b, d));
+  _mm256_storeu_si256((__m256i *)(void *)(ret + 24), _mm256_unpackhi_epi64(b, d));
+}
+
+/* ---- any processor --------------------------------------------------------------------------- */
+
+void clv_cpu_words(const clv_rng_stream *s, uint32_t first, uint32_t ret[CPU_WORDS]) {
+  int width = clv_cpu_width();
+  if (width == CPU_AVX512) {
+    words_512(s, first, ret);
+  } else if (width == CPU_AVX2) {
+    words_256(s, first, ret);
+    words_256(s, first + 8, ret + CPU_WORDS / 2);
+  } else {
+    for (uint32_t b = 0; b < CPU_WORDS / 4; b++) clv_rng_stream_block(s, first + b, ret + 4 * b);
+  }
+}

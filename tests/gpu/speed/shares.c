@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How much of a copy's bandwidth each of our own kernels reaches that memory limits: the bytes that
+ * it must read and write at least, by its time, beside what a copy on the device reads and writes.
+ *
+ * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
+ * A line of JSON for each, the copy's first. Images are of SIDE by SIDE, a multiple of 2; all their
+ * values are a multiple of WIDTH, that of rows.
+ *
+ * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
+ */
+#include <string.h>
+
+#include "kernels/cuda/batchnorm_int.h"
+#include "kernels/cuda/conv_int.h"
+#include "kernels/cuda/losses_int.h"
+#include "kernels/cuda/moves_int.h"
+#include "kernels/cuda/permute_int.h"
+#include "kernels/cuda/pointwise_int.h"
+#include "kernels/cuda/pools_int.h"
+#include "kernels/cuda/rows_int.h"
+#include "kernels/cuda/runs_int.h"
+#include "tests/bench/bench_int.h"
+#include "tests/gpu/sim.h"
+
+enum { ROUNDS = 5, MANY = 1 << 20, TIMES = 20, PARTS = 8 << 20 };
+
+/* What kernels read and write: `n` values each, of f32, and what is small beside them. */
+typedef struct bench {
+  clv_backend *backend;
+  clv_gpu *g;
+  clv_cuda_event *begin, *end;
+  size_t n, samples, channels, side, inner, rows, width;
+  float *x, *y, *z, *w;
+  char *mask;     /* n bytes */
+  int64_t *which; /* [rows + 1]: each row once, far from the one before; batches that were seen */
+  double *saved;  /* [2 * n / width] and more than two for each channel */
+  void *parts;
+  float *small; /* of PARTS bytes, as parts */
+} bench;
+
+typedef clv_code act(bench *m, clv_err *err);
+
+/* What is measured. bytes: for each value. A map is asked with x, z if `two`, and y. */
+typedef struct kernel {
+  const char *name;
+  double bytes;
+  act *f;
+  cuda_map *map;
+  bool two, last;
+} kernel;
+
+static clv_code copy(bench *m, clv_err *err) {
+  return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
+}
+
+/* ---- values alone ---------------------------------------------------------------------------- */
+
+static clv_rng_stream some_stream(void) { return clv_rng_stream_of(&(clv_rng_key){.seed = 1}); }
+
+static clv_code draw(bench *m, clv_err *err) {
+  const cuda_places at = {.n = m->n, .channels = 1, .inner = 1};
+  clv_rng_stream s = some_stream();
+  return clv_gpu_draw(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
+                      clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+}
+
+static clv_code mask(bench *m, clv_err *err) {
+  return clv_gpu_mask(m->g, false, m->x, (uint8_t *)m->mask, m->y, m->n, 2, err);
+}
+
+static cuda_chain some_chain(void) {
+  return (cuda_chain){.n = 3,
+                      .op = {CLV_OP_RELU, CLV_OP_SCALE, CLV_OP_DROPOUT},
+                      .by = {0, 2, clv_gpu_dropout_factor(0.5)},
+                      .draws = true,
+                      .limit = clv_gpu_dropout_limit(0.5),
+                      .stream = some_stream()};
+}
+
+static clv_code chain(bench *m, clv_err *err) {
+  cuda_chain c = some_chain();
+  return clv_gpu_chain(m->g, &c, m->x, NULL, m->y, m->n, err);
+}
+
+static clv_code chain_back(bench *m, clv_err *err) {
+  cuda_chain c = some_chain();
+  const cuda_chain_back v = {.x = m->x, .y = m->w, .dy = m->z, .dx = m->y};
+  return clv_gpu_chain_back(m->g, &c, &v, m->n, err);
+}
+
+static clv_code multiply(bench *m, clv_err *err) {
+  return clv_gpu_mul(m->g, m->x, m->z, m->y, m->n, err);
+}
+
+static clv_code rounded(bench *m, clv_err *err) {
+  return clv_gpu_round(m->g, m->x, (cuda_bf16 *)m->y, m->n, err);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static clv_code softmax(bench *m, clv_err *err) {
+  return clv_gpu_softmax(m->g, m->x, m->y, m->rows, m->width, false, err);
+}
+
+static clv_code softmax_back(bench *m, clv_err *err) {
+  return clv_gpu_softmax_back(m->g, m->x, m->z, m->y, m->rows, m->width, false, err);
+}
+
+static cuda_norm norm_of(const bench *m) {
+  return (cuda_norm){.rows = m->rows, .width = m->width, .centred = true, .eps = 1e-5};
+}
+
+static clv_code norm(bench *m, clv_err *err) {
+  cuda_norm n = norm_of(m);
+  return clv_gpu_norm(m->g, &n, m->x, m->small, m->small, m->y, m->saved, err);
+}
+
+static clv_code norm_back(bench *m, clv_err *err) {
+  cuda_norm n = norm_of(m);
+  return clv_gpu_norm_back(m->g, &n, m->x, m->small, m->z, m->saved, m->y, err);
+}
+
+static clv_code norm_weights(bench *m, clv_err *err) {
+  cuda_norm n = norm_of(m);
+  return clv_gpu_norm_weights_back(m->g, &n, m->x, m->z, m->saved, m->parts, m->small, m->small,
+                                   false, err);
+}
+
+static clv_code class_loss(bench *m, clv_err *err) {
+  const cuda_classes c = {.rows = m->rows, .classes = m->width, .log_of = true};
+  return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->mask, m->saved, m->parts, m->small, err);
+}
+
+static clv_code class_loss_back(bench *m, clv_err *err) {
+  const cuda_classes c = {.rows = m->rows, .classes = m->width, .log_of = true};
+  return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->mask, m->small, m->y, err);
+}
+
+static clv_code mse(bench *m, clv_err *err) {
+  return clv_gpu_mse(m->g, m->x, m->z, m->n, m->parts, m->small, 0, err);
+}
+
+static clv_code mse_back(bench *m, clv_err *err) {
+  return clv_gpu_mse_back(m->g, m->x, m->z, m->n, m->small, m->y, NULL, err);
+}
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+static cuda_batchnorm batchnorm_of(const bench *m, bool last) {
+  cuda_sums s = last ? gpu_sums_last(m->samples, m->channels, m->inner)
+                     : gpu_sums_of(m->samples, m->channels, m->inner);
+  return (cuda_batchnorm){
+      .sums = s, .training = true, .last = last, .eps = 1e-5, .momentum = 0.1, .relu = true};
+}
+
+static clv_code moments(bench *m, bool last, clv_err *err) {
+  cuda_batchnorm b = batchnorm_of(m, last);
+  float *mean = m->small + m->channels, *var = mean + m->channels;
+  return clv_gpu_batch_moments(m->g, &b, m->x, m->parts, m->saved, mean, var, m->which + m->rows,
+                               err);
+}
+
+static clv_code normalise(bench *m, bool last, clv_err *err) {
+  cuda_batchnorm b = batchnorm_of(m, last);
+  return clv_gpu_batchnorm(m->g, &b, m->x, m->small, m->small, m->saved, NULL, m->y, err);
+}
+
+static cuda_gradient gradient_of(const bench *m) {
+  return (cuda_gradient){
+      .gate = GPU_BY_X, .x = m->x, .dy = m->z, .w = m->small, .bias = m->small, .saved = m->saved};
+}
+
+static cuda_pair *totals_of(const bench *m) { return (cuda_pair *)((char *)m->parts + PARTS / 2); }
+
+static clv_code totals(bench *m, bool last, clv_err *err) {
+  cuda_batchnorm b = batchnorm_of(m, last);
+  cuda_gradient from = gradient_of(m);
+  return clv_gpu_batchnorm_totals(m->g, &b, &from, m->parts, totals_of(m), NULL, NULL, NULL, false,
+                                  err);
+}
+
+static clv_code batchnorm_back(bench *m, bool last, clv_err *err) {
+  cuda_batchnorm b = batchnorm_of(m, last);
+  cuda_gradient from = gradient_of(m);
+  return clv_gpu_batchnorm_back(m->g, &b, &from, totals_of(m), m->y, err);
+}
+
+static clv_code channel_sums(bench *m, bool last, clv_err *err) {
+  cuda_batchnorm b = batchnorm_of(m, last);
+  return clv_gpu_channel_sums(m->g, &b.sums, last, m->x, m->parts, m->small, false, err);
+}
+
+static clv_code add_bias(bench *m, bool last, clv_err *err) {
+  return clv_gpu_add_bias(m->g, last, m->small, m->y, m->samples, m->channels, m->inner, true, err);
+}
+
+/* Windows of 2 by 2 side by side. */
+static clv_window window_of(const bench *m) {
+  int64_t n = (int64_t)m->samples, c = (int64_t)m->channels, side = (int64_t)m->side;
+  return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}};
+}
+
+static clv_code maxpool(bench *m, bool last, clv_err *err) {
+  clv_window s = window_of(m);
+  return clv_gpu_maxpool(m->g, last, &s, m->x, m->y, (int64_t *)m->w, err);
+}
+
+static clv_code maxpool_back(bench *m, bool last, clv_err *err) {
+  clv_window s = window_of(m);
+  return clv_gpu_maxpool_back(m->g, last, &s, m->z, (int64_t *)m->w, m->y, err);
+}
+
+static clv_code avgpool(bench *m, bool last, clv_err *err) {
+  clv_window s = window_of(m);
+  return clv_gpu_avgpool(m->g, last, &s, m->x, m->y, err);
+}
+
+static clv_code avgpool_back(bench *m, bool last, clv_err *err) {
+  clv_window s = window_of(m);
+  return clv_gpu_avgpool_back(m->g, last, &s, m->z, m->y, err);
+}
+
+/* Of either layout. */
+#define EITHER(name)                                                                 \
+  static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
+  static clv_code name##_last(bench *m, clv_err *err) { return name(m, true, err); }
+EITHER(moments)
+EITHER(normalise)
+EITHER(totals)
+EITHER(batchnorm_back)
+EITHER(channel_sums)
+EITHER(add_bias)
+EITHER(maxpool)
+EITHER(maxpool_back)
+EITHER(avgpool)
+EITHER(avgpool_back)
+
+static clv_code mean(bench *m, clv_err *err) {
+  const clv_axis s = {.outer = m->rows, .extent = m->width, .inner = 1};
+  return clv_gpu_mean(m->g, false, &s, m->x, m->y, err);
+}
+
+static clv_code mean_back(bench *m, clv_err *err) {
+  const clv_axis s = {.outer = m->rows, .extent = m->width, .inner = 1};
+  return clv_gpu_mean_back(m->g, false, &s, m->z, m->y, err);
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+static clv_code turned(bench *m, bool to_last, clv_err *err) {
+  const cuda_move v = {.n = m->samples,
+                       .channels = m->channels,
+                       .inner = m->inner,
+                       .from = to_last ? 1 : GPU_LAST,
+                       .to = to_last ? GPU_LAST : 1};
+  return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
+}
+
+static clv_code to_last(bench *m, clv_err *err) { return turned(m, true, err); }
+static clv_code from_last(bench *m, clv_err *err) { return turned(m, false, err); }
+
+/* Heads in front of steps: [samples, channels, inner / width', width'] from steps in front. */
+static clv_code permute(bench *m, clv_err *err) {
+  int64_t c = (int64_t)m->channels, side = (int64_t)m->side;
+  cuda_order o = {.out = CLV_SHAPE((int64_t)m->samples, side, c, side), .n = m->n};
+  const size_t step[] = {m->channels * m->inner, m->side, m->inner, 1};
+  memcpy(o.step, step, sizeof step);
+  return clv_gpu_permute(m->g, &o, m->x, m->y, false, err);
+}
+
+static clv_code rotate(bench *m, clv_err *err) {
+  const cuda_rotary r = {.n = m->n,
+                         .steps = m->inner / m->side,
+                         .heads = m->channels,
+                         .width = m->side,
+                         .base = 10000,
+                         .sign = 1};
+  return clv_gpu_rotate(m->g, &r, m->x, m->y, err);
+}
+
+static clv_code lookup(bench *m, clv_err *err) {
+  const cuda_lookup l = {
+      .n = m->rows, .out = m->width, .rows = (int64_t)m->rows, .per_sample = (int64_t)m->rows};
+  return clv_gpu_lookup(m->g, &l, m->which, m->x, m->y, err);
+}
+
+/* The first half of each row. */
+static clv_code slice(bench *m, clv_err *err) {
+  return clv_gpu_move(m->g, m->x, m->width, m->y, m->width / 2, m->rows, m->width / 2, err);
+}
+
+/* ---- the optimiser --------------------------------------------------------------------------- */
+
+static clv_code optimise(bench *m, clv_optim_kind kind, clv_err *err) {
+  const clv_step_args a = {.kind = kind,
+                           .grad_scale = 1,
+                           .momentum = 0.9f,
+                           .eps = 1e-8f,
+                           .rate = 1e-6f,
+                           .keep = {0.9f, 0.999f},
+                           .take = {0.1f, 0.001f},
+                           .bias2_sqrt = 1};
+  float *const moment[CLV_OPTIM_MAX_MOMENTS] = {m->z, m->w};
+  const clv_extent all = {.n = m->n};
+  return clv_gpu_step(m->g, &a, m->y, m->x, moment, &all, 1, err);
+}
+
+static clv_code sgd(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_SGD, err); }
+static clv_code adam(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_ADAM, err); }
+
+static clv_code squares(bench *m, clv_err *err) {
+  const clv_extent all = {.n = m->n};
+  const cuda_runs *runs;
+  CLV_TRY(clv_gpu_runs(m->g, &all, 1, &runs, err));
+  return clv_gpu_square_sums(m->g, m->x, runs, err);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+/* In this order: some read what those before have left, as numbers of rows or of places. */
+static const kernel kernels[] = {
+    {"relu", 8, .map = clv_gpu_relu},
+    {"relu backward", 12, .map = clv_gpu_relu_back, .two = true},
+    {"sigmoid", 8, .map = clv_gpu_sigmoid},
+    {"tanh", 8, .map = clv_gpu_tanh},
+    {"gelu", 8, .map = clv_gpu_gelu},
+    {"gelu backward", 12, .map = clv_gpu_gelu_back, .two = true},
+    {"silu", 8, .map = clv_gpu_silu},
+    {"silu backward", 12, .map = clv_gpu_silu_back, .two = true},
+    {"scale", 8, .map = clv_gpu_scale},
+    {"add", 12, .map = clv_gpu_add, .two = true},
+    {"relu, bf16", 4, .map = clv_gpu_relu, .last = true},
+    {"add, bf16", 6, .map = clv_gpu_add, .two = true, .last = true},
+    {"mul", 12, .f = multiply},
+    {"round to bf16", 6, .f = rounded},
+    {"class loss", 4, .f = class_loss},
+    {"class loss backward", 8, .f = class_loss_back},
+    {"dropout", 9, .f = draw},
+    {"dropout backward", 9, .f = mask},
+    {"relu+scale+dropout", 8, .f = chain},
+    {"relu+scale+dropout backward", 12, .f = chain_back},
+    {"softmax", 8, .f = softmax},
+    {"softmax backward", 12, .f = softmax_back},
+    {"layernorm", 8, .f = norm},
+    {"layernorm backward", 12, .f = norm_back},
+    {"layernorm, weights", 8, .f = norm_weights},
+    {"mse", 8, .f = mse},
+    {"mse backward", 12, .f = mse_back},
+    {"batchnorm, moments", 4, .f = moments_f32},
+    {"batchnorm+relu", 8, .f = normalise_f32},
+    {"batchnorm+relu, totals", 8, .f = totals_f32},
+    {"batchnorm+relu backward", 12, .f = batchnorm_back_f32},
+    {"sums of channels", 4, .f = channel_sums_f32},
+    {"bias+relu", 8, .f = add_bias_f32},
+    {"maxpool", 7, .f = maxpool_f32},
+    {"maxpool backward", 7, .f = maxpool_back_f32},
+    {"avgpool", 5, .f = avgpool_f32},
+    {"avgpool backward", 5, .f = avgpool_back_f32},
+    {"batchnorm, moments, bf16", 2, .f = moments_last},
+    {"batchnorm+relu, bf16", 4, .f = normalise_last},
+    {"batchnorm+relu, totals, bf16", 4, .f = totals_last},
+    {"batchnorm+relu backward, bf16", 6, .f = batchnorm_back_last},
+    {"sums of channels, bf16", 2, .f = channel_sums_last},
+    {"bias+relu, bf16", 4, .f = add_bias_last},
+    {"maxpool, bf16", 4.5, .f = maxpool_last},
+    {"maxpool backward, bf16", 4.5, .f = maxpool_back_last},
+    {"avgpool, bf16", 2.5, .f = avgpool_last},
+    {"avgpool backward, bf16", 2.5, .f = avgpool_back_last},
+    {"mean of rows", 4, .f = mean},
+    {"mean of rows backward", 4, .f = mean_back},
+    {"to bf16, channels last", 6, .f = to_last},
+    {"from bf16, channels last", 6, .f = from_last},
+    {"permute", 8, .f = permute},
+    {"rotary", 8, .f = rotate},
+    {"embedding", 8, .f = lookup},
+    {"slice", 4, .f = slice},
+    {"sgd with momentum", 20, .f = sgd},
+    {"adam", 28, .f = adam},
+    {"sum of squares", 4, .f = squares},
+};
+
+static clv_code ask(bench *m, const kernel *k, clv_err *err) {
+  if (!k->map) return k->f(m, err);
+  return k->map(m->g, k->last, m->x, k->two ? m->z : NULL, m->y, m->n, 1.5f, err);
+}
+
+static double once(bench *m, const kernel *k) {
+  const clv_vendor *v = m->g->vendor;
+  int times = m->n < MANY ? 1 : TIMES;
+  double ms = 0;
+  clv_err err;
+  must(v->event_record(m->begin, m->g->stream, &err), &err);
+  for (int i = 0; i < times; i++) must(ask(m, k, &err), &err);
+  must(v->event_record(m->end, m->g->stream, &err), &err);
+  must(v->event_finish(m->end, &err), &err);
+  must(v->event_ms(m->begin, m->end, &ms, &err), &err);
+  return CLV_MAX(ms, 1e-6) / 1e3 / times;
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Bytes in a second: the median of ROUNDS, after one that does not count. */
+static double rate_of(bench *m, const kernel *k) {
+  double s[ROUNDS];
+  once(m, k);
+  for (int i = 0; i < ROUNDS; i++) s[i] = once(m, k);
+  qsort(s, ROUNDS, sizeof *s, compare);
+  return k->bytes * (double)m->n / s[ROUNDS / 2];
+}
+
+static void *filled(bench *m, int byte, size_t bytes) {
+  void *p;
+  clv_err err;
+  must(clv_backend_take(m->backend, bytes, &p, &err), &err);
+  must(clv_backend_fill(m->backend, p, byte, bytes, &err), &err);
+  return p;
+}
+
+/* Rows in an order that no cache likes. */
+static void number_rows(bench *m) {
+  clv_err err;
+  int64_t *host = NULL;
+  must(clv_alloc(m->rows, sizeof *host, &host, &err), &err);
+  for (size_t i = 0; i < m->rows; i++) host[i] = (int64_t)(i * 7919 % m->rows);
+  must(clv_backend_put(m->backend, m->which, host, m->rows * sizeof *host, &err), &err);
+  free(host);
+}
+
+enum { HUNDREDTH = 0x3c }; /* of each byte: about that */
+
+static void open_bench(bench *m) {
+  float **const big[] = {&m->x, &m->y, &m->z, &m->w};
+  clv_err err;
+  must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = 2}), 0, &m->backend, &err), &err);
+  m->g = m->backend->own;
+  must(m->g->vendor->event_new(0, true, &m->begin, &err), &err);
+  must(m->g->vendor->event_new(0, true, &m->end, &err), &err);
+  m->inner = m->side * m->side;
+  m->n = m->samples * m->channels * m->inner;
+  m->rows = m->n / m->width;
+  for (size_t i = 0; i < CLV_COUNT(big); i++) *big[i] = filled(m, HUNDREDTH, m->n * sizeof(float));
+  m->mask = filled(m, 0, m->n);
+  m->which = filled(m, 0, (m->rows + 1) * sizeof *m->which);
+  m->saved = filled(m, HUNDREDTH, 2 * (m->rows + m->channels) * sizeof *m->saved);
+  m->parts = filled(m, 0, PARTS);
+  m->small = filled(m, HUNDREDTH, PARTS);
+  number_rows(m);
+}
+
+static void close_bench(bench *m) {
+  void *const all[] = {m->x, m->y, m->z, m->w, m->mask, m->which, m->saved, m->parts, m->small};
+  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_give(m->backend, all[i]);
+  m->g->vendor->event_free(m->begin);
+  m->g->vendor->event_free(m->end);
+  clv_cuda_close(m->backend);
+}
+
+static size_t size_of(int argc, char **argv, int i, size_t usual) {
+  return argc > i ? (size_t)CLV_MAX(atol(argv[i]), 1) : usual;
+}
+
+int main(int argc, char **argv) {
+  static const kernel copying = {"copy", 8, .f = copy};
+  bench m = {.samples = size_of(argc, argv, 1, 64),
+             .channels = size_of(argc, argv, 2, 64),
+             .side = size_of(argc, argv, 3, 128),
+             .width = size_of(argc, argv, 4, 1024)};
+  clv_err err;
+  open_bench(&m);
+  double most = rate_of(&m, &copying);
+  printf("{\"what\":\"copy\",\"rate\":%.4g}\n", most);
+  for (size_t i = 0; i < CLV_COUNT(kernels); i++) {
+    double rate = rate_of(&m, &kernels[i]);
+    printf("{\"what\":\"%s\",\"rate\":%.4g,\"share\":%.3f}\n", kernels[i].name, rate, rate / most);
+  }
+  must(clv_backend_finish(m.backend, &err), &err);
+  close_bench(&m);
+  return clv_sim_leaks() ? 1 : 0;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is written once for each vector width gives the same bits in all that this processor has.
+ */
+#include "kernels/cpu/draw_int.h"
+#include "kernels/cpu/tiles_int.h"
+#include "tests/unit/cpu/cpu_test.h"
+
+int __wrap_clv_cpu_width(void);
+int __real_clv_cpu_width(void);
+
+static int width;
+int __wrap_clv_cpu_width(void) { return width; }
+
+/* The words of single blocks, where the numbers of blocks run over as well. */
+static void words_are_those_of_their_blocks(void **state) {
+  static const uint32_t firsts[] = {0, 16, 5, UINT32_MAX - 7};
+  clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
+  uint32_t want[4], got[CPU_WORDS];
+  (void)state;
+  for (width = CPU_PLAIN; width <= __real_clv_cpu_width(); width++)
+    for (size_t i = 0; i < CLV_COUNT(firsts); i++) {
+      clv_cpu_words(&s, firsts[i], got);
+      for (uint32_t b = 0; b < CPU_WORDS / 4; b++) {
+        clv_rng_stream_block(&s, firsts[i] + b, want);
+        assert_memory_equal(want, got + 4 * b, sizeof want);
+      }
+    }
+}
+
+enum { MOST = 40, ROOM = MOST * MOST };
+
+/* By rows of A or by columns, added or not; nothing beside C is written. */
+static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool add) {
+  static float a[ROOM], b[ROOM], c[3][ROOM];
+  draw(a, ROOM, 1);
+  draw(b, ROOM, 2);
+  for (width = CPU_PLAIN; width <= __real_clv_cpu_width(); width++) {
+    draw(c[width], ROOM, 3);
+    clv_cpu_tiles(&(cpu_tiles){.m = m,
+                               .n = n,
+                               .k = k,
+                               .a = a,
+                               .a_row = by_columns ? 1 : MOST,
+                               .a_column = by_columns ? MOST : 1,
+                               .b = b,
+                               .b_row = MOST,
+                               .c = c[width],
+                               .c_row = MOST,
+                               .add = add});
+    assert_memory_equal(c[CPU_PLAIN], c[width], sizeof c[0]);
+  }
+}
+
+static void products_have_the_bits_of_plain_loops(void **state) {
+  static const size_t extents[] = {1, 3, 4, 7, 8, 13, 16, 17, 31, 32, 33, 39};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(extents); i++)
+    for (size_t j = 0; j < CLV_COUNT(extents); j++)
+      for (int way = 0; way < 4; way++)
+        check_product(extents[i], extents[j], 1 + (i + j) % 9, way & 1, way & 2);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(words_are_those_of_their_blocks),
+      cmocka_unit_test(products_have_the_bits_of_plain_loops),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
