@@ -500,6 +500,10 @@ of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
    a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->failed = (clv_err){0};", ""))
+of("kernels/cuda/attention.c", RECORDING,
+   attention_in_a_graph_drops_the_same_again=("static clv_code attention_open(", "k->r.base.reads_occasion = k->r.d.training && k->r.d.attrs.p > 0;", ""))
+of("kernels/cuda/chain.c", RECORDING,
+   a_chain_in_a_graph_drops_the_same_again=("", ".reads_occasion = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,", ""))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
@@ -510,12 +514,12 @@ of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
    a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof mark) != 0"),
    plans_fill_the_disk=("static void keep_plan(", "> PLANS_MOST", "> INT32_MAX"))
-of("kernels/cuda/lstm.c", "tests/gpu/test_cuda",
+of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params params_of(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code rnn_weights_back(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
    an_lstm_loses_its_output_before_backward=("static void use_rnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
-of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda",
-   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "accumulate ? p.of[i][j] + value : value", "value"))
+of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
+   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
 of("common/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
 of("common/graph/plan_chain.c", "tests/gpu/test_together",
@@ -544,7 +548,8 @@ of("master/api/module.c", CUDA,
 of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
-of("kernels/cuda/products.c", TYPES, products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
+of("kernels/cuda/products.c", TYPES + " linear",
+   products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"
@@ -552,8 +557,19 @@ of("kernels/cuda/batchnorm.cu", PLANS,
    what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
 of("kernels/cuda/chain.c", PLANS,
    a_chain_of_images_in_bf16_rounds_once=("static bool can_take(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
-of("kernels/cuda/pointwise.cu", TYPES,
+of("kernels/cuda/pointwise.cu", TYPES + " dropout",
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
-of("kernels/cuda/conv_last.c", TYPES,
+of("kernels/cuda/conv_last.c", TYPES + " conv2d",
    gradients_of_weights_replace_what_is_there=("clv_code clv_gpu_conv_last_weight(", ".add = a->accumulate", ".add = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))
+
+# ---- attention -----------------------------------------------------------------------------------
+of("kernels/ops/attention.c", "tests/ops/test_golden attention",
+   attention_sees_what_comes_later=("static int64_t scores(", "clv_heads_seen(&s->k->d.attrs, i, length)", "length"))
+of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
+   a_row_meets_all_keys_of_its_tile=("static size_t seen_by(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
+   weights_are_dropped_by_padded_place=("static void drop_out(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
+of("kernels/ops/attention.c", "tests/ops/test_golden attention",
+   the_reference_drops_by_padded_place=("static void factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
+of("kernels/cpu/attention.c", "tests/ops/test_steps",
+   any_length_of_a_sample_is_taken=("static clv_code run(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
