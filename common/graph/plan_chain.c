@@ -3,7 +3,7 @@
  * Chains of element-wise ops, which one kernel does where the backend has one: each op is the only
  * reader of the one before. The last node stands for all, in both directions, so nobody may hand on
  * gradients of what the chain reads between its first node and its last: that is when they are
- * handed on there. Plans in bf16 have none: what they round is the ops' own.
+ * handed on there.
  */
 #include "common/graph/plan_int.h"
 
@@ -68,7 +68,7 @@ static void join(clv_plan *p, const plan_chain *c) {
 }
 
 void clv_plan_chain(clv_plan *p) {
-  for (int i = 0; i < p->graph->n_nodes && p->backend->chains && !p->options.bf16; i++) {
+  for (int i = 0; i < p->graph->n_nodes && p->backend->chains; i++) {
     plan_chain c = {.n = 1, .node = {i}, .add = -1};
     if (!can_be(p, i)) continue;
     c.link[0] = clv_plan_link(p, i);
