@@ -114,7 +114,7 @@ $(call layer, master/documents, master/tokens)
 
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
-$(call layer, master/data, common/json common/tensor master/tokens, zlib png jpeglib jerror, -lpng -ljpeg -lz)
+$(call layer, master/data, common/json common/tensor master/tokens master/documents, zlib png jpeglib jerror, -lpng -ljpeg -lz)
 
 # progress lines, what is kept of each step, event files for TensorBoard, traces, the status of
 # workers as text and JSON

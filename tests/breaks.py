@@ -56,6 +56,11 @@ of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/dataset.c", "tests/net/training/test_text.py",
    texts_go_to_any_layer=("static clv_code open_texts(", "!o->tokens ||", ""))
+of("master/data/inputs.c", "tests/unit/data/test_inputs",
+   inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
+   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
+of("master/data/dataset.c", "tests/unit/data/test_inputs",
+   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == CLV_LABEL_IGNORED && ds", "v < 0 && ds"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code listen_to(", "out->failed || out->len > l->output", "out->failed"),

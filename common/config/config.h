@@ -218,15 +218,16 @@ typedef struct clv_stage_spec {
 } clv_stage_spec;
 
 typedef struct clv_data_config {
-  clv_config_pos pos, root_pos, train_pos, test_pos, normalize_pos;
+  clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos;
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   char *root;
-  clv_text_list train;        /* images, labels; or one folder of images, or one table of texts */
-  clv_text_list test;         /* the same; n = 0 when not given */
-  double validation_fraction; /* of the training set, 0..0.5 */
-  clv_number_list mean, std;  /* per channel; same length, n = 0 = no normalisation */
-  double scale;               /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  clv_text_list train;  /* images, labels; or one folder of images, or one table of texts */
+  clv_text_list test;   /* the same; n = 0 when not given */
+  clv_text_list inputs; /* names of a record's inputs, each with a file; n = 0: one, "input" */
+  double validation_fraction;       /* of the training set, 0..0.5 */
+  clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
+  double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten;
   uint64_t threads; /* that read and decode images */
@@ -250,6 +251,9 @@ typedef struct clv_data_config {
     char *first, *last, *pad; /* NULL: those that the file usually has */
   } tokenizer;
 } clv_data_config;
+
+/* How many inputs a record has. */
+size_t clv_data_inputs(const clv_data_config *d);
 
 typedef struct clv_model_config {
   clv_config_pos pos, arch_pos;

@@ -271,6 +271,23 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
   return CLV_OK;
 }
 
+size_t clv_data_inputs(const clv_data_config *d) { return d->inputs.n ? d->inputs.n : 1; }
+
+static clv_code check_inputs(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  if (d->inputs.n && d->format != CLV_DATA_IDX && d->format != CLV_DATA_NPY)
+    return fail_at(c, d->inputs_pos, err, "data.inputs goes with the formats idx and npy");
+  if (d->inputs.n && (d->mean.n || d->scale != 0 || d->flatten))
+    return fail_at(c, d->inputs_pos, err,
+                   "data.inputs are taken as they are: remove data.normalize, data.scale and "
+                   "data.flatten");
+  for (size_t i = 0; i < d->inputs.n; i++)
+    for (size_t k = 0; k < i; k++)
+      if (strcmp(d->inputs.items[i], d->inputs.items[k]) == 0)
+        return fail_at(c, d->inputs_pos, err, "data.inputs has '%s' twice", d->inputs.items[i]);
+  return CLV_OK;
+}
+
 static clv_code check_files(const clv_session_config *c, const char *key,
                             const clv_text_list *files, clv_config_pos pos, clv_err *err) {
   static const char *const wants[] = {
@@ -279,8 +296,14 @@ static clv_code check_files(const clv_session_config *c, const char *key,
       [CLV_DATA_IMAGES] = "'%s' must name one folder of images, as in [train], got %zu names",
       [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names"};
   bool one = c->data.format == CLV_DATA_IMAGES || c->data.format == CLV_DATA_TEXT;
-  bool inputs_alone = files == &c->data.test && files->n == 1; /* to predict */
-  if (!files->n || files->n == (one ? 1 : 2) || inputs_alone) return CLV_OK;
+  size_t inputs = clv_data_inputs(&c->data);
+  bool inputs_alone = files == &c->data.test && files->n == inputs; /* to predict */
+  if (!files->n || files->n == (one ? 1 : inputs + 1) || inputs_alone) return CLV_OK;
+  if (c->data.inputs.n)
+    return fail_at(c, pos, err,
+                   "'%s' must name %zu files, one per name of data.inputs and then the labels, got "
+                   "%zu",
+                   key, inputs + 1, files->n);
   return fail_at(c, pos, err, wants[c->data.format], key, files->n);
 }
 
@@ -311,6 +334,7 @@ static clv_code check_images(const clv_session_config *c, clv_err *err) {
 
 static clv_code check_data(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
+  CLV_TRY(check_inputs(c, err));
   CLV_TRY(check_files(c, "data.train", &d->train, d->train_pos, err));
   CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));
   CLV_TRY(check_images(c, err));

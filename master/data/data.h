@@ -4,7 +4,8 @@
  * dataset that turns records into normalised float batches, seeded shuffling with a cursor that can
  * be saved, and a loader that prepares the next batch while the current one is being trained on.
  *
- * This folder sees base, json, tensor and tokens only, so nothing here can reach the network.
+ * This folder sees base, json, tensor, tokens and documents only, so nothing here can reach the
+ * network.
  *
  * Ownership: a dataset owns its tensors; subsets, loaders and batches borrow the dataset, which
  * must outlive them. Threads: a dataset never changes after clv_dataset_open and may be read by
@@ -16,6 +17,7 @@
 
 #include "common/base/base.h"
 #include "common/tensor/tensor.h"
+#include "master/documents/documents.h"
 #include "master/tokens/tokens.h"
 
 #ifdef __cplusplus
@@ -59,7 +61,8 @@ typedef enum clv_file_format {
 } clv_file_format;
 
 typedef enum clv_label_kind {
-  CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64 */
+  CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64. Of records that are tokens or have named
+                        * inputs also one per place, [B, ...], where CLV_LABEL_IGNORED is none */
   CLV_LABEL_FLOAT,     /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */
 } clv_label_kind;
 
@@ -95,10 +98,19 @@ typedef struct clv_text_options {
   const char *first, *last, *pad; /* tokens by name; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
 } clv_text_options;
 
+/* Inputs of a record, at most. */
+enum { CLV_DATA_INPUTS = 8 };
+
 /* Zero-initialise, then set what differs. Strings and arrays are read during open only. */
 typedef struct clv_dataset_options {
   clv_file_format format;
   const char *inputs_path;
+  /* [n_named]: several inputs by name, a file each, instead of inputs_path; idx and npy. Whole
+   * numbers stay (i64), bytes are divided by 255, floats are floats (f32), and shapes are those of
+   * the files. scale, mean, std, flatten and tokens are none of theirs. 0: one input, "input". */
+  size_t n_named;
+  const char *const *names;
+  const char *const *named_paths;
   const char *labels_path; /* NULL: no labels (prediction), or those of an image folder */
   bool unlabelled;         /* of images: all below the folder, in whatever folders they are */
   size_t limit;            /* use the first `limit` records, or so many of all images; 0 = all */
@@ -116,7 +128,7 @@ typedef struct clv_dataset_options {
 
 typedef struct clv_dataset clv_dataset;
 
-/* Reads both files whole and checks them against each other: CLV_INVALID names both counts when
+/* Reads all files whole and checks them against each other: CLV_INVALID names both counts when
  * they differ, and the first label out of range with its index.
  * Inputs of rank 1 [N] count as [N, 1], of rank 3 [N, H, W] as [N, 1, H, W]; the channel is
  * dimension 1 of what results, before flattening.
@@ -144,7 +156,7 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
 /* Texts that are longer than max_tokens. */
 size_t clv_dataset_cut(const clv_dataset *ds);
-/* Smallest and largest class label; false unless the labels are classes. */
+/* Smallest and largest class label that is not ignored; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 
 /* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0
@@ -154,19 +166,29 @@ clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n);
 clv_dtype clv_dataset_x_dtype(const clv_dataset *ds);
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
+/* The inputs of a record, by name. x above is the first of them. */
+typedef struct clv_data_input {
+  const char *name; /* of the options; "input" where there is one without a name */
+  clv_dtype dtype;  /* CLV_F32 or CLV_I64 */
+  clv_shape shape;  /* of a batch */
+} clv_data_input;
+size_t clv_dataset_inputs(const clv_dataset *ds); /* 1..CLV_DATA_INPUTS */
+clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
+
 /* Fill the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
- * `index` [n]. Allocates nothing, except for images. CLV_INVALID when a tensor or an index does not
- * fit. */
+ * `index` [n], of a dataset with one input. Allocates nothing, except for images. CLV_INVALID when
+ * a tensor or an index does not fit. */
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
-/* The same for training: random crops and flips of images are drawn from (seed, epoch, record), so
- * neither threads nor the place in the batch change them. */
+/* The same of all inputs, x: [clv_dataset_inputs], and for training: random crops and flips of
+ * images are drawn from (seed, epoch, record), so neither threads nor the place in the batch change
+ * them. draw NULL: nothing is random. */
 typedef struct clv_draw {
   uint64_t seed, epoch;
 } clv_draw;
 clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
-                        size_t n, clv_tensor *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
+                        size_t n, clv_tensor *const *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
 /* What is wrong with a value: file, record, column and value. */
 enum { CLV_SCAN_TEXT = 400 };
@@ -176,8 +198,8 @@ enum { CLV_SCAN_TEXT = 400 };
 bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]);
 
-/* Tokens: smallest and largest of all; false unless the inputs are tokens. */
-bool clv_dataset_token_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
+/* Smallest and largest number of input k; false unless that is whole numbers (i64). */
+bool clv_dataset_input_range(const clv_dataset *ds, size_t k, int64_t *ret_min, int64_t *ret_max);
 
 /* ---- subsets --------------------------------------------------------------------------------- */
 
@@ -268,7 +290,9 @@ size_t clv_batches_per_epoch(const clv_batches *b);
 
 /* One batch, ready to be trained on. */
 typedef struct clv_batch {
-  clv_tensor *x;         /* [n, ...] f32, borrowed until the next clv_loader_next */
+  clv_tensor *x; /* [n, ...], the first input, borrowed until the next clv_loader_next */
+  clv_tensor *inputs[CLV_DATA_INPUTS]; /* [n_inputs] of [n, ...], as clv_dataset_input has them */
+  size_t n_inputs;
   clv_tensor *y;         /* [n] i64 or [n, ...] f32, borrowed; NULL without labels */
   const uint32_t *index; /* [n] record numbers, borrowed */
   size_t n;              /* 0: no batch is left */

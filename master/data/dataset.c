@@ -16,6 +16,7 @@ void clv_dataset_free(clv_dataset *ds) {
   if (!ds) return;
   clv_tensor_unref(ds->inputs);
   clv_tensor_unref(ds->labels);
+  clv_inputs_free(ds);
   clv_images_free(ds->images);
   clv_texts_free(ds->texts);
   free(ds->mean);
@@ -41,19 +42,11 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
   return true;
 }
 
-clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n) {
-  clv_shape shape = ds->x_shape;
-  shape.dim[0] = (int64_t)n;
-  return shape;
-}
-
 clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n) {
   clv_shape shape = ds->y_shape;
   if (shape.rank) shape.dim[0] = (int64_t)n;
   return shape;
 }
-
-clv_dtype clv_dataset_x_dtype(const clv_dataset *ds) { return ds->tokens ? CLV_I64 : CLV_F32; }
 
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
   return ds->kind == CLV_LABEL_CLASS ? CLV_I64 : CLV_F32;
@@ -153,6 +146,7 @@ static clv_code take_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
 }
 
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if (o->n_named) return clv_inputs_open(ds, o, err);
   if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
   CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
   return take_inputs(ds, o, err);
@@ -259,25 +253,17 @@ static double number_at(const clv_tensor *t, size_t i) {
   }
 }
 
-int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {
-  switch (t->dtype) {
-    case CLV_U8:
-      return ((const uint8_t *)t->data)[i];
-    case CLV_I32:
-      return ((const int32_t *)t->data)[i];
-    default:
-      return ((const int64_t *)t->data)[i];
-  }
-}
-
 static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
                             clv_err *err) {
+  size_t per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
+  if (v == CLV_LABEL_IGNORED && ds->y_shape.rank > 1) return CLV_OK;
   if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
-    return clv_fail(
-        err, CLV_INVALID, "%s: label %lld of record %zu is out of range: expected 0..%lld",
-        o->labels_path, (long long)v, i, o->n_classes ? (long long)o->n_classes - 1 : INT64_MAX);
-  if (i == 0 || v < ds->label_min) ds->label_min = v;
-  if (i == 0 || v > ds->label_max) ds->label_max = v;
+    return clv_fail(err, CLV_INVALID,
+                    "%s: label %lld of record %zu is out of range: expected 0..%lld",
+                    o->labels_path, (long long)v, i / per_record,
+                    o->n_classes ? (long long)o->n_classes - 1 : INT64_MAX);
+  ds->label_min = CLV_MIN(v, ds->label_min);
+  ds->label_max = CLV_MAX(v, ds->label_max);
   return CLV_OK;
 }
 
@@ -289,17 +275,22 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
                     "%s: class labels must be integers, found %s (targets that are floats go with "
                     "the losses mse and bce)",
                     o->labels_path, clv_dtype_name(raw->dtype));
-  if (raw->n != (size_t)raw->shape.dim[0])
+  bool places = raw->n != (size_t)raw->shape.dim[0];
+  if (places && !o->n_named && !o->tokens)
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
                     o->labels_path, ds->count, clv_shape_format(&raw->shape, text, sizeof text));
-  ds->y_shape = CLV_SHAPE((int64_t)raw->n);
+  ds->y_shape = places ? raw->shape : CLV_SHAPE((int64_t)raw->n);
+  ds->label_min = INT64_MAX;
+  ds->label_max = INT64_MIN;
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
   for (size_t i = 0; i < raw->n; i++) {
     out[i] = clv_dataset_integer(raw, i);
     CLV_TRY(check_class(ds, o, out[i], i, err));
   }
-  return CLV_OK;
+  if (ds->label_min <= ds->label_max) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: all labels are %d, which counts for nothing",
+                  o->labels_path, CLV_LABEL_IGNORED);
 }
 
 static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
@@ -387,16 +378,27 @@ static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dt
                   clv_dtype_name(t->dtype), clv_shape_format(&t->shape, found, sizeof found));
 }
 
-static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *x, size_t i) {
-  if (ds->tokens)
+static clv_code check_inputs(const clv_dataset *ds, size_t n, clv_tensor *const *x, clv_err *err) {
+  for (size_t k = 0; k < clv_dataset_inputs(ds); k++) {
+    clv_data_input want = clv_dataset_input(ds, k, n);
+    CLV_TRY(check_output(ds->named ? want.name : "x", x[k], want.dtype, want.shape, err));
+  }
+  return CLV_OK;
+}
+
+static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *const *inputs, size_t i) {
+  clv_tensor *x = inputs[0];
+  if (ds->named)
+    for (size_t k = 0; k < ds->n_named; k++) clv_inputs_fill(ds, k, r, inputs[k], i);
+  else if (ds->tokens)
     fill_tokens(ds, r, (int64_t *)x->data + i * ds->record);
   else
     fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record);
 }
 
 clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
-                        size_t n, clv_tensor *x, clv_tensor *y, clv_err *err) {
-  CLV_TRY(check_output("x", x, clv_dataset_x_dtype(ds), clv_dataset_x_shape(ds, n), err));
+                        size_t n, clv_tensor *const *x, clv_tensor *y, clv_err *err) {
+  CLV_TRY(check_inputs(ds, n, x, err));
   if (y && !ds->labels)
     return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
   if (y) CLV_TRY(check_output("y", y, clv_dataset_y_dtype(ds), clv_dataset_y_shape(ds, n), err));
@@ -404,14 +406,17 @@ clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint3
   for (size_t i = 0; i < n; i++) {
     if (index[i] >= ds->count)
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
-    if (ds->inputs) fill_input(ds, index[i], x, i);
+    if (!ds->images) fill_input(ds, index[i], x, i);
     if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
   }
   if (!ds->images) return CLV_OK;
-  return clv_images_fill(ds->images, draw, index, n, ds->table, ds->n_norm > 1, x->data, err);
+  return clv_images_fill(ds->images, draw, index, n, ds->table, ds->n_norm > 1, x[0]->data, err);
 }
 
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) {
-  return clv_batch_draw(ds, NULL, index, n, x, y, err);
+  if (clv_dataset_inputs(ds) > 1)
+    return clv_fail(err, CLV_INVALID, "a record has %zu inputs, and one tensor is to be filled",
+                    clv_dataset_inputs(ds));
+  return clv_batch_draw(ds, NULL, index, n, &x, y, err);
 }

@@ -8,8 +8,18 @@
 #include "master/data/image_int.h"
 #include "master/data/text_int.h"
 
+/* One of several inputs. */
+typedef struct clv_named_input {
+  char *name, *path; /* path: for messages */
+  clv_tensor *data;  /* [count or more, ...] as in the file */
+  clv_dtype dtype;   /* of a batch */
+  size_t row;        /* elements of a record */
+} clv_named_input;
+
 struct clv_dataset {
-  clv_tensor *inputs; /* as in the file; NULL for images */
+  clv_named_input *named; /* [n_named], in the place of `inputs`; NULL where there is one input */
+  size_t n_named;
+  clv_tensor *inputs; /* as in the file; NULL for images and named inputs */
   clv_images *images; /* a folder of images, or NULL */
   clv_texts *texts;   /* where classes and their names come from, or NULL */
   clv_tensor *labels; /* [count or more, ...] i64 or f32, or NULL */
@@ -29,5 +39,17 @@ struct clv_dataset {
 
 /* Element i of a file of whole numbers. */
 int64_t clv_dataset_integer(const clv_tensor *t, size_t i);
+
+/* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
+
+/* Reads the files and checks their counts of records; fills count and x_shape. */
+clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
+                         clv_err *err) CLV_USE_RESULT;
+/* Hands over the next of [n_named]; dtype follows from the tensor. */
+clv_code clv_inputs_take(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_inputs_free(clv_dataset *ds);
+/* Input k of a record into row i of x, which fits. */
+void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor *x, size_t i);
 
 #endif

@@ -51,11 +51,11 @@ static void fill_slot(clv_loader *l, slot *s) {
   s->code = CLV_OK;
   if (b->n == 0) return;
   memcpy(s->index, index, b->n * sizeof *index);
-  set_rows(b->x, b->n);
+  for (size_t k = 0; k < b->n_inputs; k++) set_rows(b->inputs[k], b->n);
   if (b->y) set_rows(b->y, b->n);
   clv_draw draw = {l->seed, b->at.epoch};
   s->code =
-      clv_batch_draw(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->x, b->y, &s->err);
+      clv_batch_draw(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->inputs, b->y, &s->err);
 }
 
 static void *run(void *arg) {
@@ -78,12 +78,17 @@ static void *run(void *arg) {
 }
 
 static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
-  clv_shape x = clv_dataset_x_shape(l->ds, most), y = clv_dataset_y_shape(l->ds, most);
+  clv_batch *b = &s->batch;
+  clv_shape y = clv_dataset_y_shape(l->ds, most);
   CLV_TRY(clv_alloc(most, sizeof *s->index, &s->index, err));
-  s->batch.index = s->index;
-  CLV_TRY(clv_tensor_new(clv_dataset_x_dtype(l->ds), &x, &s->batch.x, err));
+  b->index = s->index;
+  for (size_t k = 0; k < clv_dataset_inputs(l->ds); k++, b->n_inputs++) {
+    clv_data_input in = clv_dataset_input(l->ds, k, most);
+    CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &b->inputs[k], err));
+  }
+  b->x = b->inputs[0];
   if (!clv_dataset_has_labels(l->ds)) return CLV_OK;
-  return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &s->batch.y, err);
+  return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &b->y, err);
 }
 
 /* Signals are for the program's own threads: a Ctrl-C must not land here. */
@@ -127,9 +132,10 @@ void clv_loader_free(clv_loader *l) {
   if (!l) return;
   if (l->running) stop(l);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) {
-    clv_tensor_unref(l->slots[i].batch.x);
-    clv_tensor_unref(l->slots[i].batch.y);
-    free(l->slots[i].index);
+    slot *s = &l->slots[i];
+    for (size_t k = 0; k < s->batch.n_inputs; k++) clv_tensor_unref(s->batch.inputs[k]);
+    clv_tensor_unref(s->batch.y);
+    free(s->index);
   }
   clv_batches_free(l->batches);
   pthread_cond_destroy(&l->changed);

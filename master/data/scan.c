@@ -72,6 +72,12 @@ static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
   snprintf(text + used, len - used, "])");
 }
 
+static const char *path_of(const clv_dataset *ds, const clv_tensor *t) {
+  for (size_t k = 0; k < ds->n_named; k++)
+    if (t == ds->named[k].data) return ds->named[k].path;
+  return t == ds->labels ? ds->labels_path : ds->inputs_path;
+}
+
 static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
                        char text[CLV_SCAN_TEXT]) {
   char place[64] = "";
@@ -79,9 +85,9 @@ static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
   bool label = t == ds->labels;
   double value = value_of(t, at);
   if (t->shape.rank > 2) place_text(t, at, place, sizeof place);
-  snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s",
-           label ? ds->labels_path : ds->inputs_path, label ? "label of " : "", at / row, at % row,
-           place, value, isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
+  snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s", path_of(ds, t),
+           label ? "label of " : "", at / row, at % row, place, value,
+           isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -95,6 +101,14 @@ typedef struct scanning {
 
 static bool has_values(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
+}
+
+/* Labels after all inputs. */
+static size_t tensors(const clv_dataset *ds) { return clv_dataset_inputs(ds) + 1; }
+
+static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
+  if (i == clv_dataset_inputs(ds)) return ds->labels;
+  return ds->named ? ds->named[i].data : ds->inputs;
 }
 
 static void report(scanning *s, size_t bytes) {
@@ -131,9 +145,8 @@ static void name_first(scanning *s, const clv_tensor *t, uint32_t record) {
 }
 
 static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
-  const clv_tensor *both[] = {s->ds->inputs, s->ds->labels};
-  for (size_t i = 0; i < CLV_COUNT(both); i++) {
-    const clv_tensor *t = both[i];
+  for (size_t i = 0; i < tensors(s->ds); i++) {
+    const clv_tensor *t = tensor_at(s->ds, i);
     if (!has_values(t)) continue;
     report(s, row_of(t) * clv_dtype_size(t->dtype));
     if (finite_record(t, record)) continue;
@@ -144,7 +157,8 @@ static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
 }
 
 static clv_code scan_values(scanning *s, clv_err *err) {
-  bool any = has_values(s->ds->inputs) || has_values(s->ds->labels);
+  bool any = false;
+  for (size_t i = 0; i < tensors(s->ds); i++) any = any || has_values(tensor_at(s->ds, i));
   for (size_t i = 0; any && i < s->n; i++) {
     CLV_TRY(scan_record(s, record_of(s, i), err));
     s->found->looked_at = i + 1;
@@ -164,7 +178,7 @@ static clv_code scan_images(scanning *s, clv_err *err) {
   for (size_t done = 0; done < s->n; report(s, STRIDE_BYTES)) {
     size_t n = CLV_MIN(s->n - done, (size_t)IMAGES);
     for (size_t i = 0; i < n; i++) index[i] = record_of(s, done + i);
-    CLV_TRY(clv_batch_draw(s->ds, s->o->draw, index, n, x, NULL, err));
+    CLV_TRY(clv_batch_draw(s->ds, s->o->draw, index, n, &x, NULL, err));
     s->found->looked_at = done += n;
   }
   return CLV_OK;
@@ -185,7 +199,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   return CLV_OK;
 }
 
-/* ---- ranges ---------------------------------------------------------------------------------- */
+/* ---- labels ---------------------------------------------------------------------------------- */
 
 bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]) {
@@ -196,17 +210,5 @@ bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
       name_value(ds, t, i, first);
       return false;
     }
-  return true;
-}
-
-bool clv_dataset_token_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max) {
-  if (!ds->tokens) return false;
-  *ret_min = INT64_MAX;
-  *ret_max = INT64_MIN;
-  for (size_t i = 0; i < ds->count * ds->record; i++) {
-    int64_t token = clv_dataset_integer(ds->inputs, i);
-    *ret_min = CLV_MIN(*ret_min, token);
-    *ret_max = CLV_MAX(*ret_max, token);
-  }
   return true;
 }

@@ -4,6 +4,7 @@
  * its first step, or in the last one of an epoch. Each answer names the key and the file.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "master/plan/plan_int.h"
 
@@ -15,7 +16,10 @@ typedef struct data_set {
   clv_config_pos pos;
 } data_set;
 
-static const char *records_of(const data_set *s) { return s->files->items[0]; }
+/* The file of input k. */
+static const char *records_of(const data_set *s, size_t k) {
+  return s->files->items[CLV_MIN(k, s->files->n - 1)];
+}
 static const char *labels_of(const data_set *s) { return s->files->items[s->files->n - 1]; }
 
 static const clv_node *last_of(const clv_blueprint *b) {
@@ -33,27 +37,49 @@ static const char *shape_of_one(clv_shape s, char *text, size_t len) {
 static clv_code same_records(const clv_blueprint *b, const data_set *train, const data_set *test,
                              clv_err *err) {
   char one[160], other[160];
-  clv_shape x = clv_dataset_x_shape(train->ds, 1), y = clv_dataset_x_shape(test->ds, 1);
-  if (clv_shape_equal(&x, &y)) return CLV_OK;
-  return clv_session_fail_at(
-      b->config, test->pos, err,
-      "%s: %s has records of %s, %s of data.train has %s: both need the same", test->key,
-      records_of(test), shape_of_one(y, other, sizeof other), records_of(train),
-      shape_of_one(x, one, sizeof one));
+  for (size_t k = 0; k < clv_dataset_inputs(train->ds); k++) {
+    clv_shape x = clv_dataset_input(train->ds, k, 1).shape;
+    clv_shape y = clv_dataset_input(test->ds, k, 1).shape;
+    if (clv_shape_equal(&x, &y)) continue;
+    return clv_session_fail_at(
+        b->config, test->pos, err,
+        "%s: %s has records of %s, %s of data.train has %s: both need the same", test->key,
+        records_of(test, k), shape_of_one(y, other, sizeof other), records_of(train, k),
+        shape_of_one(x, one, sizeof one));
+  }
+  return CLV_OK;
 }
 
 /* ---- labels and outputs ---------------------------------------------------------------------- */
 
+/* Labels of places want an output per place, and classes last. */
+static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  char have[160], want[160];
+  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
+  if (y.rank < 2 || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
+  clv_shape places = out;
+  places.dim[0] = 1;
+  places.rank -= places.rank > 0;
+  if (clv_shape_equal(&y, &places)) return CLV_OK;
+  return clv_session_fail_at(b->config, s->pos, err,
+                             "%s: %s has labels of %s, one per place, and the last layer ('%s') "
+                             "gives %s: it must give the classes of each place",
+                             s->key, labels_of(s), shape_of_one(y, have, sizeof have),
+                             last_of(b)->name, shape_of_one(out, want, sizeof want));
+}
+
 static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   int64_t low, high;
   const clv_shape *out = &last_of(b)->shape;
-  if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank < 2 || high < out->dim[1])
+  int classes = clv_dataset_y_shape(s->ds, 1).rank; /* the dimension after those of the labels */
+  if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= classes ||
+      high < out->dim[classes])
     return CLV_OK;
   return clv_session_fail_at(
       b->config, s->pos, err,
       "%s: %s: labels go up to %lld, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_of(s), (long long)high, (long long)out->dim[1], (long long)high + 1);
+      s->key, labels_of(s), (long long)high, (long long)out->dim[classes], (long long)high + 1);
 }
 
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -84,24 +110,37 @@ static clv_code probabilities_fit(const clv_blueprint *b, const data_set *s, clv
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static clv_code tokens_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static bool reads(const clv_blueprint *b, const clv_node *node, const char *input) {
+  const clv_node *from = &b->whole->nodes[node->in[0]];
+  return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
+}
+
+static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
   int64_t low, high;
-  if (!clv_dataset_token_range(s->ds, &low, &high)) return CLV_OK;
+  const char *input = clv_dataset_input(s->ds, k, 1).name;
+  if (!clv_dataset_input_range(s->ds, k, &low, &high)) return CLV_OK;
   for (int i = 0; i < b->whole->n_nodes; i++) {
     const clv_node *node = &b->whole->nodes[i];
-    if (node->op != CLV_OP_EMBEDDING || b->whole->nodes[node->in[0]].op != CLV_OP_INPUT) continue;
+    if (node->op != CLV_OP_EMBEDDING || !reads(b, node, input)) continue;
     if (low >= 0 && high < node->attrs.rows) continue;
     return clv_session_fail_at(b->config, s->pos, err,
                                "%s: %s has numbers from %lld to %lld, and the embedding '%s' has "
                                "rows: %lld, which takes 0 to %lld",
-                               s->key, records_of(s), (long long)low, (long long)high, node->name,
-                               (long long)node->attrs.rows, (long long)node->attrs.rows - 1);
+                               s->key, records_of(s, k), (long long)low, (long long)high,
+                               node->name, (long long)node->attrs.rows,
+                               (long long)node->attrs.rows - 1);
   }
+  return CLV_OK;
+}
+
+static clv_code tokens_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  for (size_t k = 0; k < clv_dataset_inputs(s->ds); k++) CLV_TRY(rows_fit(b, s, k, err));
   return CLV_OK;
 }
 
 static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err) {
   if (!s->ds) return CLV_OK;
+  CLV_TRY(places_fit(b, s, err));
   CLV_TRY(classes_fit(b, s, err));
   CLV_TRY(targets_fit(b, s, err));
   CLV_TRY(probabilities_fit(b, s, err));

@@ -59,21 +59,26 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
-  clv_dataset_options o = {.format = formats[c->data.format],
-                           .inputs_path = files->items[0],
-                           .labels_path = files->n > 1 && !unlabelled ? files->items[1] : NULL,
-                           .unlabelled = unlabelled,
-                           .limit = limit,
-                           .scale = (float)c->data.scale,
-                           .mean = mean,
-                           .std = std,
-                           .n_mean = c->data.mean.n,
-                           .n_std = c->data.std.n,
-                           .flatten = c->data.flatten,
-                           .tokens = clv_model_takes_tokens(c),
-                           .images = image_options(&c->data),
-                           .text = text_options(&c->data),
-                           .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
+  size_t n_inputs = clv_data_inputs(&c->data);
+  clv_dataset_options o = {
+      .format = formats[c->data.format],
+      .inputs_path = files->items[0],
+      .n_named = c->data.inputs.n,
+      .names = (const char *const *)c->data.inputs.items,
+      .named_paths = (const char *const *)files->items,
+      .labels_path = files->n > n_inputs && !unlabelled ? files->items[n_inputs] : NULL,
+      .unlabelled = unlabelled,
+      .limit = limit,
+      .scale = (float)c->data.scale,
+      .mean = mean,
+      .std = std,
+      .n_mean = c->data.mean.n,
+      .n_std = c->data.std.n,
+      .flatten = c->data.flatten,
+      .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+      .images = image_options(&c->data),
+      .text = text_options(&c->data),
+      .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);
   if (code == CLV_OK) return CLV_OK;
   clv_session_fail_at(c, pos, err, "%s: %s", key, why.text);

@@ -55,6 +55,15 @@ static void wrong_types(void **state) {
   refused_edit("[a.gz, b.gz]", "[a.gz]",
                "/etc/cleave/s.yaml:6:21: 'data.train' must name two files, records and labels, got "
                "1");
+  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz], inputs: [ids, boxes]",
+               "/etc/cleave/s.yaml:6:21: 'data.train' must name 3 files, one per name of "
+               "data.inputs and then the labels, "
+               "got 2");
+  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
+               "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice");
+  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
+               "/etc/cleave/s.yaml:6:48: data.inputs are taken as they are: remove data.normalize, "
+               "data.scale and data.flatten");
   refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
                "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
                "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");

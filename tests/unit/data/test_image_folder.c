@@ -181,7 +181,7 @@ static clv_tensor *draw_all(const char *root, uint32_t threads, uint64_t epoch, 
   clv_err err;
   for (uint32_t i = 0; i < IMAGES; i++) index[i] = backwards ? IMAGES - 1 - i : i;
   clv_draw draw = {.seed = 3, .epoch = epoch};
-  assert_ok(clv_batch_draw(ds, &draw, index, IMAGES, x, NULL, &err), &err);
+  assert_ok(clv_batch_draw(ds, &draw, index, IMAGES, &x, NULL, &err), &err);
   return x;
 }
 

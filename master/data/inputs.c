@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records with several inputs, each with a name and a tensor of its own, such as the tokens of a
+ * page and their boxes. They stay in the types of their files until a batch is made.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+#include "master/data/reader_int.h"
+
+void clv_inputs_free(clv_dataset *ds) {
+  for (size_t k = 0; k < ds->n_named; k++) {
+    free(ds->named[k].name);
+    free(ds->named[k].path);
+    clv_tensor_unref(ds->named[k].data);
+  }
+  free(ds->named);
+}
+
+clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n) {
+  if (ds->named) return clv_dataset_input(ds, 0, n).shape;
+  clv_shape shape = ds->x_shape;
+  shape.dim[0] = (int64_t)n;
+  return shape;
+}
+
+clv_dtype clv_dataset_x_dtype(const clv_dataset *ds) {
+  if (ds->named) return ds->named[0].dtype;
+  return ds->tokens ? CLV_I64 : CLV_F32;
+}
+
+size_t clv_dataset_inputs(const clv_dataset *ds) { return ds->named ? ds->n_named : 1; }
+
+clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n) {
+  if (!ds->named)
+    return (clv_data_input){"input", clv_dataset_x_dtype(ds), clv_dataset_x_shape(ds, n)};
+  const clv_named_input *in = &ds->named[k];
+  clv_data_input ret = {.name = in->name, .dtype = in->dtype, .shape = in->data->shape};
+  ret.shape.dim[0] = (int64_t)n;
+  return ret;
+}
+
+clv_code clv_inputs_take(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
+                         clv_err *err) {
+  const clv_tensor *t = *data;
+  clv_named_input *in = &ds->named[ds->n_named];
+  if (t->shape.rank == 0 || t->n == 0)
+    return clv_fail(err, CLV_INVALID, "%s: no records for the input '%s'", path, name);
+  if (t->shape.dim[0] > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", path,
+                    (long long)t->shape.dim[0], UINT32_MAX);
+  if (ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0])
+    return clv_fail(err, CLV_INVALID,
+                    "%s holds %lld records and %s holds %lld: inputs need the same number",
+                    ds->named[0].path, (long long)ds->named[0].data->shape.dim[0], path,
+                    (long long)t->shape.dim[0]);
+  *in = (clv_named_input){.dtype = CLV_F32, .row = t->n / (size_t)t->shape.dim[0]};
+  if (t->dtype == CLV_I32 || t->dtype == CLV_I64) in->dtype = CLV_I64;
+  in->data = clv_steal(data);
+  ds->n_named++;
+  CLV_TRY(clv_strdup(name, &in->name, err));
+  return clv_strdup(path, &in->path, err);
+}
+
+static clv_code read_input(clv_dataset *ds, const clv_dataset_options *o, size_t k, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *data = NULL;
+  for (size_t i = 0; i < k; i++)
+    if (strcmp(o->names[i], o->names[k]) == 0)
+      return clv_fail(err, CLV_INVALID, "two inputs have the name '%s'", o->names[k]);
+  CLV_TRY(clv_data_read(o->named_paths[k], o->format, o->max_bytes, &data, err));
+  return clv_inputs_take(ds, o->names[k], o->named_paths[k], &data, err);
+}
+
+clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if (o->n_named > CLV_DATA_INPUTS)
+    return clv_fail(err, CLV_INVALID, "%zu inputs: at most %d are possible", o->n_named,
+                    CLV_DATA_INPUTS);
+  if (o->tokens || o->flatten || o->n_mean || o->n_std || o->scale != 0)
+    return clv_fail(err, CLV_INVALID,
+                    "inputs with names are taken as they are: remove flatten, scale, mean and std");
+  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
+  for (size_t k = 0; k < o->n_named; k++) CLV_TRY(read_input(ds, o, k, err));
+  ds->count = (size_t)ds->named[0].data->shape.dim[0];
+  return CLV_OK;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {
+  switch (t->dtype) {
+    case CLV_U8:
+      return ((const uint8_t *)t->data)[i];
+    case CLV_I32:
+      return ((const int32_t *)t->data)[i];
+    default:
+      return ((const int64_t *)t->data)[i];
+  }
+}
+
+static void fill_whole(const clv_named_input *in, size_t from, int64_t *dst) {
+  for (size_t i = 0; i < in->row; i++) dst[i] = clv_dataset_integer(in->data, from + i);
+}
+
+static void fill_bytes(const clv_named_input *in, size_t from, float *dst) {
+  const uint8_t *src = (const uint8_t *)in->data->data + from;
+  for (size_t i = 0; i < in->row; i++) dst[i] = (float)src[i] / 255.0f;
+}
+
+static void fill_double(const clv_named_input *in, size_t from, float *dst) {
+  const double *src = (const double *)in->data->data + from;
+  for (size_t i = 0; i < in->row; i++) dst[i] = (float)src[i];
+}
+
+void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor *x, size_t i) {
+  const clv_named_input *in = &ds->named[k];
+  size_t from = record * in->row, to = i * in->row;
+  if (in->dtype == CLV_I64)
+    fill_whole(in, from, (int64_t *)x->data + to);
+  else if (in->data->dtype == CLV_U8)
+    fill_bytes(in, from, (float *)x->data + to);
+  else if (in->data->dtype == CLV_F64)
+    fill_double(in, from, (float *)x->data + to);
+  else
+    memcpy((float *)x->data + to, (const float *)in->data->data + from, in->row * sizeof(float));
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+bool clv_dataset_input_range(const clv_dataset *ds, size_t k, int64_t *ret_min, int64_t *ret_max) {
+  const clv_tensor *t = ds->named ? ds->named[k].data : ds->inputs;
+  size_t row = ds->named ? ds->named[k].row : ds->record;
+  if (clv_dataset_input(ds, k, 1).dtype != CLV_I64) return false;
+  *ret_min = INT64_MAX;
+  *ret_max = INT64_MIN;
+  for (size_t i = 0; i < ds->count * row; i++) {
+    int64_t number = clv_dataset_integer(t, i);
+    *ret_min = CLV_MIN(*ret_min, number);
+    *ret_max = CLV_MAX(*ret_max, number);
+  }
+  return true;
+}

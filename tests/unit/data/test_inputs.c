@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records with several inputs: each has its name, type and shape, a batch takes all of them by the
+ * same numbers, and a loader hands them out together.
+ */
+#include <math.h>
+
+#include "tests/unit/data/data_test.h"
+
+enum { COUNT = 5, PLACES = 3 };
+
+static const char *put_npy(const char *name, const char *descr, const char *shape, const void *data,
+                           size_t len) {
+  char dict[160];
+  snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr,
+           shape);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, data, len);
+  return put(name, b.data, b.len);
+}
+
+/* Record r: ids 10r + place, boxes of them, a length, a picture of bytes, a weight. */
+static clv_dataset *make(const char *labels) {
+  static const char *const names[] = {"ids", "boxes", "lengths", "picture", "weight"};
+  int32_t ids[COUNT * PLACES], boxes[COUNT * PLACES * 4], lengths[COUNT];
+  uint8_t picture[COUNT * 4];
+  double weight[COUNT];
+  for (int r = 0; r < COUNT; r++) {
+    for (int p = 0; p < PLACES; p++) ids[r * PLACES + p] = 10 * r + p;
+    for (int i = 0; i < PLACES * 4; i++) boxes[r * PLACES * 4 + i] = 100 * r + i;
+    for (int i = 0; i < 4; i++) picture[4 * r + i] = (uint8_t)(50 * r + i);
+    lengths[r] = r + 1;
+    weight[r] = 0.5 * r;
+  }
+  const char *paths[] = {put_npy("ids", "<i4", "5, 3", ids, sizeof ids),
+                         put_npy("boxes", "<i4", "5, 3, 4", boxes, sizeof boxes),
+                         put_npy("lengths", "<i4", "5,", lengths, sizeof lengths),
+                         put_npy("picture", "|u1", "5, 2, 2", picture, sizeof picture),
+                         put_npy("weight", "<f8", "5,", weight, sizeof weight)};
+  clv_dataset *ds = NULL;
+  clv_err err;
+  clv_dataset_options o = {
+      .n_named = 5, .names = names, .named_paths = paths, .labels_path = labels};
+  assert_ok(clv_dataset_open(&o, &ds, &err), &err);
+  return ds;
+}
+
+static const char *labels_of_places(void) {
+  int64_t y[COUNT * PLACES];
+  for (int i = 0; i < COUNT * PLACES; i++) y[i] = i % PLACES ? i % 4 : CLV_LABEL_IGNORED;
+  return put_npy("y", "<i8", "5, 3", y, sizeof y);
+}
+
+static void have(const clv_dataset *ds, size_t k, const char *name, clv_dtype dtype,
+                 clv_shape shape) {
+  clv_data_input in = clv_dataset_input(ds, k, 2);
+  assert_string_equal(in.name, name);
+  assert_int_equal(in.dtype, dtype);
+  assert_true(clv_shape_equal(&in.shape, &shape));
+}
+
+static void names_types_and_shapes(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
+  int64_t low, high;
+  assert_int_equal(clv_dataset_inputs(ds), 5);
+  assert_int_equal(clv_dataset_count(ds), COUNT);
+  have(ds, 0, "ids", CLV_I64, CLV_SHAPE(2, PLACES));
+  have(ds, 1, "boxes", CLV_I64, CLV_SHAPE(2, PLACES, 4));
+  have(ds, 2, "lengths", CLV_I64, CLV_SHAPE(2));
+  have(ds, 3, "picture", CLV_F32, CLV_SHAPE(2, 2, 2));
+  have(ds, 4, "weight", CLV_F32, CLV_SHAPE(2));
+  clv_shape y = clv_dataset_y_shape(ds, 2);
+  assert_true(clv_shape_equal(&y, &CLV_SHAPE(2, PLACES)));
+  assert_true(clv_dataset_label_range(ds, &low, &high));
+  assert_int_equal(low, 0);
+  assert_int_equal(high, 3);
+  assert_true(clv_dataset_input_range(ds, 1, &low, &high));
+  assert_int_equal(low, 0);
+  assert_int_equal(high, 411);
+  assert_false(clv_dataset_input_range(ds, 3, &low, &high));
+}
+
+/* Row i of a batch is record r in every input. */
+static void check_row(const clv_batch *b, size_t i, uint32_t r) {
+  for (int p = 0; p < PLACES; p++)
+    assert_int_equal(((int64_t *)b->inputs[0]->data)[i * PLACES + (size_t)p], 10 * (int)r + p);
+  for (int q = 0; q < PLACES * 4; q++)
+    assert_int_equal(((int64_t *)b->inputs[1]->data)[i * PLACES * 4 + (size_t)q], 100 * (int)r + q);
+  assert_int_equal(((int64_t *)b->inputs[2]->data)[i], r + 1);
+  for (int q = 0; q < 4; q++) {
+    volatile float want = (float)(50 * (int)r + q);
+    want = want / 255.0f;
+    assert_true(((float *)b->inputs[3]->data)[i * 4 + (size_t)q] == want);
+  }
+  assert_true(((float *)b->inputs[4]->data)[i] == 0.5f * (float)r);
+  for (size_t p = 0; p < PLACES; p++)
+    assert_int_equal(((int64_t *)b->y->data)[i * PLACES + p],
+                     p ? (int)(r * PLACES + p) % 4 : CLV_LABEL_IGNORED);
+}
+
+static void a_loader_gives_all_of_them(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+  clv_err err;
+  clv_batch b;
+  unsigned seen = 0;
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  clv_batches_options o = {.subset = &all, .batch = 2, .shuffle = true, .seed = 3, .epochs = 1};
+  assert_ok(clv_loader_new(ds, &o, &l, &err), &err);
+  for (;;) {
+    assert_ok(clv_loader_next(l, &b, &err), &err);
+    if (!b.n) break;
+    assert_int_equal(b.n_inputs, 5);
+    assert_ptr_equal(b.x, b.inputs[0]);
+    for (size_t k = 0; k < 5; k++) assert_int_equal(b.inputs[k]->shape.dim[0], b.n);
+    for (size_t i = 0; i < b.n; i++) {
+      check_row(&b, i, b.index[i]);
+      seen |= 1u << b.index[i];
+    }
+  }
+  assert_int_equal(seen, (1u << COUNT) - 1);
+}
+
+static void one_input_has_a_name_too(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
+  clv_err err;
+  float x[4] = {1, 2, 3, 4};
+  clv_dataset_options o = {.inputs_path = put_npy("x", "<f4", "2, 2", x, sizeof x)};
+  assert_ok(clv_dataset_open(&o, &ds, &err), &err);
+  assert_int_equal(clv_dataset_inputs(ds), 1);
+  have(ds, 0, "input", CLV_F32, CLV_SHAPE(2, 2));
+}
+
+static void refused(clv_dataset_options o, const char *says) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  assert_int_equal(clv_dataset_open(&o, &ds, &err), CLV_INVALID);
+  assert_says(&err, says);
+  assert_null(ds);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+  (void)state;
+  const char *names[9] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"}, *twice[] = {"a", "a"};
+  int32_t x[6] = {0};
+  int64_t none[4] = {CLV_LABEL_IGNORED, CLV_LABEL_IGNORED, CLV_LABEL_IGNORED, CLV_LABEL_IGNORED};
+  int64_t bad[4] = {0, 1, CLV_LABEL_IGNORED, -1};
+  const char *two = put_npy("two", "<i4", "2, 2", x, 16),
+             *three = put_npy("three", "<i4", "3,", x, 12);
+  const char *files[9] = {two, three}, *same[] = {two, two};
+  refused((clv_dataset_options){.n_named = 2, .names = names, .named_paths = files},
+          "two holds 2 records and ");
+  refused((clv_dataset_options){.n_named = 2, .names = twice, .named_paths = same},
+          "two inputs have the name 'a'");
+  refused((clv_dataset_options){.n_named = 9, .names = names, .named_paths = files},
+          "9 inputs: at most 8");
+  refused((clv_dataset_options){.n_named = 2, .names = names, .named_paths = same, .scale = 2},
+          "taken as they are");
+  clv_dataset_options labelled = {.n_named = 2, .names = names, .named_paths = same};
+  labelled.labels_path = put_npy("none", "<i8", "2, 2", none, sizeof none);
+  refused(labelled, "all labels are -100");
+  labelled.labels_path = put_npy("bad", "<i8", "2, 2", bad, sizeof bad);
+  refused(labelled, "label -1 of record 1 is out of range");
+}
+
+static void a_value_that_is_not_finite_is_found(void **state) {
+  (void)state;
+  static const char *const names[] = {"a", "b"};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
+  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+  clv_err err;
+  int32_t a[2] = {1, 2};
+  float b[4] = {1, 2, 3, NAN};
+  const char *paths[] = {put_npy("a", "<i4", "2,", a, sizeof a),
+                         put_npy("b", "<f4", "2, 2", b, sizeof b)};
+  clv_dataset_options o = {.n_named = 2, .names = names, .named_paths = paths};
+  assert_ok(clv_dataset_open(&o, &ds, &err), &err);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &found, &err), &err);
+  assert_int_equal(found.not_finite.n, 1);
+  assert_int_equal(found.not_finite.index[0], 1);
+  assert_non_null(strstr(found.first, "b: record 1, column 1 is nan"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_types_and_shapes),
+      cmocka_unit_test(a_loader_gives_all_of_them),
+      cmocka_unit_test(one_input_has_a_name_too),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(a_value_that_is_not_finite_is_found),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
