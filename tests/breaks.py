@@ -32,6 +32,13 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_credit_has_no_limit=("void clv_share_credit", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
    a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
 
+# ---- layers that name what they read -------------------------------------------------------------
+of("common/models/from.c", "tests/unit/models/test_models",
+   a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),
+   inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = node_called(", "in[n - 1 - i] = node_called("),
+   a_layer_may_read_itself=("static bool comes_later", "return true;", "return false;"),
+   records_may_be_joined=("clv_code clv_layer_keeps_records", "!g->joins", "g->n_nodes"))
+
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/fair/account.c", "tests/unit/fair/test_account",
    a_refused_charge_stays=("clv_account *clv_account_try", "take_back(a, at, q, n);", ""),

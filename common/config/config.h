@@ -92,6 +92,8 @@ typedef struct clv_layer_spec {
   clv_config_pos op_pos;
   char *op;   /* not checked against the op table here */
   char *name; /* NULL = named by index */
+  clv_config_pos from_pos;
+  clv_text_list from; /* layers or inputs that it reads, by name; n = 0: the layer before it */
   clv_config_pos parallel_pos;
   clv_layer_parallel parallel;
   size_t n_attrs;

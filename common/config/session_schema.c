@@ -49,6 +49,10 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
   {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
    .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
    .doc = "Prefix of its parameters' names; its index in the uncut model unless given."},        \
+  {.path = list "[].from", .kind = CLV_ROW_TEXTS, .offset = LAYER(from), .pos = LAYER(from_pos), \
+   .min = 1, .max = 8, .format = CLV_FORMAT_RUN, .sample = "[fc1, input]",                       \
+   .doc = "What it reads: names of earlier layers of the model, or input, which is the data. "   \
+          "The layer before it unless given."},                                                  \
   {.path = list "[].parallel", .kind = CLV_ROW_ENUM, .offset = LAYER(parallel),                  \
    .pos = LAYER(parallel_pos), .names = parallel_names, .sample = "columns",                     \
    .doc = "A linear layer divided over several nodes, by its outputs (columns) or its inputs "   \

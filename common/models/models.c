@@ -49,6 +49,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   clv_attrs attrs;
   clv_attr_value values[32];
   clv_err why;
+  int in[CLV_MAX_IN] = {*last}, n_in = 1;
   if (clv_op_find(spec->op, &op, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
   if (spec->parallel != CLV_LAYER_WHOLE)
@@ -58,19 +59,15 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   if (clv_op_is_loss(op))
     return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
                                spec->op, spec->op);
-  if (clv_op_n_inputs(op) > 1)
-    return clv_session_fail_at(c, spec->op_pos, err,
-                               "%s joins branches; a list of layers is a chain (a program on "
-                               "libcleave can have branches)",
-                               spec->op);
   if (spec->n_attrs > CLV_COUNT(values))
     return clv_session_fail_at(c, spec->pos, err, "%zu attributes", spec->n_attrs);
   for (size_t i = 0; i < spec->n_attrs; i++)
     CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+  CLV_TRY(clv_layer_inputs(c, spec, op, g, in, &n_in, err));
   clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
-  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, last, 1, last, &why);
+  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, in, n_in, last, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
-  return CLV_OK;
+  return clv_layer_keeps_records(c, spec, g, *last, err);
 }
 
 /* ---- the uncut graph ------------------------------------------------------------------------- */
@@ -88,6 +85,7 @@ static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last,
     CLV_TRY(clv_arch_layers(c, g, &n, last, err));
   else
     CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
+  CLV_TRY(clv_layers_are_read(c, g, err));
   return clv_stage_ranges(c, g, first, final, err);
 }
 
@@ -102,6 +100,9 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
     CLV_TRY(add_list(c, s->layers, s->n_layers, g, &layer, last, err));
     final[i] = layer - 1;
   }
+  CLV_TRY(clv_layers_are_read(c, g, err));
+  for (size_t i = 0; i + 1 < c->n_stages; i++)
+    CLV_TRY(clv_stage_end_check(c, g, &c->stages[i], final[i], err));
   return CLV_OK;
 }
 
@@ -143,6 +144,7 @@ clv_code clv_model_whole(const clv_session_config *config, const clv_shape *inpu
     CLV_TRY(clv_arch_layers(config, g, &n, &last, err));
   else
     CLV_TRY(add_list(config, config->model.layers, config->model.n_layers, g, &n, &last, err));
+  CLV_TRY(clv_layers_are_read(config, g, err));
   *ret = clv_steal(&g);
   return CLV_OK;
 }

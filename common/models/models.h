@@ -2,9 +2,10 @@
  *
  * models: from the layers of a session file, or a named architecture, to one uncut graph.
  *
- * A model is a chain of layers. Stages take consecutive runs of it, either by listing their layers
- * or by a range into `model`; layers are counted over all stages, so that names, initial weights
- * and dropout are the same wherever the cuts are.
+ * A model is a list of layers, each over the one before it or over those that its `from` names.
+ * Stages take consecutive runs of it, either by listing their layers or by a range into `model`;
+ * layers are counted over all stages, so that names, initial weights and dropout are the same
+ * wherever the cuts are.
  *
  * Ownership: returned graphs belong to the caller. Threads: no state.
  */

@@ -38,6 +38,21 @@ clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *la
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_arch_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) CLV_USE_RESULT;
 
+/* The nodes that a layer reads: those its `from` names, or in[0] as it is. */
+clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
+                          const clv_graph *g, int in[CLV_MAX_IN], int *n_in,
+                          clv_err *err) CLV_USE_RESULT;
+/* The layer's value, of node `node`, has a row for each record. */
+clv_code clv_layer_keeps_records(const clv_session_config *c, const clv_layer_spec *spec,
+                                 const clv_graph *g, int node, clv_err *err) CLV_USE_RESULT;
+/* Each layer but the last is read by a later one. */
+clv_code clv_layers_are_read(const clv_session_config *c, const clv_graph *g,
+                             clv_err *err) CLV_USE_RESULT;
+
+/* One value crosses behind layer `last`, where a stage ends. */
+clv_code clv_stage_end_check(const clv_session_config *c, const clv_graph *g,
+                             const clv_stage_spec *s, uint32_t last, clv_err *err) CLV_USE_RESULT;
+
 /* One stage's range as layers of the whole graph; one value crosses where it ends. */
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;

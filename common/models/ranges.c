@@ -200,14 +200,19 @@ static clv_code check_next(const clv_session_config *c, const clv_graph *g, cons
                              describe(g, at, -1, next, sizeof next));
 }
 
+clv_code clv_stage_end_check(const clv_session_config *c, const clv_graph *g,
+                             const clv_stage_spec *s, uint32_t last, clv_err *err) {
+  int crossing[2];
+  if (last + 1 < n_layers(g) && n_crossing(g, last, crossing) != 1)
+    return no_cut(c, g, s, last, crossing, err);
+  return CLV_OK;
+}
+
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
   const clv_stage_spec *s = &c->stages[stage];
-  int crossing[2];
   CLV_TRY(find_range(c, g, s, ret_first, ret_last, err));
-  if (*ret_last + 1 < n_layers(g) && n_crossing(g, *ret_last, crossing) != 1)
-    return no_cut(c, g, s, *ret_last, crossing, err);
-  return CLV_OK;
+  return clv_stage_end_check(c, g, s, *ret_last, err);
 }
 
 clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,

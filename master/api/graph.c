@@ -143,6 +143,10 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   clv_err why;
   if (clv_op_find(spec->op, &op, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
+  if (spec->from.n)
+    return clv_session_fail_at(c, spec->from_pos, err,
+                               "from: belongs to session files; a program gives a layer its inputs "
+                               "with cleave_graph_op");
   if (spec->n_attrs > MOST)
     return clv_session_fail_at(c, spec->pos, err, "%zu attributes; at most %d", spec->n_attrs,
                                MOST);

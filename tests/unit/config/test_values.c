@@ -710,10 +710,12 @@ static void examples_load(void **state) {
   clv_session_config_free(first);
   round_trip(text.data, text.len);
   clv_bytes_done(&text);
-  static const char *const shipped[] = {
-      "deploy/sessions/fashion-mnist.yaml", "deploy/sessions/image-folder.yaml",
-      "deploy/sessions/two-hosts.yaml", "deploy/sessions/resnet50-two-stages.yaml",
-      "deploy/sessions/resnet18-fashion-mnist.yaml"};
+  static const char *const shipped[] = {"deploy/sessions/fashion-mnist.yaml",
+                                        "deploy/sessions/image-folder.yaml",
+                                        "deploy/sessions/two-hosts.yaml",
+                                        "deploy/sessions/resnet50-two-stages.yaml",
+                                        "deploy/sessions/resnet18-fashion-mnist.yaml",
+                                        "deploy/sessions/residual.yaml"};
   for (size_t i = 0; i < CLV_COUNT(shipped); i++) {
     clv_session_config *c = NULL;
     if (clv_session_config_load(shipped[i], NULL, &c, &err)) fail_msg("%s", err.text);

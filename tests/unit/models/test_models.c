@@ -62,6 +62,31 @@ static void layers_in_stages(void **state) {
       "a 0..2\nb 3..4\nc 5..6\n");
 }
 
+/* Branches and joins; a layer of another stage, one without a name, and the data are named too. */
+static void branches(void **state) {
+  (void)state;
+  check_model(
+      "stages:\n"
+      "  - {name: a, at: master, layers: [{op: conv2d, out: 1, kernel: 3, pad: 1, name: f},\n"
+      "      {op: add, name: x, from: [f, input]}]}\n"
+      "  - {name: b, at: master, layers: [{op: relu}, {op: concat, dim: 1, from: [2, x, x]},\n"
+      "      {op: mul, name: y, from: [\"3\", \"3\"]}, {op: flatten, from: [y]}]}\n",
+      &image,
+      "f conv2d [8, 1, 28, 28]\nx add [8, 1, 28, 28]\n2 relu [8, 1, 28, 28]\n"
+      "3 concat [8, 3, 28, 28]\ny mul [8, 3, 28, 28]\n5 flatten [8, 2352]\na 0..1\nb 2..5\n");
+  clv_session_config *c = session(
+      "stages: [{name: a, at: master, layers: [{op: relu, name: f}, {op: tanh, name: g, from: "
+      "[input]}, {op: add, from: [g, f]}]}]\n");
+  clv_graph *g = NULL;
+  uint32_t first, last;
+  assert_ok(clv_model_graph(c, &image, &g, &first, &last, err));
+  assert_int_equal(g->nodes[2].in[0], 0);
+  assert_int_equal(g->nodes[3].in[0], 2); /* in the order of the file */
+  assert_int_equal(g->nodes[3].in[1], 1);
+  clv_graph_free(g);
+  clv_session_config_free(c);
+}
+
 static void ranges_of_a_model(void **state) {
   (void)state;
   check_model(
@@ -143,7 +168,28 @@ static const refusal refusals[] = {
     {STAGE("{op: cross_entropy}"), "/s.yaml:7:12: ", "is a loss: write it as `loss: {kind:"},
     {STAGE("{op: linear, out: 4, parallel: rows}"),
      "/s.yaml:7:38: ", "parallel: a stage has one node, and a layer is divided over several"},
-    {STAGE("{op: add}"), "/s.yaml:7:12: ", "a list of layers is a chain"},
+    {STAGE("{op: relu, name: a},\n      {op: add}"),
+     "/s.yaml:8:12: ", "add reads 2 values: name them, as in from: [a, input]"},
+    {STAGE("{op: relu, name: a},\n      {op: add, from: [a]}"),
+     "/s.yaml:8:17: ", "from: add reads 2 values, not 1"},
+    {STAGE("{op: relu, name: a},\n      {op: tanh, from: [a, input]}"),
+     "/s.yaml:8:18: ", "from: tanh reads 1 value, not 2"},
+    {STAGE("{op: relu, name: abc},\n      {op: add, from: [abd, input]}"),
+     "/s.yaml:8:17: ", "no earlier layer is called 'abd', did you mean 'abc'?; the layer before"},
+    {STAGE("{op: relu, name: a},\n      {op: add, from: [a, z]},\n      {op: tanh, name: z}"),
+     "/s.yaml:8:17: ", "layer 'z' does not come before this one"},
+    {STAGE("{op: relu, name: a},\n      {op: add, name: b, from: [a, b]}"),
+     "/s.yaml:8:26: ", "layer 'b' does not come before this one"},
+    {STAGE("{op: relu, name: a},\n      {op: tanh, from: [input]}"),
+     "/s.yaml:7:7: ", "no layer reads layer 'a': name it in the from: of a later one"},
+    {STAGE("{op: relu, name: a},\n      {op: concat, dim: 0, from: [a, input]}"),
+     "/s.yaml:8:7: ", "layer 1 would join the records of a batch"},
+    {STAGE("{op: conv2d, out: 2, kernel: 1, name: a},\n      {op: conv2d, out: 3, kernel: 1},\n"
+           "      {op: add, from: [a, 1]}"),
+     "/s.yaml:9:7: ", "layer 2: "},
+    {"stages:\n  - {name: a, at: master, layers: [{op: relu, name: x}, {op: tanh}]}\n"
+     "  - {name: b, at: master, layers: [{op: add, from: [x, 1]}]}\n",
+     "/s.yaml:6:27: ", "stage 'a' ends where branches are open, where two values would cross"},
     {ARCH("hiden: [3]"), "/s.yaml:5:20: ", "mlp has no 'hiden'; did you mean 'hidden'?"},
     {ARCH("width: 3"), "/s.yaml:5:20: ", "mlp has no 'width'"},
     {ARCH("hidden: 3"), "/s.yaml:5:20: ", "hidden is a list"},
@@ -233,13 +279,10 @@ static void every_loss_has_a_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(layers_in_stages),
-      cmocka_unit_test(ranges_of_a_model),
-      cmocka_unit_test(architectures),
-      cmocka_unit_test(parameter_count),
-      cmocka_unit_test(errors_point_at_the_place),
-      cmocka_unit_test(data_that_does_not_fit),
-      cmocka_unit_test(losses),
+      cmocka_unit_test(layers_in_stages),       cmocka_unit_test(branches),
+      cmocka_unit_test(ranges_of_a_model),      cmocka_unit_test(architectures),
+      cmocka_unit_test(parameter_count),        cmocka_unit_test(errors_point_at_the_place),
+      cmocka_unit_test(data_that_does_not_fit), cmocka_unit_test(losses),
       cmocka_unit_test(every_loss_has_a_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
