@@ -39,6 +39,13 @@ typedef enum clv_op {
   CLV_OP_COUNT
 } clv_op;
 
+/* Weights of classes, as many as there are classes; n 0: none given, all alike. */
+enum { CLV_MAX_CLASS_WEIGHTS = 128 };
+typedef struct clv_class_weights {
+  int n;
+  float of[CLV_MAX_CLASS_WEIGHTS];
+} clv_class_weights;
+
 /* Every attribute any op takes. The rows in kernels/ops say which op uses which, with default and
  * range, and common/graph/attrs.c what each one is. Pairs are (height, width). */
 typedef struct clv_attrs {
@@ -58,8 +65,11 @@ typedef struct clv_attrs {
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
   int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
   bool causal;
-  clv_shape order; /* of permute */
-  double base;     /* of rotary */
+  clv_shape order;      /* of permute */
+  double base;          /* of rotary */
+  int64_t ignore_index; /* the label of places that a loss does not count */
+  double label_smoothing;
+  clv_class_weights class_weights;
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };

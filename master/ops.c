@@ -14,7 +14,7 @@ static bool is_flag(const clv_attr_row *row) { return clv_attr_type(row->key)[0]
 
 /* "false", "0.5", as JSON; nothing where there is none to be written as a number. */
 static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
-  if (row->required || row->key == CLV_ATTR_SHAPE ||
+  if (row->required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_CLASS_WEIGHTS ||
       (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel))
     return;
   if (is_flag(row))
@@ -26,6 +26,7 @@ static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_byte
 static const char *default_in_words(const clv_op_def *def, const clv_attr_row *row) {
   if (row->required) return "required";
   if (row->key == CLV_ATTR_SHAPE) return "the last one unless given";
+  if (row->key == CLV_ATTR_CLASS_WEIGHTS) return "all alike unless given";
   if (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel) return "the kernel's unless given";
   return NULL;
 }

@@ -38,6 +38,14 @@ of("common/models/from.c", "tests/unit/models/test_models",
    inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = node_called(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool comes_later", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_keeps_records", "!g->joins", "g->n_nodes"))
+# ---- losses --------------------------------------------------------------------------------------
+of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
+   ignored_places_count=("static clv_code label_at(", "if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;", ""),
+   a_weighted_mean_is_over_places=("static clv_code counted(", "*ret += weight_of(s, label);", "*ret += 1;"),
+   smoothing_forgets_the_weights=("static double term(", "all += weight_of(s, c) * (over - x[c]);", "all += over - x[c];"),
+   gradients_forget_the_smoothing=("static void row_back(", "if (e != 0)", "if (false)"))
+of("common/graph/attrs.c", "tests/unit/graph/test_ops",
+   weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/fair/account.c", "tests/unit/fair/test_account",

@@ -22,7 +22,12 @@ static void add_node(const clv_graph *g, int i, clv_module_message *m) {
   for (int k = 0; k < n->n_in; k++) m->inputs[i][k] = (uint32_t)n->in[k];
   for (int k = 0; k < n_attrs; k++) {
     clv_attr_value *v = &m->values[i][k];
-    m->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
+    m->attrs[i][k] = (clv_wire_attr){.key = (uint32_t)v->key,
+                                     .n_ints = (uint32_t)v->n_ints,
+                                     .n_numbers = (uint32_t)v->n_numbers,
+                                     .ints = v->ints,
+                                     .number = v->number,
+                                     .numbers = (float *)(uintptr_t)v->numbers};
   }
   m->keys[i] = n->key;
   m->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,

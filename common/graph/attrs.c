@@ -7,7 +7,14 @@
 #include <math.h>
 #include <string.h>
 
-typedef enum attr_kind { KIND_INT, KIND_PAIR, KIND_BOOL, KIND_REAL, KIND_EXTENTS } attr_kind;
+typedef enum attr_kind {
+  KIND_INT,
+  KIND_PAIR,
+  KIND_BOOL,
+  KIND_REAL,
+  KIND_EXTENTS,
+  KIND_WEIGHTS
+} attr_kind;
 
 /* A field of clv_attrs is called as its attribute. */
 #define KEY(field, kind_of, text) \
@@ -46,6 +53,11 @@ static const struct {
     [CLV_ATTR_CAUSAL] = KEY(causal, KIND_BOOL, "whether a step sees none behind it"),
     [CLV_ATTR_ORDER] = KEY(order, KIND_EXTENTS, "dimensions behind the batch, in their new order"),
     [CLV_ATTR_BASE] = KEY(base, KIND_REAL, "base of the angles"),
+    [CLV_ATTR_IGNORE_INDEX] = KEY(ignore_index, KIND_INT, "label of places that are not counted"),
+    [CLV_ATTR_LABEL_SMOOTHING] =
+        KEY(label_smoothing, KIND_REAL, "share of a label that all classes have alike"),
+    [CLV_ATTR_CLASS_WEIGHTS] =
+        KEY(class_weights, KIND_WEIGHTS, "weight of each class, at most 128"),
 };
 
 static bool is_key(clv_attr_key key) { return key > 0 && key < CLV_ATTR_COUNT && keys[key].name; }
@@ -59,7 +71,8 @@ const char *clv_attr_type(clv_attr_key key) {
                                       [KIND_PAIR] = "integer or [height, width]",
                                       [KIND_BOOL] = "true or false",
                                       [KIND_REAL] = "number",
-                                      [KIND_EXTENTS] = "list of integers"};
+                                      [KIND_EXTENTS] = "list of integers",
+                                      [KIND_WEIGHTS] = "list of numbers"};
   return is_key(key) ? names[keys[key].kind] : "";
 }
 
@@ -118,6 +131,9 @@ static void set_fallback(clv_attrs *attrs, const clv_attr_row *row) {
     case KIND_EXTENTS:
       *(clv_shape *)field = (clv_shape){0};
       break;
+    case KIND_WEIGHTS:
+      *(clv_class_weights *)field = (clv_class_weights){0};
+      break;
   }
 }
 
@@ -148,11 +164,35 @@ static clv_code set_real(const char *op, const clv_attr_row *row, const clv_attr
   return CLV_OK;
 }
 
+/* Number i of a list, however it is given. */
+static double number_of(const clv_attr_value *v, int i) {
+  if (v->n_numbers) return (double)v->numbers[i];
+  return v->is_number ? v->number : (double)v->ints[i];
+}
+
+static clv_code set_weights(const char *op, const clv_attr_row *row, const clv_attr_value *v,
+                            clv_class_weights *ret, clv_err *err) {
+  int n = v->n_numbers ? v->n_numbers : v->is_number ? 1 : v->n_ints;
+  if (n < 1 || n > CLV_MAX_CLASS_WEIGHTS)
+    return clv_fail(err, CLV_INVALID, "%s.%s needs a list of 1 to %d numbers", op,
+                    keys[row->key].name, CLV_MAX_CLASS_WEIGHTS);
+  for (int i = 0; i < n; i++) {
+    double x = number_of(v, i);
+    if (!(x >= row->low && x <= row->high))
+      return clv_fail(err, CLV_INVALID, "%s.%s has %g, outside %g..%g", op, keys[row->key].name, x,
+                      row->low, row->high);
+    ret->of[i] = (float)x;
+  }
+  ret->n = n;
+  return CLV_OK;
+}
+
 static clv_code set_value(const char *op, const clv_attr_row *row, const clv_attr_value *v,
                           clv_attrs *attrs, clv_err *err) {
   void *field = field_of(attrs, row->key);
   attr_kind kind = keys[row->key].kind;
   if (kind == KIND_REAL) return set_real(op, row, v, field, err);
+  if (kind == KIND_WEIGHTS) return set_weights(op, row, v, field, err);
   CLV_TRY(check_ints(op, row, v, 1,
                      kind == KIND_PAIR      ? 2
                      : kind == KIND_EXTENTS ? CLV_MAX_RANK - 1
@@ -192,20 +232,20 @@ clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attr
                         clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
   clv_attrs attrs = {0};
-  unsigned seen = 0;
+  uint64_t seen = 0;
   if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
   for (const clv_attr_row *row = def->attrs; row->key; row++) set_fallback(&attrs, row);
   for (int i = 0; i < n; i++) {
     CLV_TRY(set_one(def, &values[i], &attrs, err));
-    if (seen & (1u << values[i].key))
+    if (seen & (UINT64_C(1) << values[i].key))
       return clv_fail(err, CLV_INVALID, "%s.%s is given twice", def->name,
                       clv_attr_name(values[i].key));
-    seen |= 1u << values[i].key;
+    seen |= UINT64_C(1) << values[i].key;
   }
   for (const clv_attr_row *row = def->attrs; row->key; row++)
-    if (row->required && !(seen & (1u << row->key)))
+    if (row->required && !(seen & (UINT64_C(1) << row->key)))
       return clv_fail(err, CLV_INVALID, "%s needs '%s'", def->name, keys[row->key].name);
-  if (def->stride_is_kernel && !(seen & (1u << CLV_ATTR_STRIDE)))
+  if (def->stride_is_kernel && !(seen & (UINT64_C(1) << CLV_ATTR_STRIDE)))
     memcpy(attrs.stride, attrs.kernel, sizeof attrs.stride);
   *ret = attrs;
   return CLV_OK;
@@ -234,13 +274,20 @@ static clv_attr_value value_of(const clv_attrs *attrs, clv_attr_key key) {
       v.n_ints = ((const clv_shape *)field)->rank;
       memcpy(v.ints, ((const clv_shape *)field)->dim, sizeof v.ints);
       break;
+    case KIND_WEIGHTS:
+      v.n_ints = 0;
+      v.n_numbers = ((const clv_class_weights *)field)->n;
+      v.numbers = ((const clv_class_weights *)field)->of;
+      break;
   }
   return v;
 }
 
 static bool same_value(const clv_attr_value *a, const clv_attr_value *b) {
-  return a->n_ints == b->n_ints && a->number == b->number &&
-         memcmp(a->ints, b->ints, (size_t)a->n_ints * sizeof a->ints[0]) == 0;
+  return a->n_ints == b->n_ints && a->number == b->number && a->n_numbers == b->n_numbers &&
+         memcmp(a->ints, b->ints, (size_t)a->n_ints * sizeof a->ints[0]) == 0 &&
+         (!a->n_numbers ||
+          memcmp(a->numbers, b->numbers, (size_t)a->n_numbers * sizeof a->numbers[0]) == 0);
 }
 
 int clv_attrs_to(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max) {
@@ -266,7 +313,11 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
     const void *field = (const char *)attrs + keys[row->key].offset;
     bool extents = keys[row->key].kind == KIND_EXTENTS;
     int rank = extents ? ((const clv_shape *)field)->rank : 1;
-    if (extents && !row->required && rank == 0) continue; /* none given */
+    int weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
+    if (!row->required && (rank == 0 || weights == 0)) continue; /* none given */
+    if (weights < 1 || weights > CLV_MAX_CLASS_WEIGHTS)
+      return clv_fail(err, CLV_INVALID, "%s.%s has %d numbers, not 1 to %d", def->name,
+                      keys[row->key].name, weights, CLV_MAX_CLASS_WEIGHTS);
     if (rank < 1 || rank >= CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d extents, not 1 to %d", def->name,
                       keys[row->key].name, rank, CLV_MAX_RANK - 1);

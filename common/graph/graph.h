@@ -23,13 +23,16 @@ enum { CLV_NAME_MAX = 64, CLV_MAX_NODES = 4096, CLV_MAX_INPUTS = 8, CLV_MAX_OUTP
 /* ---- attributes ------------------------------------------------------------------------------ */
 
 /* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
- * booleans (0/1) and lists; real attributes use `number` (an integer is accepted there too). */
+ * booleans (0/1) and lists; real attributes use `number` (an integer is accepted there too), and
+ * lists of them `numbers`, which is borrowed: from the attributes or the message it was made of. */
 typedef struct clv_attr_value {
   clv_attr_key key;
   int n_ints;
   int64_t ints[CLV_MAX_RANK];
   bool is_number;
   double number;
+  int n_numbers; /* lists of numbers; where it is not 0 the fields above are not read */
+  const float *numbers;
 } clv_attr_value;
 
 /* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */

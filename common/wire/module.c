@@ -77,7 +77,16 @@ static clv_code get_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_w
     CLV_TRY(clv_check_count(attr->key, OP_MAX, "is an attribute key", err));
     CLV_TRY(clv_check_count(attr->n_ints, CLV_WIRE_ATTR_INTS, "numbers in an attribute", err));
     CLV_TRY(clv_check_finite(attr->number, "an attribute", err));
-    node->attrs[i] = (clv_wire_attr){attr->key, (uint32_t)attr->n_ints, attr->ints, attr->number};
+    CLV_TRY(
+        clv_check_count(attr->n_numbers, CLV_WIRE_ATTR_NUMBERS, "numbers in an attribute", err));
+    for (size_t k = 0; k < attr->n_numbers; k++)
+      CLV_TRY(clv_check_finite((double)attr->numbers[k], "an attribute", err));
+    node->attrs[i] = (clv_wire_attr){.key = attr->key,
+                                     .n_ints = (uint32_t)attr->n_ints,
+                                     .n_numbers = (uint32_t)attr->n_numbers,
+                                     .ints = attr->ints,
+                                     .number = attr->number,
+                                     .numbers = attr->numbers};
   }
   return CLV_OK;
 }
@@ -145,6 +154,8 @@ static clv_code put_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave__V
     attrs[i].n_ints = node->attrs[i].n_ints;
     attrs[i].ints = node->attrs[i].ints;
     attrs[i].number = node->attrs[i].number;
+    attrs[i].n_numbers = node->attrs[i].n_numbers;
+    attrs[i].numbers = node->attrs[i].numbers;
   }
   to->op = node->op;
   to->name = clv_put_text(node->name);

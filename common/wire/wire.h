@@ -45,6 +45,7 @@ enum {
   CLV_WIRE_NODES = 2048,            /* of one module's graph */
   CLV_WIRE_NODE_INPUTS = 16,
   CLV_WIRE_ATTRS = 16, /* of one node */
+  CLV_WIRE_ATTR_NUMBERS = 128,
   CLV_WIRE_ATTR_INTS = 16,
   CLV_WIRE_PARAMS = 4096,     /* of one module; also frozen names and State.count */
   CLV_WIRE_PEERS = 64,        /* identities of one session */
@@ -427,9 +428,10 @@ typedef struct clv_wire_close_reply {
  * Checked here: counts, inputs below the node's own index, outputs inside the graph, finite
  * numbers. */
 typedef struct clv_wire_attr {
-  uint32_t key, n_ints;
+  uint32_t key, n_ints, n_numbers;
   int64_t *ints;
   double number;
+  float *numbers;
 } clv_wire_attr;
 typedef struct clv_wire_node {
   uint32_t op, layer, n_inputs, n_attrs;

@@ -12,12 +12,23 @@ static __global__ void put_mean(cuda_sums s, const cuda_pair *parts, double n, f
   gpu_note(f, values, r);
 }
 
-/* ---- a class for each sample ----------------------------------------------------------------- */
+/* ---- a class for each place ------------------------------------------------------------------ */
 
-/* What samples whose label is refused are computed with. */
-static __device__ inline size_t class_of(const cuda_classes &c, const int64_t *label, size_t r) {
-  return label[r] < 0 || static_cast<size_t>(label[r]) >= c.classes ? 0
-                                                                    : static_cast<size_t>(label[r]);
+static __device__ inline bool counts(const cuda_classes &c, int64_t label) {
+  return !c.ignores || label != c.ignore;
+}
+
+static __device__ inline bool is_class(const cuda_classes &c, int64_t label) {
+  return label >= 0 && static_cast<size_t>(label) < c.classes;
+}
+
+/* What places whose label is refused are computed with. */
+static __device__ inline size_t class_of(const cuda_classes &c, int64_t label) {
+  return is_class(c, label) ? static_cast<size_t>(label) : 0;
+}
+
+static __device__ inline double weight_of(const cuda_classes &c, size_t i) {
+  return c.weighted ? static_cast<double>(c.weight[i]) : 1;
 }
 
 static __device__ inline double exp_sum(const float *x, size_t n, double *ret_top) {
@@ -29,51 +40,91 @@ static __device__ inline double exp_sum(const float *x, size_t n, double *ret_to
   return gpu_block_sum(sum);
 }
 
+/* sum_c w_c (over - x_c), by all threads of the block */
+static __device__ inline double smooth_sum(const cuda_classes &c, const float *x, double over) {
+  double sum = 0;
+  GPU_ROW(i, c.classes) sum += weight_of(c, i) * (over - static_cast<double>(x[i]));
+  return gpu_block_sum(sum);
+}
+
 static __global__ void class_terms(cuda_classes c, const float *xs, const int64_t *label,
                                    double *terms, clv_gpu_fault *f) {
   GPU_ROWS(r, c.rows) {
     const float *x = xs + r * c.classes;
+    if (!counts(c, label[r])) {
+      if (!threadIdx.x) terms[r] = 0;
+      continue;
+    }
     double top = 0, rest = c.log_of ? log(exp_sum(x, c.classes, &top)) : 0;
+    double smooth = c.smoothing > 0 ? smooth_sum(c, x, rest + top) : 0;
     if (threadIdx.x) continue;
-    terms[r] = rest + top - static_cast<double>(x[class_of(c, label, r)]);
-    if (label[r] < 0 || static_cast<size_t>(label[r]) >= c.classes) gpu_refuse(f, r);
+    size_t right = class_of(c, label[r]);
+    double one = weight_of(c, right) * (rest + top - static_cast<double>(x[right]));
+    terms[r] = c.smoothing > 0
+                   ? (1 - c.smoothing) * one + c.smoothing / static_cast<double>(c.classes) * smooth
+                   : one;
+    if (!is_class(c, label[r])) gpu_refuse(f, r);
   }
 }
 
-struct double_term {
+/* Its term, and what it counts. */
+struct class_term {
   const double *x;
-  __device__ cuda_pair operator()(size_t at, size_t) const { return {x[at], 0}; }
+  const int64_t *label;
+  cuda_classes c;
+  __device__ cuda_pair operator()(size_t at, size_t) const {
+    double weight = counts(c, label[at]) ? weight_of(c, class_of(c, label[at])) : 0;
+    return {x[at], weight};
+  }
 };
 
+static __global__ void put_class_mean(cuda_sums s, const cuda_pair *parts, double *all, float *out,
+                                      clv_gpu_fault *f, const int64_t *label, cuda_refusal r) {
+  cuda_pair sum = gpu_total(s, parts, 0);
+  *out = sum.second == 0 ? 0 : static_cast<float>(sum.first / sum.second);
+  if (all) *all = sum.second;
+  gpu_note(f, label, r);
+}
+
 clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
-                            double *terms, void *parts, float *out, clv_err *err) {
+                            double *terms, void *parts, double *all, float *out, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, c->rows);
   CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_terms,
                      *c, x, label, terms, g->fault));
-  CLV_TRY(gpu_parts(g, &s, double_term{terms}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_mean<int64_t>, s, static_cast<const cuda_pair *>(parts),
-                    static_cast<double>(c->rows), out, g->fault, label,
-                    cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes), 1});
+  CLV_TRY(gpu_parts(g, &s, class_term{terms, label, *c}, parts, err));
+  return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(parts), all,
+                    out, g->fault, label,
+                    cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes),
+                                 static_cast<int64_t>(c->per_sample)});
 }
 
 static __global__ void class_back(cuda_classes c, const float *xs, const int64_t *label,
-                                  const float *dout, float *dxs) {
-  double share = static_cast<double>(*dout) / static_cast<double>(c.rows);
+                                  const float *dout, const double *all, float *dxs) {
+  double share = *all == 0 ? 0 : static_cast<double>(*dout) / *all;
+  double smooth = c.smoothing / static_cast<double>(c.classes);
   GPU_ROWS(r, c.rows) {
+    if (*all == 0 || !counts(c, label[r])) {
+      GPU_ROW(i, c.classes) dxs[r * c.classes + i] = 0;
+      continue;
+    }
     const float *x = xs ? xs + r * c.classes : nullptr;
     double top = 0, sum = c.log_of ? exp_sum(x, c.classes, &top) : 1;
-    size_t right = class_of(c, label, r);
+    size_t right = class_of(c, label[r]);
+    double one = (1 - c.smoothing) * weight_of(c, right);
     GPU_ROW(i, c.classes) {
       double p = c.log_of ? exp(static_cast<double>(x[i]) - top) / sum : 0;
-      dxs[r * c.classes + i] = static_cast<float>((p - (i == right)) * share);
+      double d = one * (p - (i == right));
+      if (c.smoothing > 0) d += smooth * (p * c.weights - weight_of(c, i));
+      dxs[r * c.classes + i] = static_cast<float>(d * share);
     }
   }
 }
 
 clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
-                                 const int64_t *label, const float *dout, float *dx, clv_err *err) {
+                                 const int64_t *label, const float *dout, const double *all,
+                                 float *dx, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_back,
-                    *c, x, label, dout, dx);
+                    *c, x, label, dout, all, dx);
 }
 
 /* ---- means over all values ------------------------------------------------------------------- */

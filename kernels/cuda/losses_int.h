@@ -11,21 +11,27 @@
 extern "C" {
 #endif
 
-/* Losses of a class for each of `rows` samples. log_of: x are logits (cross_entropy), else already
- * logarithms (nll). A label outside 0..classes-1 is refused. terms: rows doubles; parts:
- * gpu_sums_of(1, 1, rows). */
+/* Losses of a class for each of `rows` places, per_sample of them in a sample; the formula is
+ * kernels/ops/cross_entropy.c's. log_of: x are logits (cross_entropy), else already logarithms
+ * (nll). A label outside 0..classes-1 is refused, unless it is `ignore` and they are ignored. */
 typedef struct cuda_classes {
-  size_t rows, classes;
-  bool log_of;
+  size_t rows, classes, per_sample;
+  bool log_of, ignores, weighted;
+  int64_t ignore;
+  double smoothing, weights; /* weights: their sum */
   int32_t op;
   uint32_t layer;
+  float weight[CLV_MAX_CLASS_WEIGHTS]; /* read if weighted */
 } cuda_classes;
 
+/* terms: rows doubles; parts: gpu_sums_of(1, 1, rows). all: the weight of what is counted, for
+ * backward; NULL where there will be none. */
 clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
-                            double *terms, void *parts, float *out, clv_err *err) CLV_USE_RESULT;
+                            double *terms, void *parts, double *all, float *out,
+                            clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
-                                 const int64_t *label, const float *dout, float *dx,
-                                 clv_err *err) CLV_USE_RESULT;
+                                 const int64_t *label, const float *dout, const double *all,
+                                 float *dx, clv_err *err) CLV_USE_RESULT;
 
 /* out = the mean over n values of the op's term; parts: gpu_sums_of(1, 1, n). bce refuses a value
  * outside 0..1. */

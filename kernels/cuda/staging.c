@@ -88,8 +88,13 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
 
 /* The texts of the ops that may refuse a value, as their rows' loops have them. */
 static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
-  clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld",
-           (unsigned long long)f->at, (long long)f->limit - 1);
+  unsigned long long at = (unsigned long long)f->at, per_sample = (unsigned long long)f->per_sample;
+  if (per_sample > 1)
+    clv_fail(err, CLV_INVALID, "the label of sample %llu, place %llu, is outside 0..%lld",
+             at / per_sample, at % per_sample, (long long)f->limit - 1);
+  else
+    clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld", at,
+             (long long)f->limit - 1);
   return clv_err_element(err, "%lld", (long long)f->whole);
 }
 

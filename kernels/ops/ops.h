@@ -59,6 +59,9 @@ typedef enum clv_attr_key {
   CLV_ATTR_CAUSAL = 23,
   CLV_ATTR_ORDER = 24,
   CLV_ATTR_BASE = 25,
+  CLV_ATTR_IGNORE_INDEX = 30,
+  CLV_ATTR_LABEL_SMOOTHING = 31,
+  CLV_ATTR_CLASS_WEIGHTS = 34,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -229,6 +232,9 @@ clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int6
 /* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
+/* The same where a sample has so many places: i counts them all, and the text names both. */
+clv_code clv_check_place_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
+                               int64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -75,6 +75,15 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
   return CLV_OK;
 }
 
+clv_code clv_check_place_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
+                               int64_t *ret, clv_err *err) {
+  if (places == 1 || (labels[i] >= 0 && labels[i] < classes))
+    return clv_check_label(labels, i, classes, ret, err);
+  clv_fail(err, CLV_INVALID, "the label of sample %lld, place %lld, is outside 0..%lld",
+           (long long)(i / places), (long long)(i % places), (long long)classes - 1);
+  return clv_err_element(err, "%lld", (long long)labels[i]);
+}
+
 clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
                           clv_err *err) {
   if (lengths[i] < 0 || lengths[i] > steps) {

@@ -202,6 +202,13 @@ def permute(x, order):
     return x.permute(0, *(int(d) for d in np.atleast_1d(order))).contiguous()
 
 
+def cross_entropy(x, t, a):
+    """Places one behind the other: PyTorch has the classes behind the batch, we have them last."""
+    weight = torch.tensor(a["class_weights"]).to(x) if a["class_weights"] else None
+    return F.cross_entropy(x.flatten(0, -2), t.flatten(), weight, ignore_index=a["ignore_index"],
+                           label_smoothing=a["label_smoothing"])
+
+
 def lstm(x, weights, layers, bias):
     """What torch.nn.LSTM's forward calls, with weights that can be differentiated."""
     zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
@@ -214,7 +221,7 @@ def compute(expression, case, inputs, p):
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
              "dropout": dropout, "lstm": lstm, "attention": attention,
-             "rotary": rotary, "permute": permute}
+             "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy}
     return eval(expression, scope)
 
 

@@ -103,7 +103,7 @@ static inline bool is_whole(clv_op op, int i) { return clv_op_whole(clv_op_def_o
 static inline int64_t whole_below(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->rows && !i         ? d->attrs.rows
-         : def->labels && i == 1 ? d->in[0].dim[1]
+         : def->labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
                                  : d->in[1].dim[1] + 1;
 }
 
@@ -157,12 +157,32 @@ static inline int parse_extents(const char *text, int64_t ret[CLV_MAX_RANK]) {
   return -1;
 }
 
+/* "0.5x2x1" as a list of numbers, which live as long as the process. */
+static inline bool parse_numbers(const char *text, clv_attr_value *ret) {
+  static float lists[MAX_CASES][8];
+  static int n_lists;
+  float *list = lists[n_lists < MAX_CASES ? n_lists++ : 0];
+  char *end;
+  for (ret->n_numbers = 0; ret->n_numbers < 8; text = end + 1) {
+    list[ret->n_numbers++] = strtof(text, &end);
+    if (end == text || (*end && *end != 'x')) return false;
+    if (!*end) break;
+  }
+  ret->numbers = list;
+  return !*end;
+}
+
 static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_attr_value *ret) {
   clv_err err;
   *ret = (clv_attr_value){0};
   if (clv_op_attr_find(op, key, &ret->key, &err) != CLV_OK) {
     case_problem(op, "%s", err.text);
     return false;
+  }
+  if (!strcmp(clv_attr_type(ret->key), "list of numbers")) {
+    bool good = parse_numbers(text, ret);
+    if (!good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
+    return good;
   }
   ret->is_number = strpbrk(text, ".e") != NULL;
   if (ret->is_number)
@@ -191,12 +211,14 @@ static inline bool case_key(op_case *c, const char *key, const char *value) {
   return true;
 }
 
-/* Inputs that no key gave: labels of the samples, or the first one's shape. */
+/* Inputs that no key gave: labels of all but the classes, or the first one's shape. */
 static inline void case_inputs(clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   for (d->n_in = 1; d->n_in < CLV_MAX_IN && d->in[d->n_in].rank;) d->n_in++;
-  for (; d->n_in < def->n_in; d->n_in++)
-    d->in[d->n_in] = def->labels ? CLV_SHAPE(d->in[0].dim[0]) : d->in[0];
+  for (; d->n_in < def->n_in; d->n_in++) {
+    d->in[d->n_in] = d->in[0];
+    if (def->labels) d->in[d->n_in].rank--;
+  }
 }
 
 /* Everything that follows from op, attributes and in[0]. */

@@ -21,8 +21,16 @@ static void print_ints(const int64_t *v, int n) {
   printf("]");
 }
 
+static void print_numbers(const float *v, int n) {
+  printf("[");
+  for (int i = 0; i < n; i++) printf("%s%.9g", i ? ", " : "", (double)v[i]);
+  printf("]");
+}
+
 static void print_value(const clv_attr_value *v) {
-  if (v->is_number)
+  if (v->n_numbers)
+    print_numbers(v->numbers, v->n_numbers);
+  else if (v->is_number)
     printf("%.17g", v->number);
   else if (v->n_ints == 1 && v->key != CLV_ATTR_SHAPE)
     printf("%lld", (long long)v->ints[0]);

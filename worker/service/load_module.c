@@ -26,8 +26,10 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
       return clv_fail(err, CLV_INVALID, "node %u: %u integers in one attribute", index, a->n_ints);
     values[i] = (clv_attr_value){.key = (clv_attr_key)a->key,
                                  .n_ints = (int)a->n_ints,
-                                 .is_number = a->n_ints == 0,
-                                 .number = a->number};
+                                 .is_number = !a->n_ints && !a->n_numbers,
+                                 .number = a->number,
+                                 .n_numbers = (int)a->n_numbers,
+                                 .numbers = a->numbers};
     for (uint32_t j = 0; j < a->n_ints; j++) values[i].ints[j] = a->ints[j];
   }
   clv_attrs attrs;

@@ -122,6 +122,14 @@ static void attribute_refusals(void **state) {
   REFUSED(CLV_OP_DROPOUT, "dropout.p is 1.5, outside 0..1", real_attr(CLV_ATTR_P, 1.5));
   REFUSED(CLV_OP_DROPOUT, "dropout.p is nan", real_attr(CLV_ATTR_P, (double)NAN));
   REFUSED(CLV_OP_RESHAPE, "a list of 1 to 7 integers", {.key = CLV_ATTR_SHAPE, .n_ints = 8});
+  static const float weights[CLV_MAX_CLASS_WEIGHTS + 1] = {1, -1, (float)NAN};
+#define WEIGHTS(at, n) {.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = (n), .numbers = weights + (at)}
+  REFUSED(CLV_OP_CROSS_ENTROPY, "a list of 1 to 128 numbers", WEIGHTS(0, 129));
+  REFUSED(CLV_OP_CROSS_ENTROPY, "class_weights has -1, outside", WEIGHTS(0, 2));
+  REFUSED(CLV_OP_CROSS_ENTROPY, "class_weights has nan", WEIGHTS(2, 1));
+  REFUSED(CLV_OP_LINEAR, "linear.out needs one integer",
+          {.key = CLV_ATTR_OUT, .n_numbers = 1, .numbers = weights});
+#undef WEIGHTS
   REFUSED((clv_op)55, "unknown op number 55", int_attr(CLV_ATTR_OUT, 1));
 #undef REFUSED
 }
@@ -144,6 +152,13 @@ static void attribute_round_trip(void **state) {
   assert_int_equal(clv_attrs_to(CLV_OP_AVGPOOL, &a, sent, 10), 1);
   a.stride[1] = 1;
   assert_int_equal(clv_attrs_to(CLV_OP_AVGPOOL, &a, sent, 10), 2);
+  static const float weights[] = {0.5f, 2, 0};
+  clv_attr_value loss[] = {{.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = 3, .numbers = weights},
+                           int_attr(CLV_ATTR_IGNORE_INDEX, -7)};
+  assert_ok(clv_attrs_from(CLV_OP_CROSS_ENTROPY, loss, 2, &a, err));
+  assert_int_equal(clv_attrs_to(CLV_OP_CROSS_ENTROPY, &a, sent, 10), 2);
+  assert_ok(clv_attrs_from(CLV_OP_CROSS_ENTROPY, sent, 2, &b, err));
+  assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value p = real_attr(CLV_ATTR_P, 0.1);
   assert_ok(clv_attrs_from(CLV_OP_DROPOUT, &p, 1, &a, err));
   clv_attr_value part[] = {int_attr(CLV_ATTR_DIM, -1), int_attr(CLV_ATTR_START, -3)};
