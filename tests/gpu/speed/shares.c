@@ -129,12 +129,13 @@ static clv_code norm_weights(bench *m, clv_err *err) {
 
 static clv_code class_loss(bench *m, clv_err *err) {
   const cuda_classes c = {.rows = m->rows, .classes = m->width, .log_of = true};
-  return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->mask, m->saved, m->parts, m->small, err);
+  return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->mask, m->saved, m->parts, NULL, m->small,
+                            err);
 }
 
 static clv_code class_loss_back(bench *m, clv_err *err) {
   const cuda_classes c = {.rows = m->rows, .classes = m->width, .log_of = true};
-  return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->mask, m->small, m->y, err);
+  return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->mask, m->small, m->saved, m->y, err);
 }
 
 static clv_code mse(bench *m, clv_err *err) {
