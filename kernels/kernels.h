@@ -70,6 +70,7 @@ typedef struct clv_attrs {
   int64_t ignore_index; /* the label of places that a loss does not count */
   double label_smoothing;
   clv_class_weights class_weights;
+  bool init_zero; /* of linear: weight and bias begin with 0 */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };

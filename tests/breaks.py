@@ -53,6 +53,26 @@ of("common/fair/account.c", "tests/unit/fair/test_account",
    a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
    strangers_numbers_are_told=("clv_code clv_account_refuse", "if (a->o.shared)", "if (false)"))
 
+# ---- adapters ------------------------------------------------------------------------------------
+of("common/graph/lora.c", "tests/unit/graph/test_lora",
+   any_end_of_a_name_is_a_target=("static bool is_target(", "n == len || name[n - len - 1] == '.'", "true"),
+   rslora_scales_as_lora=("static clv_code low_rank(", "l->rslora ? sqrt((double)l->r) : (double)l->r", "(double)l->r"),
+   readers_read_the_bare_layer=("static clv_code copy_node(", "adapt(w, n, in[0], at, err)", "adapt(w, n, in[0], &(int){*at}, err)"),
+   other_stages_get_adapters=("static bool is_meant(", "&& n->layer >= w->first", ""),
+   b_is_drawn=("static clv_code low_rank(", "whole(CLV_ATTR_INIT_ZERO, 1)", "whole(CLV_ATTR_INIT_ZERO, 0)"))
+of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
+   the_base_learns=("bool clv_adapters_freeze(", "return true;", "return false;"),
+   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
+of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
+   adapters_are_as_secret_as_their_file=("static const char *excuse(", "|| clv_lora_is_adapter(n->name)", ""),
+   zeros_hide=("static const char *excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+of("common/config/emit.c", "tests/unit/plan/test_adapters",
+   no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
+of("master/api/module.c", "tests/net/training/test_lora.py",
+   an_adapter_begins_as_its_layer=("cleave_status api_derive_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
+of("worker/service/load.c", "tests/net/training/test_lora.py",
+   an_artifact_has_adapters=("static clv_code load_artifact(", "if (!e && clv_lora_is_adapter(item.name)) continue;", ""))
+
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,

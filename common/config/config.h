@@ -197,6 +197,15 @@ typedef struct clv_remote_spec {
   char *identity; /* the URI its certificate must carry */
 } clv_remote_spec;
 
+typedef struct clv_lora_config {
+  clv_config_pos pos, targets_pos, train_pos;
+  clv_text_list targets; /* n = 0: no adapters */
+  uint64_t r;
+  double alpha, dropout;
+  bool rslora;
+  clv_text_list train; /* modules that learn as a whole */
+} clv_lora_config;
+
 typedef struct clv_stage_spec {
   clv_config_pos pos;
   clv_config_pos at_pos, layers_pos, weights_pos, transfer_pos;
@@ -215,6 +224,7 @@ typedef struct clv_stage_spec {
   char *weights_sha256;   /* 64 hex digits, or NULL */
   bool weights_secret;    /* no worker has the file */
   bool freeze;
+  clv_lora_config lora;
   bool recompute;
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;

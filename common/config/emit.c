@@ -296,8 +296,21 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
   }
 }
 
+/* Of a section that need not be there: is a list missing that it must have? */
+static bool is_absent(const writer *w, const clv_row *row, const char *base) {
+  char inner[CLV_PATH_MAX];
+  if (row->kind != CLV_ROW_SECTION || row->required) return false;
+  clv_row_inner(row, inner);
+  for (size_t i = 0; i < w->schema->n_rows; i++) {
+    const clv_row *in = &w->schema->rows[i];
+    if (!clv_row_key(in, inner) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
+    if (!((const clv_text_list *)(const void *)(base + in->offset))->n) return true;
+  }
+  return false;
+}
+
 static void write_row(writer *w, const clv_row *row, const char *key, const char *base) {
-  if (!is_given(row, base)) return;
+  if (!is_given(row, base) || is_absent(w, row, base)) return;
   if (row->kind == CLV_ROW_ATTRS) {
     write_attrs(w, *(clv_attr_spec *const *)(const void *)(base + row->offset),
                 *(const size_t *)(const void *)(base + row->count));

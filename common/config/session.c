@@ -117,6 +117,11 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
       return fail_at(c, s->pos, err, "two stages are called '%s'", s->name);
   if (!s->transfer_pos.line && !s->transfer_pos.column) s->transfer = c->transfer;
   CLV_TRY(check_weights(c, s, err));
+  if (s->freeze && s->lora.targets.n)
+    return fail_at(c, s->lora.pos, err,
+                   "stage '%s' has freeze: true, and adapters that are to learn: leave freeze out, "
+                   "lora freezes the rest by itself",
+                   s->name);
   CLV_TRY(check_secret(c, i, err));
   if (s->worker < 0) return CLV_OK;
   if (i == 0 && !c->privacy.raw_input_leaves)

@@ -58,7 +58,7 @@ static clv_code match(clv_session_node *n, const clv_frame *f, const whole_state
   CLV_TRY(clv_alloc(s->n, sizeof *found, &found, err));
   CLV_TRY(clv_alloc(s->n, sizeof *want, &want, err));
   for (uint32_t i = 0; i < s->n; i++)
-    want[i] = (clv_weights_want){s->items[i].name, s->items[i].dtype, s->items[i].shape};
+    want[i] = (clv_weights_want){s->items[i].name, s->items[i].dtype, s->items[i].shape, false};
   CLV_TRY(clv_weights_match(file, want, s->n, 0, found, err));
   if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_written(n->contexts, f->module);
   clv_module *m = n->modules[f->module];

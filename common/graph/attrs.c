@@ -16,6 +16,8 @@ typedef enum attr_kind {
   KIND_WEIGHTS
 } attr_kind;
 
+_Static_assert(CLV_ATTR_COUNT <= 64, "a bit for each key");
+
 /* A field of clv_attrs is called as its attribute. */
 #define KEY(field, kind_of, text) \
   { .name = #field, .kind = kind_of, .offset = offsetof(clv_attrs, field), .doc = text }
@@ -58,6 +60,7 @@ static const struct {
         KEY(label_smoothing, KIND_REAL, "share of a label that all classes have alike"),
     [CLV_ATTR_CLASS_WEIGHTS] =
         KEY(class_weights, KIND_WEIGHTS, "weight of each class, at most 128"),
+    [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 
 static bool is_key(clv_attr_key key) { return key > 0 && key < CLV_ATTR_COUNT && keys[key].name; }

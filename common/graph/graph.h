@@ -108,6 +108,34 @@ clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESU
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* ---- low-rank adapters (lora.c) -------------------------------------------------------------- */
+
+/* What peft's LoraConfig says of linear layers. */
+typedef struct clv_lora {
+  const char *const *targets; /* [n_targets] as peft matches them: a node's name, or its end behind
+                                 a dot ("query", "self.query") */
+  size_t n_targets;
+  int64_t r;      /* rows of A */
+  double alpha;   /* what B adds is scaled by alpha / r, with rslora by alpha / sqrt(r) */
+  double dropout; /* of what A reads, in training */
+  bool rslora;
+} clv_lora;
+
+/* A new graph in which each targeted linear y = x W^T + b of the layers first..last (both included)
+ * goes on as y + B(scale A(dropout(x))): A [r, in] and B [out, r] have no bias, A begins as
+ * kaiming_uniform(a = sqrt(5)) and B with 0. They are called NAME.lora_A and NAME.lora_B, and are
+ * of the linear's layer: no other layer's number changes. Keys are not set for what is new.
+ * CLV_NOT_FOUND: no node has such a name, with a suggestion; CLV_INVALID: it is no linear. */
+clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
+                        const clv_lora *lora, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+
+/* Is a node, or a parameter, by this name part of an adapter? */
+bool clv_lora_is_adapter(const char *name);
+
+/* Is a node called `name` the module `path`, or inside it: do the parts of `path` follow each other
+ * somewhere among those of `name`? peft's modules_to_save. */
+bool clv_lora_is_inside(const char *name, const char *path);
+
 /* ---- tensor parallelism (divide.c) ----------------------------------------------------------- */
 
 /* How a linear layer is divided: each part has some of its outputs, or reads some of its inputs. */
@@ -183,11 +211,11 @@ void clv_params_freep(clv_params **p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
 
 /* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
- * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); lstm uniform in +-1/sqrt(hidden size);
- * embedding normal with mean 0 and deviation 1; a conv2d with kaiming_normal its weight normal with
- * deviation sqrt(2 / fan_out); batchnorm and layernorm 1, 0, running 0 and 1,
- * count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block: total_bytes,
- * padding zeroed. */
+ * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)), a linear with init_zero 0; lstm uniform in
+ * +-1/sqrt(hidden size); embedding normal with mean 0 and deviation 1; a conv2d with kaiming_normal
+ * its weight normal with deviation sqrt(2 / fan_out); batchnorm and layernorm 1, 0, running 0 and
+ * 1, count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block:
+ * total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
 /* The same while somebody waits for it; else CLV_CANCELLED. */
 clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, const clv_params *p,

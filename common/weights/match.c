@@ -74,7 +74,7 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
         flags & CLV_WEIGHTS_COUNTS_FROM_0 && clv_weights_is_count(want[i].dtype, &want[i].shape);
     if (found[i])
       used[found[i] - entries] = true;
-    else if (!taken_as_0)
+    else if (!taken_as_0 && !want[i].optional)
       list_add(&missing, want[i].name);
   }
   for (size_t i = 0; i < clv_weights_count(f); i++)

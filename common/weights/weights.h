@@ -83,6 +83,7 @@ typedef struct clv_weights_want {
   const char *name;
   clv_dtype dtype;
   clv_shape shape;
+  bool optional; /* the file may lack it: its ret_found is then NULL */
 } clv_weights_want;
 
 enum {

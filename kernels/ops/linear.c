@@ -17,11 +17,11 @@ static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
 
 static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   const clv_shape *in = &s->in[0];
-  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
-                                    .shape = CLV_SHAPE(s->attrs->out, in->dim[in->rank - 1]),
-                                    .init = CLV_INIT_FAN_IN};
+  clv_init init = s->attrs->init_zero ? CLV_INIT_ZERO : CLV_INIT_FAN_IN;
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){
+      .suffix = "weight", .shape = CLV_SHAPE(s->attrs->out, in->dim[in->rank - 1]), .init = init};
   ret[CLV_SLOT_BIAS] =
-      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = CLV_INIT_FAN_IN};
+      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = init};
   return s->attrs->bias ? 2 : 1;
 }
 
@@ -83,7 +83,7 @@ CLV_OP_ROW(linear) = {
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixes = CLV_MIXES_LAST,
-    .attrs = {OUT_ATTR, BIAS_ATTR},
+    .attrs = {OUT_ATTR, BIAS_ATTR, INIT_ZERO_ATTR},
     .shape = linear_shape,
     .slots = linear_slots,
     .most_params = 2,

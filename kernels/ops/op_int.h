@@ -43,6 +43,8 @@ static inline void put(REAL *dst, double value, bool accumulate) {
   { .key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX }
 #define BIAS_ATTR \
   { .key = CLV_ATTR_BIAS, .fallback = 1, .low = 0, .high = 1 }
+#define INIT_ZERO_ATTR \
+  { .key = CLV_ATTR_INIT_ZERO, .low = 0, .high = 1 }
 #define EPS_ATTR \
   { .key = CLV_ATTR_EPS, .fallback = 1e-5, .low = 1e-30, .high = 1 }
 #define DIM_ATTR(...) \

@@ -62,6 +62,7 @@ typedef enum clv_attr_key {
   CLV_ATTR_IGNORE_INDEX = 30,
   CLV_ATTR_LABEL_SMOOTHING = 31,
   CLV_ATTR_CLASS_WEIGHTS = 34,
+  CLV_ATTR_INIT_ZERO = 37,
   CLV_ATTR_COUNT
 } clv_attr_key;
 

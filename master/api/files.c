@@ -109,7 +109,7 @@ static void want(wanted *w, const char *name, const char *moment, clv_dtype dtyp
                  const clv_shape *shape) {
   snprintf(w->names[w->n], sizeof *w->names, "%s%s%s", name, moment ? "." : "",
            moment ? moment : "");
-  w->list[w->n] = (clv_weights_want){w->names[w->n], dtype, *shape};
+  w->list[w->n] = (clv_weights_want){w->names[w->n], dtype, *shape, false};
   w->n++;
 }
 

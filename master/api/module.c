@@ -106,13 +106,23 @@ static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
+enum { NODE_BYTES = 16 }; /* of the digest of a node's name */
+_Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_OF, "what a key is derived of");
+
+/* A node behind another one of its layer, as an adapter is; it has a key of its own. */
+static bool is_further(const clv_graph *g, int i) {
+  const clv_node *n = &g->nodes[i];
+  return i > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
+}
+
 /* From the session's seed, the layer's number, and what tells this network from others of the
- * program: its seed, or its name. This is all that leaves with a module. */
+ * program: its seed, or its name; of further nodes of a layer their names too. This is all that
+ * leaves with a module. */
 cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
                               clv_graph *g, cleave_error *error) {
   const char *domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
-  uint8_t of[12 + sizeof(clv_sha256)] = {0};
-  clv_sha256 name;
+  uint8_t of[12 + sizeof(clv_sha256) + NODE_BYTES] = {0};
+  clv_sha256 name, node;
   TRY(clv_sha256_of(network, strlen(network), &name, &err));
   for (int i = 0; i < 8; i++) of[i] = (uint8_t)(seed >> 8 * i);
   if (!seed) memcpy(of + 12, &name, sizeof name);
@@ -120,7 +130,13 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
     clv_node *n = &g->nodes[i];
     if (n->op == CLV_OP_INPUT) continue;
     for (int k = 0; k < 4; k++) of[8 + k] = (uint8_t)(n->layer >> 8 * k);
-    TRY(clv_key_derive(domain, &rt->seed, of, seed ? 12 : sizeof of, &n->key, &err));
+    size_t len = seed ? 12 : 12 + sizeof name;
+    if (is_further(g, i)) {
+      TRY(clv_sha256_of(n->name, strlen(n->name), &node, &err));
+      memcpy(of + len, &node, NODE_BYTES);
+      len += NODE_BYTES;
+    }
+    TRY(clv_key_derive(domain, &rt->seed, of, len, &n->key, &err));
   }
   return CLEAVE_OK;
 }

@@ -42,7 +42,7 @@ static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *s
   for (int i = 0; i < s->params->n; i++) {
     clv_param *p = &s->params->list[i];
     if (!p->trainable) continue;
-    p->frozen = spec->freeze;
+    p->frozen = spec->freeze || clv_adapters_freeze(&spec->lora, p->name);
     for (size_t g = 0; g < c->train.freeze.n; g++) {
       if (fnmatch(c->train.freeze.items[g], p->name, 0) != 0) continue;
       p->frozen = true;
@@ -85,6 +85,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   clv_shape input = with_batch(&b->sample, b->micro_size);
   CLV_TRY(clv_model_graph(c, &input, &b->whole, first, last, err));
+  CLV_TRY(clv_adapters_put(b, first, last, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
   bool learned = false;
@@ -93,6 +94,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     const clv_stage_spec *spec = &c->stages[i];
     CLV_TRY(clv_graph_slice(b->whole, first[i], last[i], &s->graph, err));
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
+    CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
     s->first_layer = first[i];
     s->last_layer = last[i];

@@ -22,6 +22,17 @@ clv_shows clv_privacy_of_head(const clv_blueprint *b, uint32_t last);
 /* For `plan`: lines, or a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
+/* ---- adapters (adapters.c) ------------------------------------------------------------------- */
+
+/* Those of all stages, in the whole model. first, last: [n_stages], the stages' layers. Errors
+ * point at lora.targets. */
+clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
+                          clv_err *err) CLV_USE_RESULT;
+/* Of a stage with adapters: is this parameter none of them, and of nothing that `train` names? */
+bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
+/* Each name of `train` has parameters in the stage. */
+clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
+
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 enum { CLV_PROFILE_SIZES = 8 };

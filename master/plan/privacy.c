@@ -74,10 +74,13 @@ static bool mixes(const view *v, int k) {
 /* Why a layer that mixes hides nothing; NULL: it does hide. */
 static const char *excuse(const view *v, int k, bool labels) {
   const clv_stage_spec *s = &v->b->config->stages[v->of[k].stage];
+  const clv_node *n = &v->g->nodes[k];
+  bool drawn = !s->weights_file || clv_lora_is_adapter(n->name);
+  if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (s->weights_artifact) return "has weights from a worker";
   if (s->weights_file && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
-  if (!s->weights_file && v->b->config->train.seed.guessable)
+  if (drawn && v->b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
@@ -100,10 +103,22 @@ static int64_t fan_in_of(const clv_param *p) {
   return n;
 }
 
-static void take_params(view *v, const clv_stage_plan *s, const int *node_of) {
+/* Where the nodes of a stage are in the whole model, in which they come in the same order. */
+static void find_nodes(const view *v, const clv_graph *stage, int *node_of) {
+  int k = 0;
+  for (int i = 0; i < stage->n_nodes; i++) {
+    if (stage->nodes[i].op == CLV_OP_INPUT) continue;
+    while (k + 1 < v->g->n_nodes && strcmp(v->g->nodes[k].name, stage->nodes[i].name) != 0) k++;
+    node_of[i] = k;
+  }
+}
+
+static void take_params(view *v, const clv_stage_plan *s) {
+  int node_of[CLV_MAX_NODES] = {0};
+  find_nodes(v, s->graph, node_of);
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
-    layer_facts *f = &v->of[node_of[s->graph->nodes[p->node].layer]];
+    layer_facts *f = &v->of[node_of[p->node]];
     if (p->shape.rank < 2) continue;
     f->fan_in = CLV_MAX(f->fan_in, fan_in_of(p));
     f->frozen |= p->frozen;
@@ -117,14 +132,12 @@ static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
 }
 
 static void take_layers(view *v) {
-  int node_of[CLV_MAX_NODES] = {0};
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (is_input(v, k)) continue;
     v->of[k] = (layer_facts){.stage = stage_of(v->b, layer)};
-    node_of[layer] = k;
   }
-  for (uint32_t s = 0; s < v->b->n_stages; s++) take_params(v, &v->b->stages[s], node_of);
+  for (uint32_t s = 0; s < v->b->n_stages; s++) take_params(v, &v->b->stages[s]);
 }
 
 static void take_uses(view *v) {

@@ -72,12 +72,25 @@ static bool same_text(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
 }
 
+static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
+  if (a->n != b->n) return false;
+  for (size_t i = 0; i < a->n; i++)
+    if (strcmp(a->items[i], b->items[i]) != 0) return false;
+  return true;
+}
+
+static bool same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
+  return same_texts(&a->targets, &b->targets) && same_texts(&a->train, &b->train) && a->r == b->r &&
+         a->alpha == b->alpha && a->dropout == b->dropout && a->rslora == b->rslora;
+}
+
 /* Why the cut between two stages is not to be moved; NULL: it may be. */
 static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
   if (a->freeze != b->freeze)
     return "one of them is frozen (train.freeze names parameters instead)";
   if (a->weights_artifact || b->weights_artifact)
     return "an artifact has the weights of its layers";
+  if (!same_adapters(&a->lora, &b->lora)) return "they have other adapters (lora)";
   if (!same_text(a->weights_file, b->weights_file)) return "their weights are in different files";
   return NULL;
 }

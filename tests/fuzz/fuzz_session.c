@@ -23,6 +23,22 @@ static void check_written(const clv_session_config *config) {
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
+/* Adapters beside layers of an accepted graph, or a reason for none; no layer's number changes. */
+static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
+  CLV_AUTO(clv_graph_freep) clv_graph *with = NULL;
+  clv_err err = {0};
+  clv_lora lora = {.targets = (const char *const *)l->targets.items,
+                   .n_targets = l->targets.n,
+                   .r = (int64_t)l->r,
+                   .alpha = l->alpha,
+                   .dropout = l->dropout,
+                   .rslora = l->rslora};
+  if (!lora.n_targets) return;
+  clv_code code = clv_graph_lora(g, 0, UINT32_MAX, &lora, &with, &err);
+  NEVER((code == CLV_OK) != (with != NULL) || (code != CLV_OK && !err.text[0]));
+  NEVER(with && with->nodes[with->output].layer != g->nodes[g->output].layer);
+}
+
 /* The graph of what is accepted, over images or rows: what fits neither is refused with a text. */
 static void check_model(const clv_session_config *config) {
   const clv_shape samples[] = {CLV_SHAPE(1, 3, 32, 32), CLV_SHAPE(1, 16)};
@@ -36,6 +52,7 @@ static void check_model(const clv_session_config *config) {
     NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
     for (size_t s = 0; g && s < config->n_stages; s++)
       NEVER(first[s] > last[s] || (s && first[s] != last[s - 1] + 1));
+    for (size_t s = 0; g && s < config->n_stages; s++) check_adapters(&config->stages[s].lora, g);
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
     NEVER(g && config->stages[0].range.given &&
           clv_model_part(config, &samples[i], &part, &err) != CLV_OK);

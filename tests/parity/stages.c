@@ -36,7 +36,7 @@ static clv_code put(output *o, const char *prefix, const char *name, clv_dtype d
 /* A copy of a tensor that must be there with this type and shape. */
 static clv_code take(const clv_weights_file *f, const char *name, clv_dtype dtype,
                      const clv_shape *shape, void *to, clv_err *err) {
-  clv_weights_want want = {name, dtype, *shape};
+  clv_weights_want want = {name, dtype, *shape, false};
   const clv_weights_entry *found;
   CLV_TRY(clv_weights_match(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
   memcpy(to, found->data, found->bytes);

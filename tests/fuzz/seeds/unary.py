@@ -72,6 +72,8 @@ LOADS = {
                       node(23, [1], "l", 2, out_1=(3,), layers_12=(2,)),
                       node(27, [2], "s", 3, dim_13=(1,), start_14=(-1,)), node(24, [3], "m", 4, dim_13=(1,)),
                       node(25, [4], "k", 5, factor_16=0.5)], [spec(2, 6, dtype=I64)]),
+    "adapter": load([X, node(1, [0], "q", 1, out_1=(5,)), node(1, [0], "q.lora_A", 1, out_1=(2,), bias_6=(0,)),
+                     node(1, [2], "q.lora_B", 1, out_1=(5,), bias_6=(0,), zero_37=(1,)), node(12, [1, 3], "q.lora_sum", 1)]),
     "loss": load([X, node(0, name="y"), node(17, [0, 1], "loss", 1)], [spec(4, 3), spec(4, dtype=I64)]),
     "bce": load([X, node(0, name="y"), node(7, [0], "s", 1), node(20, [2, 1], "loss", 2)],
                 [spec(4, 3), spec(4, 3)]),

@@ -380,11 +380,12 @@ static void bit_flips(void **state) {
 
 /* What larger_file() has. */
 enum { WANTED = 5 };
-static const clv_weights_want wanted[WANTED] = {{"fc.weight", CLV_F32, {2, {10, 256}}},
-                                                {"fc.bias", CLV_F32, {1, {10}}},
-                                                {"conv1.weight", CLV_F32, {4, {16, 1, 5, 5}}},
-                                                {"conv1.bias", CLV_F32, {1, {16}}},
-                                                {"bn.num_batches_tracked", CLV_I64, {.rank = 0}}};
+static const clv_weights_want wanted[WANTED] = {
+    {"fc.weight", CLV_F32, {2, {10, 256}}, false},
+    {"fc.bias", CLV_F32, {1, {10}}, false},
+    {"conv1.weight", CLV_F32, {4, {16, 1, 5, 5}}, false},
+    {"conv1.bias", CLV_F32, {1, {16}}, false},
+    {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false}};
 
 /* The larger file, and a copy of what it has to be spoiled. */
 static clv_weights_file *open_larger(clv_bytes *b, clv_weights_want *want) {
@@ -443,13 +444,16 @@ static void missing_tensors_are_named(void **state) {
   assert_ok(clv_weights_match(f, want, 5, counts, found, &err), &err);
   assert_null(found[4]);
   assert_string_equal(found[3]->name, "conv1.bias");
-  want[4] =
-      (clv_weights_want){"bn2.counts", CLV_I64, CLV_SHAPE(2)}; /* no single number is no count */
+  want[4] = (clv_weights_want){"bn2.counts", CLV_I64, CLV_SHAPE(2),
+                               false}; /* no single number is no count */
   assert_int_equal(clv_weights_match(f, want, 5, counts, found, &err), CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.counts'");
-  want[4] = (clv_weights_want){"bn.num_batches_tracked", CLV_I64, {.rank = 0}};
-  clv_weights_want other[] = {
-      {"p1", 1, {0}}, {"p2", 1, {0}}, {"p3", 1, {0}}, {"p4", 1, {0}}, {"p5", 1, {0}}};
+  want[4] = (clv_weights_want){"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false};
+  clv_weights_want other[] = {{"p1", 1, {0}, false},
+                              {"p2", 1, {0}, false},
+                              {"p3", 1, {0}, false},
+                              {"p4", 1, {0}, false},
+                              {"p5", 1, {0}, false}};
   assert_int_equal(clv_weights_match(f, other, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err,
               "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
@@ -463,10 +467,10 @@ static void other_shapes_and_types_are_named(void **state) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
-  want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11)};
+  want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11), false};
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err, "tensor 'fc.bias': expected f32 [11], found f32 [10]");
-  want[1] = (clv_weights_want){"fc.bias", CLV_F64, CLV_SHAPE(10)};
+  want[1] = (clv_weights_want){"fc.bias", CLV_F64, CLV_SHAPE(10), false};
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err, "expected f64 [10], found f32 [10]");
 }
@@ -482,7 +486,7 @@ static void foreign_types(void **state) {
   assert_ok(clv_weights_open_memory(b.data, b.len, "f", &f, &err), &err);
   assert_int_equal(clv_weights_find(f, "m")->dtype, 0);
   assert_string_equal(clv_weights_find(f, "m")->type_name, "BOOL");
-  clv_weights_want want = {"m", CLV_U8, CLV_SHAPE(4)};
+  clv_weights_want want = {"m", CLV_U8, CLV_SHAPE(4), false};
   assert_int_equal(clv_weights_match(f, &want, 1, 0, &found, &err), CLV_INVALID);
   assert_says(&err, "expected u8 [4], found BOOL [4]");
 }

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-rank adapters of stages: put beside their layers before the network is cut, and what else of
+ * such a stage learns.
+ */
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+static clv_lora lora_of(const clv_lora_config *l) {
+  return (clv_lora){.targets = (const char *const *)l->targets.items,
+                    .n_targets = l->targets.n,
+                    .r = (int64_t)l->r,
+                    .alpha = l->alpha,
+                    .dropout = l->dropout,
+                    .rslora = l->rslora};
+}
+
+static clv_code put_beside(clv_blueprint *b, uint32_t i, uint32_t first, uint32_t last,
+                           clv_err *err) {
+  const clv_stage_spec *s = &b->config->stages[i];
+  clv_lora lora = lora_of(&s->lora);
+  clv_graph *with;
+  clv_err why;
+  if (clv_graph_lora(b->whole, first, last, &lora, &with, &why) != CLV_OK)
+    return clv_session_fail_at(b->config, s->lora.targets_pos, err, "stage '%s': lora.targets: %s",
+                               s->name, why.text);
+  clv_graph_free(b->whole);
+  b->whole = with;
+  return CLV_OK;
+}
+
+clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
+                          clv_err *err) {
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->config->stages[i].lora.targets.n) CLV_TRY(put_beside(b, i, first[i], last[i], err));
+  return CLV_OK;
+}
+
+/* ---- what learns ----------------------------------------------------------------------------- */
+
+bool clv_adapters_freeze(const clv_lora_config *l, const char *param) {
+  if (!l->targets.n || clv_lora_is_adapter(param)) return false;
+  for (size_t i = 0; i < l->train.n; i++)
+    if (clv_lora_is_inside(param, l->train.items[i])) return false;
+  return true;
+}
+
+static bool trains_any(const clv_stage_plan *s, const char *path) {
+  for (int i = 0; i < s->params->n; i++)
+    if (s->params->list[i].trainable && clv_lora_is_inside(s->params->list[i].name, path))
+      return true;
+  return false;
+}
+
+static clv_code no_module(const clv_blueprint *b, uint32_t stage, const char *path, clv_err *err) {
+  const clv_stage_spec *spec = &b->config->stages[stage];
+  const clv_graph *g = b->stages[stage].graph;
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  size_t n = 0;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
+  for (int i = 0; i < g->n_nodes; i++) {
+    const char *dot = strrchr(g->nodes[i].name, '.');
+    bool shown = g->nodes[i].op != CLV_OP_INPUT && !clv_lora_is_adapter(g->nodes[i].name);
+    if (shown) names[n++] = dot ? dot + 1 : g->nodes[i].name;
+  }
+  const char *near = clv_did_you_mean(path, names, n);
+  return clv_session_fail_at(b->config, spec->lora.train_pos, err,
+                             "stage '%s': lora.train: nothing with parameters is called "
+                             "'%s'%s%s%s (`cleave-master plan` lists the names)",
+                             spec->name, path, near ? ", did you mean '" : "", near ? near : "",
+                             near ? "'?" : "");
+}
+
+clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) {
+  const clv_lora_config *l = &b->config->stages[stage].lora;
+  for (size_t i = 0; i < l->train.n; i++)
+    if (!trains_any(&b->stages[stage], l->train.items[i]))
+      return no_module(b, stage, l->train.items[i], err);
+  return CLV_OK;
+}

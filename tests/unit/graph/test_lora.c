@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Adapters beside linear layers: which layers get them, what they are called and computed, what
+ * they begin with, and that nothing else changes.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "graph_test.h"
+
+enum { IN = 6, OUT = 5, RANK = 2, ROWS = 4 };
+
+static void named(clv_graph *g, clv_op op, const char *name, uint32_t layer, int64_t out, int *at) {
+  clv_attr_value v = int_attr(CLV_ATTR_OUT, out);
+  clv_attrs attrs;
+  assert_ok(clv_attrs_from(op, &v, out > 0, &attrs, err));
+  assert_ok(clv_graph_add(g, op, &attrs, name, layer, at, 1, at, err));
+}
+
+/* self.query -> self.key -> relu -> dense */
+static clv_graph *network(clv_dtype dtype) {
+  int x;
+  clv_graph *g = new_graph(dtype, CLV_SHAPE(ROWS, IN), &x);
+  named(g, CLV_OP_LINEAR, "self.query", 0, OUT, &x);
+  named(g, CLV_OP_LINEAR, "self.key", 1, OUT, &x);
+  named(g, CLV_OP_RELU, "act", 2, 0, &x);
+  named(g, CLV_OP_LINEAR, "dense", 3, 3, &x);
+  for (int i = 0; i < g->n_nodes; i++) g->nodes[i].key.bytes[0] = (uint8_t)(i + 1);
+  return g;
+}
+
+static clv_graph *adapted(const clv_graph *g, const clv_lora *l) {
+  clv_graph *with = NULL;
+  assert_ok(clv_graph_lora(g, 0, 99, l, &with, err));
+  return with;
+}
+
+static clv_lora lora(const char *const *targets, size_t n) {
+  return (clv_lora){.targets = targets, .n_targets = n, .r = RANK, .alpha = RANK};
+}
+
+static const char *const query[] = {"query"}, *const both[] = {"query", "dense"};
+
+static void names_and_layers(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    clv_op op;
+    uint32_t layer;
+  } want[] = {{"input", CLV_OP_INPUT, 0},
+              {"self.query", CLV_OP_LINEAR, 0},
+              {"self.query.lora_dropout", CLV_OP_DROPOUT, 0},
+              {"self.query.lora_A", CLV_OP_LINEAR, 0},
+              {"self.query.lora_scale", CLV_OP_SCALE, 0},
+              {"self.query.lora_B", CLV_OP_LINEAR, 0},
+              {"self.query.lora_sum", CLV_OP_ADD, 0},
+              {"self.key", CLV_OP_LINEAR, 1},
+              {"act", CLV_OP_RELU, 2},
+              {"dense", CLV_OP_LINEAR, 3}};
+  clv_graph *g = network(CLV_F32);
+  clv_lora l = lora(query, 1);
+  l.dropout = 0.25;
+  l.alpha = 3;
+  clv_graph *with = adapted(g, &l);
+  assert_int_equal(with->n_nodes, CLV_COUNT(want));
+  for (int i = 0; i < with->n_nodes; i++) {
+    assert_string_equal(with->nodes[i].name, want[i].name);
+    assert_int_equal(with->nodes[i].op, want[i].op);
+    assert_int_equal(with->nodes[i].layer, want[i].layer);
+  }
+  assert_int_equal(with->nodes[7].in[0], 6); /* who read the layer reads the sum */
+  assert_int_equal(with->output, 9);
+  assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
+  assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
+  clv_graph_free(with);
+  clv_graph_free(g);
+}
+
+/* scale: alpha / r, or alpha / sqrt(r); no node where it is 1. */
+static void scales(void **state) {
+  (void)state;
+  clv_graph *g = network(CLV_F32);
+  for (int rslora = 0; rslora < 2; rslora++) {
+    clv_lora l = lora(query, 1);
+    l.r = 16;
+    l.alpha = 8;
+    l.rslora = rslora;
+    clv_graph *with = adapted(g, &l);
+    assert_int_equal(with->nodes[3].op, CLV_OP_SCALE);
+    assert_true(with->nodes[3].attrs.factor == (rslora ? 2 : 0.5));
+    clv_graph_free(with);
+  }
+  clv_lora one = lora(query, 1);
+  clv_graph *with = adapted(g, &one);
+  assert_int_equal(with->nodes[3].op, CLV_OP_LINEAR);
+  clv_graph_free(with);
+  clv_graph_free(g);
+}
+
+/* ---- what is computed ------------------------------------------------------------------------ */
+
+static double *values_of(const clv_params *p, void *block, const char *name) {
+  const clv_param *q = clv_params_find(p, name);
+  if (!q) fail_msg("no parameter '%s'", name);
+  return (double *)(void *)((char *)block + q->offset);
+}
+
+static void forward(const clv_graph *g, const clv_params *p, void *block, const double *x,
+                    double *y) {
+  clv_plan *plan;
+  clv_call *call;
+  clv_plan_options o = {
+      .backend = clv_backend_ref(), .dtype = CLV_F64, .batch = ROWS, .threads = 1};
+  assert_ok(clv_plan_new(g, p, &o, &plan, err));
+  assert_ok(clv_plan_call_get(plan, &call, err));
+  assert_ok(clv_plan_forward(plan, call, block, 1, (const void *[]){x}, true, y, NULL, err));
+  clv_plan_call_put(plan, call);
+  clv_plan_free(plan);
+}
+
+/* One layer, and the same by hand: x W^T + b + scale (x A^T) B^T. */
+static void computes_the_formula(void **state) {
+  (void)state;
+  int at;
+  double x[ROWS * IN], y[ROWS * OUT], plain[ROWS * OUT];
+  clv_graph *g = new_graph(CLV_F64, CLV_SHAPE(ROWS, IN), &at);
+  named(g, CLV_OP_LINEAR, "query", 0, OUT, &at);
+  clv_lora l = lora(query, 1);
+  l.alpha = 3;
+  clv_graph *with = adapted(g, &l);
+  clv_params *base, *p;
+  assert_ok(clv_params_of(g, &base, err));
+  assert_ok(clv_params_of(with, &p, err));
+  void *block = aligned_alloc(64, p->total_bytes), *own = aligned_alloc(64, base->total_bytes);
+  clv_params_init(g, base, own);
+  clv_params_init(with, p, block);
+  for (int i = 0; i < ROWS * IN; i++) x[i] = sin(i);
+  forward(g, base, own, x, plain);
+  forward(with, p, block, x, y);
+  assert_memory_equal(y, plain, sizeof y); /* B is 0 */
+  const double *a = values_of(p, block, "query.lora_A.weight");
+  double *b = values_of(p, block, "query.lora_B.weight");
+  for (int i = 0; i < OUT * RANK; i++) b[i] = cos(i);
+  forward(with, p, block, x, y);
+  for (int n = 0; n < ROWS; n++)
+    for (int o = 0; o < OUT; o++) {
+      double want = plain[n * OUT + o];
+      for (int r = 0; r < RANK; r++)
+        for (int k = 0; k < IN; k++) want += 1.5 * x[n * IN + k] * a[r * IN + k] * b[o * RANK + r];
+      assert_true(fabs(y[n * OUT + o] - want) < 1e-12);
+    }
+  free(block);
+  free(own);
+  clv_params_free(base);
+  clv_params_free(p);
+  clv_graph_free(with);
+  clv_graph_free(g);
+}
+
+/* The base begins as without adapters, A within 1 / sqrt(in), B with 0. */
+static void first_values(void **state) {
+  (void)state;
+  clv_graph *g = network(CLV_F32);
+  clv_lora l = lora(both, 2);
+  clv_graph *with = adapted(g, &l);
+  clv_params *base, *p;
+  assert_ok(clv_params_of(g, &base, err));
+  assert_ok(clv_params_of(with, &p, err));
+  assert_int_equal(p->n, base->n + 4);
+  char *block = aligned_alloc(64, p->total_bytes), *own = aligned_alloc(64, base->total_bytes);
+  for (int i = 0; i < with->n_nodes; i++)
+    if (clv_lora_is_adapter(with->nodes[i].name)) with->nodes[i].key.bytes[1] = 7;
+  clv_params_init(g, base, own);
+  clv_params_init(with, p, block);
+  for (int i = 0; i < base->n; i++) {
+    const clv_param *q = clv_params_find(p, base->list[i].name);
+    assert_memory_equal(block + q->offset, own + base->list[i].offset, q->bytes);
+  }
+  const clv_param *a = clv_params_find(p, "self.query.lora_A.weight");
+  const clv_param *b = clv_params_find(p, "self.query.lora_B.weight");
+  assert_true(clv_shape_equal(&a->shape, &CLV_SHAPE(RANK, IN)));
+  assert_true(clv_shape_equal(&b->shape, &CLV_SHAPE(OUT, RANK)));
+  float most = 0;
+  for (size_t i = 0; i < a->n; i++)
+    most = fmaxf(most, fabsf(((const float *)(const void *)(block + a->offset))[i]));
+  assert_true(most <= 1 / sqrtf(IN) && most > 0.5f / sqrtf(IN));
+  for (size_t i = 0; i < b->n; i++)
+    assert_true(((const float *)(const void *)(block + b->offset))[i] == 0);
+  assert_memory_not_equal(block + a->offset,
+                          block + clv_params_find(p, "self.query.weight")->offset, a->bytes);
+  free(block);
+  free(own);
+  clv_params_free(base);
+  clv_params_free(p);
+  clv_graph_free(with);
+  clv_graph_free(g);
+}
+
+/* A part of the network has the adapters of its own layers. */
+static void slices(void **state) {
+  (void)state;
+  clv_graph *g = network(CLV_F32), *part = NULL, *none = NULL;
+  clv_lora l = lora(both, 2);
+  clv_graph *with = adapted(g, &l);
+  assert_ok(clv_graph_slice(with, 2, 3, &part, err));
+  assert_int_equal(part->n_nodes, 6);
+  assert_string_equal(part->nodes[part->output].name, "dense.lora_sum");
+  assert_fails(clv_graph_lora(g, 1, 3, &l, &none, err), CLV_NOT_FOUND,
+               "no layer here is called 'query'; the linear ones are key, dense");
+  clv_graph_free(part);
+  clv_graph_free(with);
+  clv_graph_free(g);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static void refuses(void **state) {
+  (void)state;
+  static const struct {
+    const char *target;
+    clv_code code;
+    const char *text;
+  } bad[] = {
+      {"qurey", CLV_NOT_FOUND, "'qurey', did you mean 'query'?"},
+      {"uery", CLV_NOT_FOUND, "'uery', did you mean 'query'?"}, /* no part of a name */
+      {"self", CLV_NOT_FOUND, "the linear ones are query, key, dense"},
+      {"act", CLV_INVALID, "'act' is of op relu: adapters belong to linear layers"},
+  };
+  clv_graph *g = network(CLV_F32), *with = NULL;
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    clv_lora l = lora(&bad[i].target, 1);
+    assert_fails(clv_graph_lora(g, 0, 9, &l, &with, err), bad[i].code, bad[i].text);
+  }
+  clv_lora l = lora((const char *const[]){"self.query"}, 1);
+  clv_graph_free(adapted(g, &l));
+  clv_graph_free(g);
+}
+
+static void names_of_adapters(void **state) {
+  (void)state;
+  assert_true(clv_lora_is_adapter("a.query.lora_A.weight"));
+  assert_true(clv_lora_is_adapter("query.lora_B"));
+  assert_false(clv_lora_is_adapter("query.lora_Bias.weight"));
+  assert_false(clv_lora_is_adapter("lora_A.weight"));
+  assert_true(clv_lora_is_inside("classifier.weight", "classifier"));
+  assert_true(clv_lora_is_inside("bert.classifier.dense.weight", "classifier"));
+  assert_true(clv_lora_is_inside("bert.classifier.dense.weight", "classifier.dense"));
+  assert_false(clv_lora_is_inside("bert.classifiers.weight", "classifier"));
+  assert_false(clv_lora_is_inside("preclassifier.weight", "classifier"));
+  assert_true(clv_lora_is_inside("2.weight", "2"));
+  assert_false(clv_lora_is_inside("12.weight", "2"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_and_layers),
+      cmocka_unit_test(scales),
+      cmocka_unit_test(computes_the_formula),
+      cmocka_unit_test(first_values),
+      cmocka_unit_test(slices),
+      cmocka_unit_test(refuses),
+      cmocka_unit_test(names_of_adapters),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stages[].lora in a session: who learns, what is refused and where, and what counts as secret.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/plan/plan_int.h"
+
+#define FRONT "  - {name: front, at: master, layers: [{op: linear, out: 8}]}\n"
+#define LAYERS "layers: [{op: linear, out: 7, name: a.query}, {op: linear, out: 6, name: a.key}]"
+#define HEAD "  - {name: head, at: master, layers: [{op: linear, out: 3, name: classifier}]}\n"
+
+static clv_code parse(const char *privacy, const char *train, const char *stages,
+                      clv_session_config **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_printf(&text,
+                   "version: 1\nname: t\ntls: {ca: a, cert: b, key: c}\nworkers:\n"
+                   "  w1: {address: \"h:1\", identity: \"spiffe://t/w1\"}\n"
+                   "data: {format: npy, root: /data, train: [a, b]}\nloss: {kind: cross_entropy}\n"
+                   "privacy: {%s}\ntrain: {batch: 8, %soptimizer: {kind: sgd, lr: 0.1}}\n"
+                   "stages:\n%s",
+                   privacy, train, stages);
+  return clv_session_config_parse("/s.yaml", text.data, text.len, NULL, ret, err);
+}
+
+static clv_blueprint *blueprint(const char *stages, clv_session_config **ret) {
+  clv_blueprint *b = NULL;
+  clv_err err;
+  if (parse("labels_readable: true, front_known: true", "", stages, ret, &err) != CLV_OK ||
+      clv_blueprint_new(*ret, &CLV_SHAPE(1, 9), CLV_I64, &b, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  return b;
+}
+
+static void learns(const clv_stage_plan *s, const char *const *want, size_t n) {
+  size_t found = 0;
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *p = &s->params->list[i];
+    if (p->frozen) continue;
+    if (found == n || strcmp(p->name, want[found]) != 0) fail_msg("%s learns", p->name);
+    found++;
+  }
+  assert_int_equal(found, n);
+  assert_int_equal(s->n_learning, n);
+}
+
+static void adapters_and_named_modules_learn(void **state) {
+  (void)state;
+  static const char *const adapters[] = {"a.query.lora_A.weight", "a.query.lora_B.weight"};
+  static const char *const more[] = {"a.query.lora_A.weight", "a.query.lora_B.weight",
+                                     "a.key.weight", "a.key.bias"};
+  for (int i = 0; i < 2; i++) {
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+    CLV_AUTO(clv_blueprint_freep)
+    clv_blueprint *b = blueprint(
+        i ? FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], train: [key]}}\n" HEAD
+          : FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], r: 4}}\n" HEAD,
+        &c);
+    learns(&b->stages[1], i ? more : adapters, i ? 4 : 2);
+    assert_int_equal(b->stages[0].n_learning, 2); /* stages without lora learn as ever */
+    assert_int_equal(b->stages[1].first_layer, 1);
+    assert_int_equal(b->stages[2].first_layer, 3); /* nobody's number has changed */
+    assert_int_equal(clv_params_find(b->stages[1].params, adapters[0])->shape.dim[0], i ? 8 : 4);
+  }
+}
+
+/* A session file with it, written and read again; without it nothing is written. */
+static void configurations_return(void **state) {
+  (void)state;
+  for (int with = 0; with < 2; with++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL, *read = NULL;
+    clv_err err;
+    CLV_AUTO(clv_blueprint_freep)
+    clv_blueprint *b = blueprint(with ? FRONT "  - {name: m, at: w1, " LAYERS
+                                              ", lora: {targets: [query], rslora: true}}\n" HEAD
+                                      : FRONT HEAD,
+                                 &c);
+    assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
+    assert_int_equal(strstr((char *)text.data, "lora") != NULL, with);
+    if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &read, &err) != CLV_OK)
+      fail_msg("%s", err.text);
+    assert_int_equal(clv_session_config_write(read, &again, &err), CLV_OK);
+    assert_string_equal(text.data, again.data);
+  }
+}
+
+typedef struct bad_row {
+  const char *lora, *text;
+} bad_row;
+
+static void refusals(void **state) {
+  (void)state;
+  static const bad_row bad[] = {
+      {"lora: {targets: [qurey]}",
+       "12:112: stage 'm': lora.targets: no layer here is called 'qurey', "
+       "did you mean 'query'?"},
+      {"lora: {targets: [classifier]}", "the linear ones are query, key"},
+      {"lora: {targets: [query], train: [kay]}",
+       "stage 'm': lora.train: nothing with parameters is called 'kay', did you mean 'key'?"},
+      {"lora: {r: 8}", "missing key 'stages.1.lora.targets'"},
+      {"lora: {targets: []}", "'stages.1.lora.targets' must be"},
+      {"lora: {targets: [query], r: 0}", "'stages.1.lora.r' must be"},
+      {"lora: {targets: [query], alpha: 0}", "'stages.1.lora.alpha' must be"},
+      {"lora: {targets: [query], dropout: 1}", "'stages.1.lora.dropout' must be"},
+      {"lora: {target: [query]}", "did you mean 'targets'?"},
+      {"freeze: true, lora: {targets: [query]}", "stage 'm' has freeze: true, and adapters"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
+    clv_err err;
+    clv_bytes_printf(&stages, FRONT "  - {name: m, at: w1, " LAYERS ", %s}\n" HEAD, bad[i].lora);
+    clv_code code = parse("labels_readable: true", "", (char *)stages.data, &c, &err);
+    if (code == CLV_OK) code = clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, &err);
+    if (code == CLV_OK) fail_msg("%s is taken", bad[i].lora);
+    if (!strstr(err.text, bad[i].text)) fail_msg("%s: %s", bad[i].lora, err.text);
+  }
+}
+
+/* ---- secrets --------------------------------------------------------------------------------- */
+
+static clv_code made(const char *train, const char *front, const char *head, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
+  clv_bytes_printf(&stages,
+                   "  - {name: front, at: master, layers: [{op: linear, out: 8}]%s}\n"
+                   "  - {name: m, at: w1, layers: [{op: linear, out: 4}]}\n"
+                   "  - {name: head, at: master, layers: [{op: linear, out: 3}]%s}\n",
+                   front, head);
+  CLV_TRY(parse("", train, (char *)stages.data, &c, err));
+  return clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, err);
+}
+
+/* Adapters are drawn from the seed, whatever file the base has; and they add to what the base
+ * does, so that its layer has to hide by itself. */
+static void what_hides(void **state) {
+  (void)state;
+  static const struct {
+    const char *train, *front, *head, *text;
+  } rows[] = {
+      {"", ", lora: {targets: [\"0\"]}", "", NULL},
+      {"", ", weights: {file: p, secret: true}, lora: {targets: [\"0\"]}", "", NULL},
+      {"", ", weights: {file: p}, lora: {targets: [\"0\"]}", "",
+       "is sent records that only known weights have mixed"},
+      {"seed: 7, ", ", weights: {file: p, secret: true}, lora: {targets: [\"0\"]}",
+       ", weights: {file: p, secret: true}", "0.lora_A (linear)"},
+      {"", "", ", lora: {targets: [\"2\"]}", "2 is frozen"},
+      {"", "", ", lora: {targets: [\"2\"], train: [\"2\"]}", NULL},
+  };
+  for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+    clv_err err = {0};
+    clv_code code = made(rows[i].train, rows[i].front, rows[i].head, &err);
+    if ((code == CLV_OK) != !rows[i].text) fail_msg("row %zu: %s", i, err.text);
+    if (rows[i].text && !strstr(err.text, rows[i].text)) fail_msg("row %zu: %s", i, err.text);
+  }
+}
+
+/* A layer that begins with 0 is known to everybody. */
+static void zeros_are_known(void **state) {
+  (void)state;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  clv_blueprint *b = NULL;
+  clv_err err;
+  assert_int_equal(parse("", "",
+                         "  - {name: front, at: master, layers: [{op: linear, out: 8}]}\n"
+                         "  - {name: m, at: w1, layers: [{op: linear, out: 4}]}\n"
+                         "  - {name: head, at: master, layers: [{op: linear, out: 3, init_zero: "
+                         "true}]}\n",
+                         &c, &err),
+                   CLV_OK);
+  assert_int_equal(clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "2 begins with 0"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(adapters_and_named_modules_learn),
+      cmocka_unit_test(configurations_return),
+      cmocka_unit_test(refusals),
+      cmocka_unit_test(what_hides),
+      cmocka_unit_test(zeros_are_known),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
