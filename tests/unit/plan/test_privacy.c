@@ -320,9 +320,9 @@ static void train_step(int head, uint64_t seed, victim *v) {
   for (int i = 0; i < head; i++)
     assert_int_equal(clv_graph_add(g, CLV_OP_LINEAR, &linear, "", (uint32_t)i, &x, 1, &x, &err),
                      CLV_OK);
-  assert_int_equal(
-      clv_graph_add(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){0}, "", 9, (int[]){x, y}, 2, &z, &err),
-      CLV_OK);
+  assert_int_equal(clv_graph_add(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, "", 9,
+                                 (int[]){x, y}, 2, &z, &err),
+                   CLV_OK);
   assert_int_equal(clv_params_of(g, &p, &err), CLV_OK);
   assert_true(p->total_bytes <= sizeof values);
   draw_weights(g, p, seed, values);
