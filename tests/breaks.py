@@ -40,10 +40,17 @@ of("common/models/from.c", "tests/unit/models/test_models",
    records_may_be_joined=("clv_code clv_layer_keeps_records", "!g->joins", "g->n_nodes"))
 # ---- losses --------------------------------------------------------------------------------------
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
-   ignored_places_count=("static clv_code label_at(", "if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;", ""),
+   ignored_places_count=("static clv_code label_at(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
    a_weighted_mean_is_over_places=("static clv_code counted(", "*ret += weight_of(s, label);", "*ret += 1;"),
    smoothing_forgets_the_weights=("static double term(", "all += weight_of(s, c) * (over - x[c]);", "all += over - x[c];"),
    gradients_forget_the_smoothing=("static void row_back(", "if (e != 0)", "if (false)"))
+of("master/train/steps.c", "tests/net/training/test_places.py",
+   micro_batches_share_by_records=("static float share_of(", "own > 0 ? own", "own > all ? own"))
+of("master/train/counted.c", "tests/unit/train/test_right",
+   ignored_places_are_judged=("size_t clv_trainer_judged(", "judged += !clv_trainer_ignores(t, label[i]);", "judged += t && label[i] != INT64_MIN;"),
+   places_weigh_alike=("double clv_trainer_counted(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
+of("common/models/loss.c", "tests/net/training/test_places.py",
+   a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
 of("common/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
@@ -95,7 +102,7 @@ of("master/data/inputs.c", "tests/unit/data/test_inputs",
    inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
 of("master/data/dataset.c", "tests/unit/data/test_inputs",
-   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == CLV_LABEL_IGNORED && ds", "v < 0 && ds"))
+   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code listen_to(", "out->failed || out->len > l->output", "out->failed"),

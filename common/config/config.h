@@ -336,8 +336,11 @@ typedef struct clv_session_config {
   size_t n_stages;
   clv_stage_spec *stages;
   struct {
-    clv_config_pos pos, at_pos;
+    clv_config_pos pos, at_pos, options_pos, ignore_pos;
     clv_loss_kind kind;
+    clv_number_list weight; /* of each class; n 0: all alike */
+    double ignore_index;    /* a whole number */
+    double label_smoothing;
     char *at;
     int worker; /* index into workers, -1 = master */
   } loss;

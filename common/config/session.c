@@ -2,6 +2,7 @@
  *
  * session.yaml: loading, and the rules that look at more than one key.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,8 +57,23 @@ static clv_code needs_tls(const clv_session_config *c, clv_config_pos pos, const
   return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
 }
 
+/* What cross_entropy alone takes. */
+static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
+  bool given = c->loss.weight.n || c->loss.ignore_index != -100 || c->loss.label_smoothing != 0;
+  if (given && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
+    return fail_at(c, c->loss.pos, err,
+                   "loss.weight, loss.ignore_index and loss.label_smoothing go with cross_entropy");
+  if (c->loss.ignore_index != floor(c->loss.ignore_index))
+    return fail_at(c, c->loss.ignore_pos, err, "'loss.ignore_index' must be a whole number");
+  for (size_t i = 0; i < c->loss.weight.n; i++)
+    if (c->loss.weight.items[i] > 0) return CLV_OK;
+  if (!c->loss.weight.n) return CLV_OK;
+  return fail_at(c, c->loss.options_pos, err, "'loss.weight' is 0 for every class");
+}
+
 static clv_code check_loss(clv_session_config *c, clv_err *err) {
   clv_config_pos pos = c->loss.at_pos;
+  CLV_TRY(check_loss_options(c, err));
   CLV_TRY(find_worker(c, c->loss.at, pos, "loss.at", &c->loss.worker, err));
   if (c->loss.worker < 0) return CLV_OK;
   if (!c->privacy.labels_leave)

@@ -157,29 +157,3 @@ clv_code clv_model_part(const clv_session_config *config, const clv_shape *input
   CLV_TRY(clv_stage_range(config, whole, 0, &first, &last, err));
   return clv_graph_slice(whole, first, last, ret, err);
 }
-
-bool clv_loss_has_labels(const char *kind) {
-  clv_op op;
-  return clv_op_find(kind, &op, NULL) == CLV_OK && clv_op_def_of(op)->labels;
-}
-
-clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
-                        clv_err *err) {
-  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  clv_op op;
-  clv_attrs attrs;
-  int in[2];
-  CLV_TRY(clv_op_find(kind, &op, err));
-  if (!clv_op_is_loss(op)) return clv_fail(err, CLV_INVALID, "'%s' is not a loss", kind);
-  clv_shape p = *pred;
-  if (p.rank > 0) p.dim[0] = batch;
-  bool classes = clv_op_def_of(op)->labels;
-  clv_shape target = classes ? CLV_SHAPE(batch) : p;
-  CLV_TRY(clv_graph_new(&g, err));
-  CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &p, &in[0], err));
-  CLV_TRY(clv_graph_add_input(g, "target", classes ? CLV_I64 : CLV_F32, &target, &in[1], err));
-  CLV_TRY(clv_attrs_from(op, NULL, 0, &attrs, err));
-  CLV_TRY(clv_graph_add(g, op, &attrs, "loss", 0, in, 2, NULL, err));
-  *ret = clv_steal(&g);
-  return CLV_OK;
-}

@@ -44,10 +44,14 @@ clv_code clv_model_part(const clv_session_config *config, const clv_shape *input
 bool clv_loss_has_labels(const char *kind);
 
 /* The graph of a loss by its op name ("cross_entropy"): input 0 "prediction" of shape `pred` with
- * N replaced by `batch`, input 1 "target" ([N] i64 class indices for losses that have labels,
- * else f32 shaped as the prediction), output [] the mean over the batch. */
+ * N replaced by `batch`, input 1 "target" (i64 class indices for losses that have labels: [N], or
+ * [N, S] of predictions [N, S, classes]; else f32 shaped as the prediction), output [] the mean
+ * over the batch. */
 clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
                         clv_err *err) CLV_USE_RESULT;
+/* The same of a session's loss, with its attributes. */
+clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shape *pred,
+                                int64_t batch, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -62,7 +62,7 @@ typedef enum clv_file_format {
 
 typedef enum clv_label_kind {
   CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64. Of records that are tokens or have named
-                        * inputs also one per place, [B, ...], where CLV_LABEL_IGNORED is none */
+                        * inputs also one per place, [B, ...], where `ignored` is none */
   CLV_LABEL_FLOAT,     /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */
 } clv_label_kind;
 
@@ -120,6 +120,7 @@ typedef struct clv_dataset_options {
   bool flatten; /* x: [B, all of a record] */
   bool tokens;  /* x: i64 as in the file, which must hold integers; no scale, mean or std */
   clv_label_kind labels;
+  const int64_t *ignored;   /* the label of places without one; NULL: CLV_LABEL_IGNORED */
   size_t n_classes;         /* > 0: class labels must be below it */
   size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */
   clv_image_options images; /* CLV_FORMAT_IMAGES */

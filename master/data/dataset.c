@@ -256,7 +256,7 @@ static double number_at(const clv_tensor *t, size_t i) {
 static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
                             clv_err *err) {
   size_t per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
-  if (v == CLV_LABEL_IGNORED && ds->y_shape.rank > 1) return CLV_OK;
+  if (v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1) return CLV_OK;
   if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
     return clv_fail(err, CLV_INVALID,
                     "%s: label %lld of record %zu is out of range: expected 0..%lld",
@@ -289,8 +289,8 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
     CLV_TRY(check_class(ds, o, out[i], i, err));
   }
   if (ds->label_min <= ds->label_max) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%s: all labels are %d, which counts for nothing",
-                  o->labels_path, CLV_LABEL_IGNORED);
+  return clv_fail(err, CLV_INVALID, "%s: all labels are %lld, which counts for nothing",
+                  o->labels_path, (long long)(o->ignored ? *o->ignored : CLV_LABEL_IGNORED));
 }
 
 static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {

@@ -116,8 +116,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   clv_stage_plan *s = &b->stages[b->n_stages];
   const clv_graph *last = b->stages[b->n_stages - 1].graph;
   clv_err why;
-  if (clv_loss_graph(loss_op_name(c), &last->nodes[last->output].shape, b->micro_size, &s->graph,
-                     &why) != CLV_OK)
+  if (clv_session_loss_graph(c, &last->nodes[last->output].shape, b->micro_size, &s->graph, &why) !=
+      CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), why.text);
   clv_dtype want = s->graph->nodes[1].dtype;
   if (want != label_dtype)

@@ -57,6 +57,7 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
   CLV_AUTO(clv_freep) float *std = NULL;
   clv_err why;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
+  int64_t ignored = (int64_t)c->loss.ignore_index;
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
   size_t n_inputs = clv_data_inputs(&c->data);
@@ -78,6 +79,7 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
       .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
       .images = image_options(&c->data),
       .text = text_options(&c->data),
+      .ignored = &ignored,
       .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);
   if (code == CLV_OK) return CLV_OK;

@@ -111,7 +111,7 @@ bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkp
   clv_best_checkpoint b = {.metric = r->config->checkpoint.best,
                            .step = clv_trainer_step_count(r->trainer)};
   if (!b.metric || !e->samples) return false;
-  b.value = b.metric == CLV_BEST_LOSS ? e->loss : (double)e->correct / (double)e->samples;
+  b.value = b.metric == CLV_BEST_LOSS ? e->loss : clv_step_accuracy(e);
   *ret = b;
   return clv_best_is_better(&b, &r->best, r->config->checkpoint.mode);
 }

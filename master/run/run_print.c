@@ -103,14 +103,19 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
                         const char *json_when) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER];
-  double share = e->samples ? (double)e->correct / (double)e->samples : 0;
+  char places[48] = "", judged[48] = "";
+  double share = e->judged ? clv_step_accuracy(e) : 0;
   unsigned long long samples = e->samples;
+  if (e->judged != e->samples) {
+    snprintf(places, sizeof places, ", %llu places", (unsigned long long)e->judged);
+    snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->judged);
+  }
   if (clv_run_has_accuracy(r))
-    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %.4f, %llu samples%s)", what, 100 * share,
-                     e->loss, samples, when);
+    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %.4f, %llu samples%s%s)", what, 100 * share,
+                     e->loss, samples, places, when);
   else
     clv_bytes_printf(&text, "%s loss %.6f  (%llu samples%s)", what, e->loss, samples, when);
-  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
-                   what, json_when, clv_json_number(e->loss, 9, number), share, samples);
+  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s}",
+                   what, json_when, clv_json_number(e->loss, 9, number), share, samples, judged);
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }

@@ -122,7 +122,7 @@ static clv_code save(clv_run *r, loop *l, clv_err *err) {
 static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                           clv_err *err) {
   bool known = clv_run_has_accuracy(r);
-  double accuracy = known && e->samples ? (double)e->correct / (double)e->samples : NAN;
+  double accuracy = known ? clv_step_accuracy(e) : NAN;
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
   clv_evaluation evaluation = {.what = what,
@@ -175,8 +175,8 @@ static clv_code report_step(clv_run *r, loop *l, uint64_t epoch, uint64_t step,
                     .total_steps = l->total,
                     .epoch = epoch,
                     .loss = s->loss,
-                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0
-                                    ? (double)s->correct / (double)s->samples
+                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->judged
+                                    ? clv_step_accuracy(s)
                                     : -1,
                     .grad_norm = s->grad_norm,
                     .lr = s->lr,

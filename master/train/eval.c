@@ -22,7 +22,7 @@ typedef struct evaluation {
   eval_slot slots[CLV_EVAL_WINDOW]; /* a ring */
   size_t first, in_flight, at;
   clv_tensor *predictions;
-  double loss;
+  double loss, counted; /* sums */
 } evaluation;
 
 /* What is left of an evaluation that failed. */
@@ -116,7 +116,10 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
   CLV_TRY(take_output(e, s, ret, err));
   if (s->y) {
     CLV_API(cleave_wait(t->runtime, s->loss, 0, &t->fetched, CLV_WHY));
-    e->loss += *(const float *)t->fetched.data * (double)s->n;
+    double counted = clv_trainer_counted(t, s->y, 0, s->n);
+    e->loss += *(const float *)t->fetched.data * counted;
+    e->counted += counted;
+    ret->judged += clv_trainer_judged(t, s->y, 0, s->n);
   }
   CLV_API(cleave_context_end(t->runtime, s->context, CLV_WHY));
   s->y = clv_tensor_unref(s->y);
@@ -133,7 +136,7 @@ static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
     while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(inject(e, err));
     CLV_TRY(finish_one(e, ret, err));
   }
-  ret->loss = e->rows->n ? e->loss / (double)e->rows->n : 0;
+  ret->loss = e->counted > 0 ? e->loss / e->counted : 0;
   return CLV_OK;
 }
 

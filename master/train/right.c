@@ -30,18 +30,22 @@ size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *lab
 
 bool clv_trainer_counts_right(const clv_trainer *t) { return t->config->loss.kind != CLV_LOSS_MSE; }
 
-static size_t count_classes(const float *output, const int64_t *labels, size_t n, size_t width) {
+static size_t count_classes(const clv_trainer *t, const float *output, const int64_t *labels,
+                            size_t places, size_t width) {
   size_t right = 0;
-  for (size_t i = 0; i < n; i++)
-    right += (int64_t)clv_largest(output + i * width, width) == labels[i];
+  for (size_t i = 0; i < places; i++)
+    right += !clv_trainer_ignores(t, labels[i]) &&
+             (int64_t)clv_largest(output + i * width, width) == labels[i];
   return right;
 }
 
 size_t clv_trainer_count_right(const clv_trainer *t, const cleave_tensor *prediction,
                                const clv_tensor *labels, size_t start, size_t n) {
   size_t width = cleave_tensor_count(prediction) / n;
+  size_t per_row = labels->n / (size_t)labels->shape.dim[0];
   if (labels->dtype == CLV_I64)
-    return count_classes(prediction->data, (const int64_t *)labels->data + start, n, width);
+    return count_classes(t, prediction->data, (const int64_t *)labels->data + start * per_row,
+                         n * per_row, width / per_row);
   if (labels->n != width * (size_t)labels->shape.dim[0]) return 0; /* which the loss refuses */
   return clv_count_sides(t->config->loss.kind, prediction->data,
                          (const float *)labels->data + start * width, n, width);

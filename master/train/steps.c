@@ -5,6 +5,7 @@
  * middle. A round is one step, or, of an asynchronous schedule, as many as are taken between two
  * moments at which all stages have the same number of them.
  */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,13 +37,22 @@ static uint32_t cut(clv_trainer *t, size_t rows) {
   return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
 }
 
+/* Of `all` that a batch counts for. One that counts for nothing has loss and gradient 0, whatever
+ * its share. */
+static float share_of(const clv_trainer *t, const clv_held_batch *b, size_t at, size_t n,
+                      double all) {
+  double own = clv_trainer_counted(t, b->y, at, n);
+  return CLV_MAX((float)(own > 0 ? own / all : (double)n / (double)b->n), FLT_MIN);
+}
+
 static void cut_all(clv_trainer *t, round_group *r) {
   for (uint32_t i = 0; i < r->n_batches; i++) {
     uint32_t n = cut(t, r->batches[i].n);
+    double all = clv_trainer_counted(t, r->batches[i].y, 0, r->batches[i].n);
     size_t at = 0;
     for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
       t->micros[r->n_micro] = (clv_micro_batch){.start = at, .size = t->sizes[k], .batch = i};
-      t->shares[r->n_micro++] = (float)((double)t->sizes[k] / (double)r->batches[i].n);
+      t->shares[r->n_micro++] = share_of(t, &r->batches[i], at, t->sizes[k], all);
     }
   }
 }
@@ -147,7 +157,10 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   CLV_TRY(clv_trainer_expect(t, t->config->train.batch, true, err));
   cut_all(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
-    r->results[i] = (clv_step_result){.samples = r->batches[i].n, .applied = true};
+    r->results[i] =
+        (clv_step_result){.samples = r->batches[i].n,
+                          .judged = clv_trainer_judged(t, r->batches[i].y, 0, r->batches[i].n),
+                          .applied = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
       .size = sizeof o, .step = t->committed + 1, .events = clv_sampler_begin(t)};

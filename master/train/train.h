@@ -21,13 +21,16 @@ typedef struct clv_trainer clv_trainer;
 
 typedef struct clv_step_result {
   double loss;      /* mean over the batch */
-  uint64_t correct; /* right ones among `samples`, if they can be and the loss is at home */
-  uint64_t samples;
+  uint64_t correct; /* right ones among those judged, if they can be and the loss is at home */
+  uint64_t samples, judged; /* judged: of labels per place the places that are not ignored */
   double grad_norm, lr;
   bool applied;     /* false: a gradient was not finite and no stage moved */
   uint64_t wait_ns; /* time the master waited for packets */
   uint64_t step_ns;
 } clv_step_result;
+
+/* Of those judged; NaN where there are none. */
+double clv_step_accuracy(const clv_step_result *r);
 
 /* Connects to the workers, opens the session and loads all stages. BLOCKS. record: what leaves is
  * written there ahead; it outlives the trainer. NULL: nothing may leave. random: what goes through

@@ -153,6 +153,13 @@ bool clv_trainer_counts_right(const clv_trainer *t);
 /* Rows of a prediction that are right, with the labels of rows from `start` on. */
 size_t clv_trainer_count_right(const clv_trainer *t, const cleave_tensor *prediction,
                                const clv_tensor *labels, size_t start, size_t n);
+/* Whether places with this label count for nothing. */
+bool clv_trainer_ignores(const clv_trainer *t, int64_t label);
+/* What the loss's mean over these rows divides by: rows, or the weights of the places of theirs
+ * that count. */
+double clv_trainer_counted(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
+/* Rows, or places of theirs that count. */
+size_t clv_trainer_judged(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

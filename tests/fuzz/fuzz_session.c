@@ -58,8 +58,7 @@ static void check_model(const clv_session_config *config) {
           clv_model_part(config, &samples[i], &part, &err) != CLV_OK);
     CLV_AUTO(clv_graph_freep) clv_graph *loss = NULL;
     NEVER(g &&
-          clv_loss_graph(clv_loss_name(config->loss.kind), &g->nodes[g->output].shape, 2, &loss,
-                         &err) != CLV_OK &&
+          clv_session_loss_graph(config, &g->nodes[g->output].shape, 2, &loss, &err) != CLV_OK &&
           !err.text[0]);
   }
 }

@@ -294,6 +294,13 @@ static void workers_and_privacy(void **state) {
       "at: master", "at: gpu1",
       "/etc/cleave/s.yaml:9:9: the first stage 'front' is at 'gpu1', but raw input must not "
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
+  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
+               "/etc/cleave/s.yaml:14:1: loss.weight, loss.ignore_index and loss.label_smoothing "
+               "go with cross_entropy");
+  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, ignore_index: 0.5}",
+               "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
+  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, weight: [0, 0]}",
+               "/etc/cleave/s.yaml:14:29: 'loss.weight' is 0 for every class");
   refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu1}",
                "/etc/cleave/s.yaml:14:33: the loss is at 'gpu1', but labels must not leave the "
                "master: put it at master, or set privacy.labels_leave: true");

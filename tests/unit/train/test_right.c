@@ -46,12 +46,52 @@ static void labels_of_another_width_are_not_read(void **state) {
   clv_tensor_unref(labels);
 }
 
+/* Labels of 2 records of 3 places. */
+static clv_tensor *places(const int64_t labels[6]) {
+  clv_tensor *t = NULL;
+  clv_err err = {0};
+  assert_ok(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, 3), &t, &err), &err);
+  memcpy(t->data, labels, t->bytes);
+  return t;
+}
+
+static void places_that_are_ignored_count_for_nothing(void **state) {
+  double weight[] = {0.5, 2};
+  clv_session_config config = {.loss = {.ignore_index = -100}};
+  const clv_trainer t = {.config = &config};
+  clv_tensor *labels = places((const int64_t[]){1, -100, 0, -100, -100, 1});
+  float values[12] = {0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1};
+  const cleave_tensor output = {.dtype = CLEAVE_F32, .rank = 3, .shape = {2, 3, 2}, .data = values};
+  const cleave_tensor second = {
+      .dtype = CLEAVE_F32, .rank = 3, .shape = {1, 3, 2}, .data = values + 6};
+  (void)state;
+  assert_true(clv_trainer_counted(&t, labels, 0, 2) == 3);
+  assert_true(clv_trainer_counted(&t, labels, 1, 1) == 1);
+  assert_int_equal(clv_trainer_judged(&t, labels, 0, 1), 2);
+  assert_int_equal(clv_trainer_count_right(&t, &output, labels, 0, 2), 2);
+  assert_int_equal(clv_trainer_count_right(&t, &second, labels, 1, 1), 1);
+  config.loss.weight = (clv_number_list){.n = 2, .items = weight};
+  assert_true(clv_trainer_counted(&t, labels, 0, 2) == 4.5);
+  assert_int_equal(clv_trainer_judged(&t, labels, 0, 2), 3);
+  config.loss.ignore_index = 1;
+  assert_int_equal(clv_trainer_judged(&t, labels, 0, 2), 4);
+  clv_tensor_unref(labels);
+}
+
+static void nothing_judged_has_no_accuracy(void **state) {
+  (void)state;
+  assert_true(isnan(clv_step_accuracy(&(clv_step_result){.samples = 3})));
+  assert_true(clv_step_accuracy(&(clv_step_result){.correct = 1, .judged = 4}) == 0.25);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_largest_output_is_the_class),
       cmocka_unit_test(binary_losses_have_a_threshold),
       cmocka_unit_test(all_outputs_of_a_record_count),
       cmocka_unit_test(labels_of_another_width_are_not_read),
+      cmocka_unit_test(places_that_are_ignored_count_for_nothing),
+      cmocka_unit_test(nothing_judged_has_no_accuracy),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a batch counts for in a mean. PyTorch's cross_entropy divides by the weights of the places
+ * that are not ignored, so a micro-batch has the share of its batch that these have, and the mean
+ * over micro-batches is that of the whole batch.
+ */
+#include <math.h>
+
+#include "master/train/train_int.h"
+
+double clv_step_accuracy(const clv_step_result *r) {
+  return r->judged ? (double)r->correct / (double)r->judged : (double)NAN;
+}
+
+bool clv_trainer_ignores(const clv_trainer *t, int64_t label) {
+  return t->config->loss.kind == CLV_LOSS_CROSS_ENTROPY &&
+         (double)label == t->config->loss.ignore_index;
+}
+
+/* A label outside the classes, which the loss will refuse, counts as one. */
+static double weight_of(const clv_number_list *weight, int64_t label) {
+  bool known = label >= 0 && (uint64_t)label < weight->n;
+  return known ? (double)(float)weight->items[label] : 1;
+}
+
+static const int64_t *labels_from(const clv_tensor *labels, size_t start, size_t n, size_t *ret) {
+  size_t per_row = labels->n / (size_t)labels->shape.dim[0];
+  *ret = n * per_row;
+  return (const int64_t *)labels->data + start * per_row;
+}
+
+double clv_trainer_counted(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n) {
+  size_t places;
+  double sum = 0;
+  if (labels->dtype != CLV_I64) return (double)n;
+  const int64_t *label = labels_from(labels, start, n, &places);
+  for (size_t i = 0; i < places; i++)
+    if (!clv_trainer_ignores(t, label[i])) sum += weight_of(&t->config->loss.weight, label[i]);
+  return sum;
+}
+
+size_t clv_trainer_judged(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n) {
+  size_t places, judged = 0;
+  if (labels->dtype != CLV_I64) return n;
+  const int64_t *label = labels_from(labels, start, n, &places);
+  for (size_t i = 0; i < places; i++) judged += !clv_trainer_ignores(t, label[i]);
+  return judged;
+}

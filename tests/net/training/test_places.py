@@ -1,0 +1,110 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A class for each place of a record: PyTorch's cross_entropy with ignore_index, weights of classes
+and smoothing, whose mean is over the places of the whole batch, however it is cut."""
+import json, os, re, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+suite = Suite()
+RECORDS, PLACES, ROWS, CLASSES, STEPS, BATCH, RATE = 48, 7, 20, 4, 6, 12, 0.5
+OPTIONS = "weight: [1, 0.5, 2, 1.5], ignore_index: -100, label_smoothing: 0.1"
+STAGES = ("stages:\n"
+          f"  - {{name: front, at: master, layers: [{{op: embedding, rows: {ROWS}, out: 6}}, {{op: linear, out: 8}}]}}\n"
+          "  - {name: middle, at: w1, layers: [{op: tanh}]}\n"
+          f"  - {{name: head, at: master, layers: [{{op: linear, out: {CLASSES}}}]}}\n")
+
+
+def records(folder):
+    """Some records have few places that count, and those of one micro-batch have none."""
+    rng = np.random.default_rng(7)
+    ids = rng.integers(0, ROWS, (RECORDS, PLACES))
+    labels = np.where(rng.random((RECORDS, PLACES)) < rng.random((RECORDS, 1)), ids % CLASSES, -100)
+    labels[3:6] = -100
+    for part in ("train", "test"):
+        np.save(f"{folder}/{part}-x.npy", ids)
+        np.save(f"{folder}/{part}-y.npy", labels)
+    return torch.from_numpy(ids), torch.from_numpy(labels)
+
+
+def body(options=OPTIONS, micro=1, steps=STEPS, rate=RATE, at="master", extra=""):
+    return ("data: {format: npy, root: places, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n" + STAGES +
+            f"loss: {{kind: cross_entropy, {options}, at: {at}}}\n"
+            f"pipeline: {{micro_batches: {micro}, schedule: gpipe}}\n"
+            f"train: {{epochs: 9, max_steps: {steps}, batch: {BATCH}, shuffle: false, seed: {SEED},"
+            f" optimizer: {{kind: sgd, lr: {rate}}}}}\n{extra}")
+
+
+def losses(log):
+    return [json.loads(line)["loss"] for line in log.splitlines() if '"loss"' in line and '"step"' in line][:STEPS]
+
+
+def in_torch(state, weight):
+    """The losses of the same steps, and that over all records behind them."""
+    p = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in state.items()}
+    table, (w1, b1), (w2, b2) = p["0.weight"], (p["1.weight"], p["1.bias"]), (p["3.weight"], p["3.bias"])
+
+    def loss(rows):
+        y = torch.tanh(table[IDS[rows]] @ w1.T + b1) @ w2.T + b2
+        return F.cross_entropy(y.flatten(0, 1), LABELS[rows].flatten(), weight, ignore_index=-100, label_smoothing=0.1), y
+    seen = []
+    for step in range(STEPS):
+        at = step * BATCH % RECORDS
+        value, _ = loss(slice(at, at + BATCH))
+        seen.append(value.item())
+        value.backward()
+        with torch.no_grad():
+            for v in p.values():
+                v -= RATE * v.grad
+                v.grad = None
+    value, y = loss(slice(0, RECORDS))
+    counted = LABELS != -100
+    return seen, value.item(), (y.argmax(2) == LABELS)[counted].float().mean().item(), int(counted.sum())
+
+
+def first_state():
+    values, _, _ = cluster.trained("first", body(steps=1, rate=1e-30), 1)
+    return {name: np.frombuffer(data, "<f4").reshape(shape) for name, (_, shape, data) in values.items()}
+
+
+@suite.test
+def it_is_pytorchs_mean_however_the_batch_is_cut():
+    state = first_state()
+    want, last, right, places = in_torch(state, torch.tensor([1, 0.5, 2, 1.5]))
+    for micro in (1, 4, 5):
+        session = cluster.session(f"cut{micro}", body(micro=micro))
+        done = cluster.train(session)
+        assert done.returncode == 0, done.stderr
+        got = losses(open(os.path.join(cluster.dir, "runs", f"cut{micro}", "metrics.jsonl")).read())
+        assert np.allclose(got, want, rtol=2e-6), (micro, got, want)
+        found = re.search(r"test accuracy (\S+) %  \(loss (\S+), (\d+) samples, (\d+) places", done.stdout)
+        assert found, done.stdout
+        assert abs(float(found[1]) - 100 * right) < 0.01 and abs(float(found[2]) - last) < 1e-4, (found[0], right, last)
+        assert int(found[3]) == RECORDS and int(found[4]) == places, found[0]
+
+
+@suite.test
+def a_worker_computes_the_same_loss():
+    """Its options travel with the module, and so do the labels."""
+    logs = []
+    for at in ("master", "w1"):
+        session = cluster.session(f"at-{at}", body(at=at, micro=2), keys=READABLE + ", labels_leave: true")
+        done = cluster.train(session)
+        assert done.returncode == 0, done.stderr
+        logs.append(losses(open(os.path.join(cluster.dir, "runs", f"at-{at}", "metrics.jsonl")).read()))
+    assert logs[0] == logs[1], logs
+
+
+@suite.test
+def weights_are_one_per_class():
+    done = master("plan", cluster.session("few", body("weight: [1, 2]")), cwd=cluster.dir)
+    assert done.returncode == 3 and "class_weights has 2 numbers, not 4" in done.stderr, done.stderr
+
+
+with Cluster(1) as cluster:
+    os.makedirs(os.path.join(cluster.dir, "places"))
+    IDS, LABELS = records(os.path.join(cluster.dir, "places"))
+    suite.main()
