@@ -101,6 +101,15 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
 
 /* ---- other results --------------------------------------------------------------------------- */
 
+/* An owner that is silent has not said who it is. */
+static void set_failure_of(clv_session_node *n, clv_packet *p, const clv_rref_use *u,
+                           const clv_rref_failure *why) {
+  clv_rref_failure at = *why;
+  if (at.code == CLV_UNAVAILABLE && !at.hop[0] && u->owner < MAX_NAMES)
+    snprintf(at.text, sizeof at.text, "'%s': %.200s", n->contexts->names[u->owner], why->text);
+  set_failure(p, &at);
+}
+
 /* To the program of this process. */
 static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use *u,
                    clv_tensor *tensor, const clv_rref_failure *why) {
@@ -113,7 +122,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use 
   }
   p->frame.reference.ref = u->ref;
   p->frame.reference.fork = u->fork;
-  if (why) set_failure(p, why);
+  if (why) set_failure_of(n, p, u, why);
   if (tensor) clv_packet_add(p, tensor);
   n->o.on_program(n->o.user, p);
 }
@@ -130,7 +139,7 @@ static void deliver(clv_session_node *n, const clv_rref_use *u, clv_tensor *tens
   }
   p->frame.context = u->context;
   p->frame.message = u->value;
-  if (why) set_failure(p, why);
+  if (why) set_failure_of(n, p, u, why);
   if (tensor) clv_packet_add(p, tensor);
   if (u->node == self_of(n)) {
     clv_node_post(n, p);

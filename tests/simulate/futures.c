@@ -140,8 +140,8 @@ static cleave_status stop(program *p, cleave_future f) {
   return called_once(p, before, end);
 }
 
-static cleave_status give_up(program *p, cleave_status begun, cleave_future f) {
-  if (begun == CLEAVE_OK) begun = stop(p, f);
+static cleave_status give_up(program *p, cleave_status begun, cleave_future f, bool waits) {
+  if (begun == CLEAVE_OK) begun = waits ? end_of(p, begun, f) : stop(p, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return begun;
 }
@@ -161,7 +161,7 @@ static void give_up_reading(program *p, scope *s) {
   begin(p);
   cleave_status status = weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->error)
                                 : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->error);
-  status = give_up(p, status, f);
+  status = give_up(p, status, f, false);
   if (weight) m->placed |= status == CLEAVE_OK; /* the first use takes it there */
   uint32_t needs = weight ? bit(m->place) : s->needs;
   done(p, status, needs, weight ? m->stands : s->stands, "c%d: reading %s given up",
@@ -207,7 +207,9 @@ static void give_up_backward(program *p, scope *s) {
   read_gradients(p, s);
 }
 
-/* A step that has begun is taken, and heard of by who reads what it changes. */
+/* A step that has begun is taken, and heard of by who reads what it changes. One that waits for
+ * another to be decided has not begun, and whether it waits is a matter of places and time: so the
+ * next step behind one that was given up is waited for. */
 static void give_up_step(program *p, scope *s) {
   cleave_future f = {0};
   int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
@@ -219,8 +221,11 @@ static void give_up_step(program *p, scope *s) {
   }
   begin(p);
   cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->error);
-  status = give_up(p, status, f);
-  done(p, status, s->needs, s->stands, "c%d: step of optimizer %d, given up", number_of(p, s), o);
+  bool waits = p->step_given_up;
+  p->step_given_up = !waits;
+  status = give_up(p, status, f, waits);
+  done(p, status, s->needs, s->stands, "c%d: step of optimizer %d, %s", number_of(p, s), o,
+       waits ? "in a future" : "given up");
   anybody(p);
 }
 

@@ -96,6 +96,7 @@ typedef struct program {
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
+  bool step_given_up; /* the last one, which may still be undecided */
   bool wide, final; /* final: steps are */
   bool hurries;     /* no time passes before what it does next */
   bool leaves_gap;  /* the next call has positions, and the last of them never comes */

@@ -452,12 +452,19 @@ static void do_write_gradient(program *p, scope *s) {
 }
 
 /* What a step means for what the rest of the program stands on. */
+/* What has called the module before can have no backward there, if it changes. */
+static void change(program *p, int i, uint32_t stands) {
+  p->stages[i].stands |= stands;
+  for (int k = 0; k < p->n_scopes; k++)
+    if (p->scopes[k].stages & bit((uint32_t)i)) p->scopes[k].stands |= stands;
+}
+
 void steps(program *p, scope *s, int optimizer) {
   s->undecided |= !p->final;
   age(p);
   for (int i = 0; i < p->n_stages; i++)
     if (p->stages[i].optimizer == optimizer && (s->stages & bit((uint32_t)i)))
-      p->stages[i].stands |= s->stands;
+      change(p, i, s->stands);
 }
 
 static void do_step(program *p, scope *s) {
@@ -471,6 +478,7 @@ static void do_step(program *p, scope *s) {
   }
   if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->stands,
          "c%d: step of optimizer %d", number_of(p, s), o)) {
+    p->step_given_up = false;
     note(p, &stepped.norm, sizeof stepped.norm);
     note(p, &stepped.applied, sizeof stepped.applied);
   }
