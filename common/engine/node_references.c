@@ -105,7 +105,7 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
 static void set_failure_of(clv_session_node *n, clv_packet *p, const clv_rref_use *u,
                            const clv_rref_failure *why) {
   clv_rref_failure at = *why;
-  if (at.code == CLV_UNAVAILABLE && !at.hop[0] && u->owner < MAX_NAMES)
+  if (why->silent && u->owner < MAX_NAMES)
     snprintf(at.text, sizeof at.text, "'%s': %.200s", n->contexts->names[u->owner], why->text);
   set_failure(p, &at);
 }

@@ -53,6 +53,7 @@ typedef enum clv_rref_kind {
 typedef struct clv_rref_failure {
   clv_code code;
   char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+  bool silent; /* nothing was said: the owner has not been heard of for a lease */
 } clv_rref_failure;
 
 typedef struct clv_rref_message {

@@ -118,7 +118,7 @@ void clv_rref_taken(clv_slab *s, void *record) {
 void clv_rref_wake_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
 
 static const clv_rref_failure no_memory = {
-    CLV_EXHAUSTED, "no memory left in the session for the text of an error", ""};
+    CLV_EXHAUSTED, "no memory left in the session for the text of an error", "", false};
 
 clv_rref_failure *clv_rref_failure_copy(const clv_rref_failure *why) {
   clv_rref_failure *copy;
@@ -138,7 +138,9 @@ const clv_rref_failure *clv_rref_refusal(clv_code code) {
        .text = "no such reference, not yours, or let go when you were silent for a lease"},
       {.code = CLV_EXISTS, .text = "a reference of this id exists"},
       {.code = CLV_EXHAUSTED, .text = "too many references, or no memory left in the session"},
-      {.code = CLV_UNAVAILABLE, .text = "the reference's owner has not been heard of for a lease"},
+      {.code = CLV_UNAVAILABLE,
+       .text = "the reference's owner has not been heard of for a lease",
+       .silent = true},
   };
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
     if (refusals[i].code == code) return &refusals[i];

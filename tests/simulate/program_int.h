@@ -97,11 +97,11 @@ typedef struct program {
   cleave_optimizer *optimizers[2];
   int n_optimizers;
   bool step_given_up; /* the last one, which may still be undecided */
-  bool wide, final; /* final: steps are */
-  bool hurries;     /* no time passes before what it does next */
-  bool leaves_gap;  /* the next call has positions, and the last of them never comes */
-  bool neighbours;  /* the third module keeps statistics and is where the second is */
-  int64_t width;    /* of what is wide */
+  bool wide, final;   /* final: steps are */
+  bool hurries;       /* no time passes before what it does next */
+  bool leaves_gap;    /* the next call has positions, and the last of them never comes */
+  bool neighbours;    /* the third module keeps statistics and is where the second is */
+  int64_t width;      /* of what is wide */
   scope scopes[CONTEXTS];
   int n_scopes;
   kept_value kept[KEPT];

@@ -36,7 +36,7 @@ static const char *const kinds[KINDS] = {"ACK",    "KEEP",  "USE",   "FORK", "AC
                                          "DELETE", "RENEW", "FETCH", "VALUE"};
 static const char *const results[CLV_RREF_RESULTS] = {"send",    "create", "used", "joined",
                                                       "fetched", "unused", "freed"};
-static const clv_rref_failure failure = {CLV_ABORTED, "it failed", ""};
+static const clv_rref_failure failure = {.code = CLV_ABORTED, .text = "it failed"};
 
 static void note(node *n, const char *fmt, ...) CLV_PRINTF(2, 3);
 static void note(node *n, const char *fmt, ...) {
