@@ -398,7 +398,8 @@ struct clv_backend {
   /* Number of compute threads of kernels executed from the calling thread from now on. */
   void (*set_threads)(int n);
 
-  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for Hello; they live as long as b. */
+  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX" for Hello; they live as long as
+   * b. */
   const char *(*isa)(const clv_backend *b);
   const char *(*libraries)(const clv_backend *b);
 

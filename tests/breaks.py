@@ -620,3 +620,10 @@ of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    the_reference_drops_by_padded_place=("static void factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
    any_length_of_a_sample_is_taken=("static clv_code run(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
+
+# ---- products in bf16 on processors --------------------------------------------------------------
+of("kernels/cpu/linear.c", "tests/unit/graph/test_plan_bf16",
+   a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16) return clv_cpu_linear_bf16(d, ret, err);", ""))
+of("kernels/cpu/linear_bf16.c", "tests/unit/graph/test_plan_bf16",
+   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", "a->accumulate ? &k->weight.add : &k->weight.run", "&k->weight.run"),
+   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "(uint8_t *)a->cache + k->backward_at", "a->cache"))

@@ -68,7 +68,7 @@ void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
   char a[32], b[32], c[32];
   clv_bytes_printf(
       out, "batch %lld, %s%s%s, %s, backend %s, %d thread%s\n", (long long)p->options.batch,
-      clv_dtype_name(p->options.dtype), p->options.bf16 ? ", conv2d in bf16" : "",
+      clv_dtype_name(p->options.dtype), p->options.bf16 ? ", conv2d and linear in bf16" : "",
       p->options.tf32 ? ", factors in tf32" : "", p->options.training ? "training" : "evaluation",
       p->backend->name, p->options.threads, p->options.threads == 1 ? "" : "s");
   clv_bytes_printf(out,

@@ -2,10 +2,10 @@
  *
  * cpu_int: what the files of the cpu backend share.
  *
- * The backend computes in f32, convolutions in bf16 if asked to. Convolutions are oneDNN primitives
- * made once per node, products are sgemm of oneDNN or OpenBLAS, and everything else is a loop of
- * ours, compiled for three vector widths with the same order of operations in each, so that the
- * width never shows in the bits.
+ * The backend computes in f32, convolutions and linear in bf16 if asked to. Convolutions are oneDNN
+ * primitives made once per node, products are sgemm of oneDNN or OpenBLAS, and everything else is a
+ * loop of ours, compiled for three vector widths with the same order of operations in each, so that
+ * the width never shows in the bits.
  */
 #ifndef CLEAVE_KERNELS_CPU_INT_H
 #define CLEAVE_KERNELS_CPU_INT_H
@@ -140,11 +140,19 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
 /* True once OpenBLAS is loaded (on first use, so that a process without layers never pays for it)
  * and held at one thread; false where the host lacks it. */
 bool clv_cpu_blas_ready(void);
-const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21", "no OpenBLAS" */
+/* True where OpenBLAS is ready, and its kernels are no narrower than oneDNN's. */
+bool clv_cpu_blas_is_as_wide(void);
+const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21 SkylakeX", "no OpenBLAS" */
 
 /* dst[j] = sum over i of src[i][j], or += ; rows in index order, rounded every 256 rows. */
 void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *dst,
                          bool accumulate);
+
+/* y[i][j] += b[j]. */
+void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns);
+
+/* linear with bf16 factors, where check_bf16 has agreed; see linear_bf16.c. */
+cpu_prepare_fn clv_cpu_linear_bf16;
 
 /* ---- whole buffers --------------------------------------------------------------------------- */
 

@@ -20,6 +20,10 @@ CPU_INLINE void add_bias_body(float *y, const float *b, size_t rows, size_t colu
 CPU_CLONES(add_bias, (float *restrict y, const float *restrict b, size_t rows, size_t columns),
            (y, b, rows, columns))
 
+void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns) {
+  add_bias(y, b, rows, columns);
+}
+
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_kernel *k = (const linear_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
@@ -49,13 +53,14 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];
   linear_kernel *k;
+  if (d->bf16) return clv_cpu_linear_bf16(d, ret, err);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   int64_t features = in->dim[in->rank - 1], out = d->attrs.out;
   int64_t rows = features ? (int64_t)k->k.n_in / features : 0;
   k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_t = true};
   k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out};
   k->backward_weight = (cpu_gemm){.m = out, .n = features, .k = rows, .a_t = true};
-  k->backward_weight.blas = k->k.threads == 1 && rows >= LONG_SUM && clv_cpu_blas_ready();
+  k->backward_weight.blas = k->k.threads == 1 && rows >= LONG_SUM && clv_cpu_blas_is_as_wide();
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;

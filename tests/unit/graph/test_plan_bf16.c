@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions in bf16: against ref on numbers that bf16 holds exactly, and the same bits however a
- * graph is cut or its ops are taken together.
+ * Convolutions and linear in bf16: against ref on numbers that bf16 holds exactly, and the same
+ * bits however a graph is cut or its ops are taken together.
  */
 #include "tests/unit/graph/bf16_test.h"
 
@@ -50,6 +50,81 @@ static void convolution(void **state) {
     rig_done(&a);
     rig_done(&b);
   }
+}
+
+/* ---- one linear ------------------------------------------------------------------------------ */
+
+typedef struct linear_case {
+  clv_shape in;
+  int64_t out;
+} linear_case;
+
+static const linear_case linears[] = {
+    {{.rank = 2, .dim = {1, 1}}, 1},       {{.rank = 2, .dim = {5, 33}}, 7},
+    {{.rank = 2, .dim = {64, 96}}, 160},   {{.rank = 3, .dim = {2, 17, 48}}, 40},
+    {{.rank = 3, .dim = {3, 100, 24}}, 2}, {{.rank = 2, .dim = {7, 512}}, 1000},
+};
+
+static rig linear_rig(const linear_case *c, const clv_backend *backend, bool bf16) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, c->in, &x);
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->out)};
+  add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 1);
+  return rig_new(g, &(rig_options){.backend = backend, .bf16 = bf16, .split_backward = true});
+}
+
+static void exact(rig *r) {
+  make_exact(r->in[0], r->in_bytes[0]);
+  make_exact(r->dout, r->out_bytes);
+  make_exact(r->block, r->params->total_bytes);
+}
+
+/* Twice, so that the second gradient is added to the first. */
+static void step_twice(rig *r) {
+  for (int i = 0; i < 2; i++) {
+    clv_call *c;
+    assert_ok(clv_plan_call_get(r->plan, &c, err));
+    forward(r, c);
+    poison(r);
+    backward_input(r, c, i > 0);
+    poison(r);
+    backward_weight(r, c, i > 0);
+    clv_plan_call_put(r->plan, c);
+  }
+}
+
+/* Products are exact and sums f32. */
+static void a_linear(void **state) {
+  (void)state;
+  if (lacks_bf16()) skip();
+  for (size_t i = 0; i < CLV_COUNT(linears); i++) {
+    rig a = linear_rig(&linears[i], clv_backend_cpu(), true);
+    rig b = linear_rig(&linears[i], clv_backend_ref(), true);
+    exact(&a);
+    exact(&b);
+    step_twice(&a);
+    step_twice(&b);
+    near(a.out, b.out, a.out_bytes, 0, 1e-5, "output");
+    near(a.din[0], b.din[0], a.in_bytes[0], 0, 1e-5, "input gradient");
+    near(a.grads, b.grads, a.params->trainable_bytes, 0, 1e-5, "weight gradient");
+    rig_done(&a);
+    rig_done(&b);
+  }
+}
+
+/* What bf16 does not hold is rounded, and so is each factor of each product. */
+static void a_linear_rounds(void **state) {
+  (void)state;
+  if (lacks_bf16()) skip();
+  rig a = linear_rig(&linears[2], clv_backend_cpu(), true);
+  rig b = linear_rig(&linears[2], clv_backend_cpu(), false);
+  step(&a);
+  step(&b);
+  near(a.out, b.out, a.out_bytes, 1e-4, 1.0 / 128, "output");
+  near(a.din[0], b.din[0], a.in_bytes[0], 1e-4, 1.0 / 128, "input gradient");
+  near(a.grads, b.grads, a.params->trainable_bytes, 1e-4, 1.0 / 128, "weight gradient");
+  rig_done(&a);
+  rig_done(&b);
 }
 
 /* ---- networks -------------------------------------------------------------------------------- */
@@ -134,6 +209,8 @@ static void refused_where_it_lacks(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(convolution),
+      cmocka_unit_test(a_linear),
+      cmocka_unit_test(a_linear_rounds),
       cmocka_unit_test(every_cut),
       cmocka_unit_test(the_same_apart),
       cmocka_unit_test(nothing_is_converted_between),
