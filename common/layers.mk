@@ -74,8 +74,11 @@ $(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runt
 # graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)
 
+# models by Hugging Face's config.json: read, and built as graphs under the names of its files
+$(call layer, common/hf, common/json common/tensor kernels kernels/ops common/graph)
+
 # layers of a session file or a named architecture to a graph
-$(call layer, common/models, common/tensor kernels kernels/ops common/config common/graph)
+$(call layer, common/models, common/tensor kernels kernels/ops common/config common/graph common/hf)
 
 # optimisers over blocks of parameters, schedules, clipping
 $(call layer, common/optim, common/tensor common/settings kernels kernels/steps)

@@ -627,3 +627,15 @@ of("kernels/cpu/linear.c", "tests/unit/graph/test_plan_bf16",
 of("kernels/cpu/linear_bf16.c", "tests/unit/graph/test_plan_bf16",
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", "a->accumulate ? &k->weight.add : &k->weight.run", "&k->weight.run"),
    the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "(uint8_t *)a->cache + k->backward_at", "a->cache"))
+# ---- models of Hugging Face ----------------------------------------------------------------------
+HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
+of("common/hf/config.c", HF_CONFIG,
+   sliding_windows_are_taken_for_all_places=("static clv_code want_words(", "if (more) CLV_TRY(want_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
+   a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].required && ", "rows[i].low < 0 && "),
+   a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
+of("common/hf/build.c", HF_GRAPH,
+   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_decode(", "if (b->c->tied)", "if (false)"))
+of("common/hf/llama.c", HF_GRAPH,
+   classes_of_tokens_drop_nothing=("static clv_code head(", "b->c->head_dropout", "0"))
+of("common/models/ranges.c", "tests/unit/models/test_hf_models",
+   a_prefix_must_be_given=("static bool find_block(", "block = without_prefix(g, block);", ""))

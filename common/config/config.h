@@ -267,14 +267,29 @@ typedef struct clv_data_config {
 /* How many inputs a record has. */
 size_t clv_data_inputs(const clv_data_config *d);
 
+/* In the order of clv_hf_head, behind NOT_GIVEN. */
+typedef enum clv_head_choice {
+  CLV_HEAD_NOT_GIVEN,
+  CLV_HEAD_NONE,
+  CLV_HEAD_SEQUENCE,
+  CLV_HEAD_TOKEN,
+  CLV_HEAD_MASKED,
+  CLV_HEAD_CAUSAL
+} clv_head_choice;
+
 typedef struct clv_model_config {
-  clv_config_pos pos, arch_pos;
-  clv_arch arch; /* CLV_ARCH_NONE when given by layers, or not at all */
+  clv_config_pos pos, arch_pos, hf_pos, head_pos;
+  clv_arch arch; /* CLV_ARCH_NONE when given by layers, by hf, or not at all */
+  char *hf;      /* folder with a config.json, or NULL */
+  clv_head_choice head;
   size_t n_attrs;
-  clv_attr_spec *attrs; /* of the architecture */
+  clv_attr_spec *attrs; /* of the architecture, or of hf */
   size_t n_layers;
   clv_layer_spec *layers;
 } clv_model_config;
+
+/* Whether there is a model that stages take ranges of. */
+bool clv_model_is_given(const clv_model_config *m);
 
 /* The settings by their names in common/settings. */
 typedef struct clv_optimizer_config {

@@ -176,8 +176,7 @@ static clv_code check_ranges(const clv_session_config *c, clv_err *err) {
 
 /* Stages list their own layers, or share out the model's in order; never a mixture. */
 static clv_code check_layers(const clv_session_config *c, clv_err *err) {
-  const clv_model_config *m = &c->model;
-  bool has_model = m->arch != CLV_ARCH_NONE || m->n_layers > 0;
+  bool has_model = clv_model_is_given(&c->model);
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
     if (s->range.given && !has_model)
@@ -194,13 +193,29 @@ static clv_code check_layers(const clv_session_config *c, clv_err *err) {
   return check_ranges(c, err);
 }
 
+bool clv_model_is_given(const clv_model_config *m) {
+  return m->arch != CLV_ARCH_NONE || m->n_layers > 0 || m->hf;
+}
+
+/* A head is of a model of Hugging Face. */
+static clv_code check_hf(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  if (m->hf && m->head == CLV_HEAD_NOT_GIVEN)
+    return fail_at(c, m->hf_pos, err,
+                   "model.hf needs a head: none, sequence, token, masked or causal");
+  if (!m->hf && m->head != CLV_HEAD_NOT_GIVEN)
+    return fail_at(c, m->head_pos, err, "model.head belongs to model.hf");
+  return CLV_OK;
+}
+
 static clv_code check_model(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
-  if (m->arch != CLV_ARCH_NONE && m->n_layers)
-    return fail_at(c, m->pos, err, "a model has an arch or layers, not both");
-  if (m->arch == CLV_ARCH_NONE && m->pos.column && !m->n_layers)
-    return fail_at(c, m->pos, err, "a model needs an arch or layers");
-  if (m->n_attrs && m->arch == CLV_ARCH_NONE)
+  if ((m->arch != CLV_ARCH_NONE) + (m->n_layers > 0) + (m->hf != NULL) > 1)
+    return fail_at(c, m->pos, err, "a model has an arch, layers or hf, and no two of them");
+  CLV_TRY(check_hf(c, err));
+  if (m->pos.column && !clv_model_is_given(m))
+    return fail_at(c, m->pos, err, "a model needs an arch, layers or hf");
+  if (m->n_attrs && m->arch == CLV_ARCH_NONE && !m->hf)
     return fail_at(c, m->attrs[0].pos, err, "unknown key 'model.%s': attributes belong to an arch",
                    m->attrs[0].key);
   return CLV_OK;

@@ -17,6 +17,7 @@ static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
+static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
 static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
@@ -201,6 +202,13 @@ static const clv_row rows[] = {
      .doc = "The whole model, for stages that take a range of its layers."},
     {.path = "model.arch", .kind = CLV_ROW_ENUM, .offset = AT(model.arch), .names = arch_names,
      .pos = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
+    {.path = "model.hf", .kind = CLV_ROW_PATH, .offset = AT(model.hf), .pos = AT(model.hf_pos),
+     .sample = "layoutlm-base", .doc = "Folder with a config.json as Hugging Face writes it (bert, roberta, layoutlm, vit, gpt2, "
+            "llama, qwen2), instead of layers."},
+    {.path = "model.head", .kind = CLV_ROW_ENUM, .offset = AT(model.head), .pos = AT(model.head_pos),
+     .names = head_names, .sample = "token",
+     .doc = "hf: what stands on the last block: classes of the sample (sequence) or of each token, tokens that "
+            "were hidden (masked) or come next (causal), or none."},
     {.path = "model.layers", .kind = CLV_ROW_LIST, .offset = AT(model.layers),
      .count = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
      .doc = "The layers, first to last."},
@@ -208,7 +216,7 @@ static const clv_row rows[] = {
     {.path = "model.*", .kind = CLV_ROW_ATTRS, .offset = AT(model.attrs),
      .count = AT(model.n_attrs),
      .doc = "Further keys are attributes of the architecture, such as hidden: [256, 128] or "
-            "classes: 10."},
+            "classes: 10; of hf labels, the classes of its head."},
 
     {.path = "stages", .kind = CLV_ROW_LIST, .offset = AT(stages), .count = AT(n_stages),
      .entry_bytes = sizeof(clv_stage_spec), .min = 1, .required = true,

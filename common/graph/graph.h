@@ -74,6 +74,7 @@ typedef struct clv_graph {
   int output;      /* index of the node whose value leaves (the last one unless set) */
   clv_dtype dtype; /* of values made from integers (embedding): f32 unless set */
   bool joins;      /* a concat along dimension 0: N may be another for each input */
+  char prefix[16]; /* of names, "bert."; people may leave it out */
 } clv_graph;
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;

@@ -78,14 +78,21 @@ static clv_code add_list(const clv_session_config *c, const clv_layer_spec *laye
   return CLV_OK;
 }
 
-static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
-                           uint32_t *final, clv_err *err) {
+/* All of `model:`, however it is given. */
+static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, clv_err *err) {
   uint32_t n = 0;
   if (c->model.arch != CLV_ARCH_NONE)
     CLV_TRY(clv_arch_layers(c, g, &n, last, err));
+  else if (c->model.hf)
+    CLV_TRY(clv_hf_model_layers(c, g, &n, last, err));
   else
     CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
-  CLV_TRY(clv_layers_are_read(c, g, err));
+  return clv_layers_are_read(c, g, err);
+}
+
+static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
+                           uint32_t *final, clv_err *err) {
+  CLV_TRY(add_model(c, g, last, err));
   return clv_stage_ranges(c, g, first, final, err);
 }
 
@@ -110,6 +117,7 @@ bool clv_model_takes_tokens(const clv_session_config *c) {
   const clv_layer_spec *first = c->model.n_layers                      ? &c->model.layers[0]
                                 : c->n_stages && c->stages[0].n_layers ? &c->stages[0].layers[0]
                                                                        : NULL;
+  if (c->model.hf) return clv_hf_model_takes_tokens(c);
   return c->model.arch == CLV_ARCH_NONE && first && strcmp(first->op, "embedding") == 0;
 }
 
@@ -126,9 +134,8 @@ clv_code clv_model_graph(const clv_session_config *config, const clv_shape *inpu
   int last;
   CLV_TRY(clv_graph_new(&g, err));
   CLV_TRY(add_model_input(config, g, input_sample, &last, err));
-  bool has_model = config->model.arch != CLV_ARCH_NONE || config->model.n_layers > 0;
-  CLV_TRY((has_model ? from_model : from_stages)(config, g, &last, ret_first_layer, ret_last_layer,
-                                                 err));
+  CLV_TRY((clv_model_is_given(&config->model) ? from_model : from_stages)(
+      config, g, &last, ret_first_layer, ret_last_layer, err));
   *ret_whole = clv_steal(&g);
   return CLV_OK;
 }
@@ -136,15 +143,10 @@ clv_code clv_model_graph(const clv_session_config *config, const clv_shape *inpu
 clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  uint32_t n = 0;
   int last;
   CLV_TRY(clv_graph_new(&g, err));
   CLV_TRY(add_model_input(config, g, input_sample, &last, err));
-  if (config->model.arch != CLV_ARCH_NONE)
-    CLV_TRY(clv_arch_layers(config, g, &n, &last, err));
-  else
-    CLV_TRY(add_list(config, config->model.layers, config->model.n_layers, g, &n, &last, err));
-  CLV_TRY(clv_layers_are_read(config, g, err));
+  CLV_TRY(add_model(config, g, &last, err));
   *ret = clv_steal(&g);
   return CLV_OK;
 }

@@ -12,7 +12,15 @@
 #include "common/models/models_int.h"
 
 static uint32_t n_layers(const clv_graph *g) { return (uint32_t)g->n_nodes - 1; }
-static const char *name_of(const clv_graph *g, uint32_t layer) { return g->nodes[layer + 1].name; }
+
+static const char *without_prefix(const clv_graph *g, const char *name) {
+  size_t len = strlen(g->prefix);
+  return name + (strncmp(name, g->prefix, len) == 0 ? len : 0);
+}
+
+static const char *name_of(const clv_graph *g, uint32_t layer) {
+  return without_prefix(g, g->nodes[layer + 1].name);
+}
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -23,6 +31,7 @@ static bool belongs(const char *layer, const char *block, size_t len) {
 static bool find_block(const clv_graph *g, const char *block, uint32_t *ret_first,
                        uint32_t *ret_last) {
   bool found = false;
+  block = without_prefix(g, block);
   for (uint32_t i = 0; i < n_layers(g); i++) {
     if (!belongs(name_of(g, i), block, strlen(block))) continue;
     if (!found) *ret_first = i;

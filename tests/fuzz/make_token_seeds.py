@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the targets json, pieces, bpe, text and words."""
+"""Writes the seeds of the targets json, pieces, bpe, text, words and hf."""
 import copy
 import json
 import os
@@ -150,10 +150,42 @@ def words_seeds():
         write("words", "tsv_" + name, b"\0" + (text if isinstance(text, bytes) else text.encode()))
 
 
-for folder in ("json", "pieces", "bpe", "text", "words"):
+def hf_seeds():
+    golden = os.path.join(os.path.dirname(CORPUS), "../golden/hf")
+    configs = {}
+    for family in sorted(os.listdir(golden)):
+        with open(os.path.join(golden, family, "config.json")) as f:
+            configs[family] = json.load(f)
+        write("hf", family, json.dumps(configs[family]))
+    changes = {
+        "bert": ({"hidden_act": "mish"}, {"is_decoder": True}, {"position_embedding_type": "relative_key"}, {"pruned_heads": {"1": [0]}},
+                 {"pruned_heads": None}, {"quantization_config": {}}, {"quantization_config": None}, {"id2label": {}}, {"id2label": None},
+                 {"layer_norm_eps": 0}, {"hidden_size": 18}, {"hidden_size": "16"}, {"hidden_act": 3}, {"model_type": "t5"}, {"position_embedding_type": "absolute"}),
+        "roberta": ({"pad_token_id": 19}, {"pad_token_id": -1}, {"classifier_dropout": 0.5}, {"type_vocab_size": 1}),
+        "layoutlm": ({"tie_word_embeddings": True}, {"hidden_dropout_prob": 0}),
+        "gpt2": ({"n_inner": 8}, {"scale_attn_weights": False}, {"n_positions": 2}),
+        "llama": ({"rope_parameters": None, "rope_theta": 3}, {"rope_scaling": {"type": "linear", "x": 1}}, {"num_key_value_heads": 3},
+                  {"head_dim": 6, "attention_bias": True}, {"head_dim": 5}, {"num_key_value_heads": None}, {"vocab_size": 1 << 24, "hidden_size": 65536}),
+        "qwen2": ({"layer_types": ["sliding_attention"]}, {"layer_types": None}, {"use_sliding_window": True}, {"num_key_value_heads": -1}),
+        "vit": ({"patch_size": 3}, {"qkv_bias": False}, {"image_size": 16384, "patch_size": 1}),
+    }
+    for family, several in changes.items():
+        for i, change in enumerate(several):
+            write("hf", f"{family}_{'_'.join(change)}_{i}", json.dumps({**configs[family], **change}))
+    few = {k: v for k, v in configs["bert"].items() if k != "vocab_size"}
+    write("hf", "no_vocabulary", json.dumps(few))
+    write("hf", "no_family", json.dumps({k: v for k, v in few.items() if k != "model_type"}))
+    write("hf", "twice", json.dumps(configs["bert"]).replace("}, \"label2id", "}, \"vocab_size\": 1, \"label2id"))
+    write("hf", "list", "[1]")
+    write("hf", "empty_key", '{"": 1, "model_type": ""}')
+    write("hf", "kinds", json.dumps({**configs["bert"], "is_decoder": None}))
+
+
+for folder in ("json", "pieces", "bpe", "text", "words", "hf"):
     os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
 bpe_seeds()
 text_seeds()
 words_seeds()
+hf_seeds()

@@ -346,12 +346,19 @@ static void layers_and_model(void **state) {
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, got "
       "0");
   refused_edit("loss:", "model: {arch: mlp, layers: [{op: relu}]}\nloss:",
-               "/etc/cleave/s.yaml:14:1: a model has an arch or layers, not both");
+               "/etc/cleave/s.yaml:14:1: a model has an arch, layers or hf, and no two of them");
+  refused_edit("loss:", "model: {hf: a, layers: [{op: relu}], head: token}\nloss:",
+               "/etc/cleave/s.yaml:14:1: a model has an arch, layers or hf, and no two of them");
+  refused_edit("loss:", "model: {hf: a}\nloss:",
+               "/etc/cleave/s.yaml:14:13: model.hf needs a head: none, sequence, token, masked or "
+               "causal");
+  refused_edit("loss:", "model: {arch: mlp, head: token}\nloss:",
+               "/etc/cleave/s.yaml:14:26: model.head belongs to model.hf");
   refused_edit(
       "loss:", "model: {layers: [{op: relu}], hidden: 3}\nloss:",
       "/etc/cleave/s.yaml:14:31: unknown key 'model.hidden': attributes belong to an arch");
   refused_edit(
-      "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch or layers");
+      "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch, layers or hf");
 }
 
 /* `layers` of both stages given as ranges, over a model of three layers. */

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.json. A row is a key: of which families, where its value is kept, what may stand there,
+ * and what holds where it is missing, which is what the family's class in transformers takes. Keys
+ * that change a formula in a way that the graph cannot have are rows too, so that they are refused;
+ * all others are skipped.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/hf/hf_int.h"
+#include "common/json/json.h"
+
+enum { MAX_FILE = 1 << 20, MAX_LABELS = 1 << 20 };
+
+enum {
+  BERT = 1u << CLV_HF_BERT,
+  ROBERTA = 1u << CLV_HF_ROBERTA,
+  LAYOUTLM = 1u << CLV_HF_LAYOUTLM,
+  VIT = 1u << CLV_HF_VIT,
+  GPT2 = 1u << CLV_HF_GPT2,
+  LLAMA = 1u << CLV_HF_LLAMA,
+  QWEN2 = 1u << CLV_HF_QWEN2,
+  ENCODERS = BERT | ROBERTA | LAYOUTLM,
+  DECODERS = LLAMA | QWEN2,
+  ALL = ENCODERS | VIT | GPT2 | DECODERS
+};
+
+typedef struct row row;
+typedef struct hf_text {
+  clv_json j;
+  clv_hf_config *c;
+  const char *key; /* of the value that comes */
+} hf_text;
+
+struct row {
+  const char *key;
+  unsigned families;
+  clv_code (*read)(hf_text *r, const row *at, clv_err *err);
+  size_t offset; /* into clv_hf_config */
+  double low, high, fallback;
+  bool required;   /* there is no fallback */
+  const char *why; /* of a refusal */
+};
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void *field(const hf_text *r, const row *at) { return (char *)r->c + at->offset; }
+
+/* Where the value that comes begins. */
+static size_t here(hf_text *r) {
+  clv_json_kind kind;
+  clv_err err;
+  clv_code code = clv_json_peek(&r->j, &kind, &err); /* steps over white space */
+  (void)code;
+  return r->j.at;
+}
+
+static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
+  size_t from = here(r);
+  clv_err why;
+  if (clv_json_integer(&r->j, (int64_t)at->low, (int64_t)at->high, field(r, at), &why) == CLV_OK)
+    return CLV_OK;
+  return clv_json_fail(&r->j, from, err, "%s is a whole number from %.0f to %.0f", r->key, at->low,
+                       at->high);
+}
+
+/* null: it is not given, and keeps its fallback. */
+static clv_code read_whole_or_null(hf_text *r, const row *at, clv_err *err) {
+  return clv_json_null(&r->j) ? CLV_OK : read_whole(r, at, err);
+}
+
+static clv_code read_real(hf_text *r, const row *at, clv_err *err) {
+  size_t from = here(r);
+  clv_err why;
+  double *to = field(r, at);
+  if (clv_json_real(&r->j, to, &why) == CLV_OK && *to >= at->low && *to <= at->high) return CLV_OK;
+  return clv_json_fail(&r->j, from, err, "%s is a number from %g to %g", r->key, at->low, at->high);
+}
+
+static clv_code read_real_or_null(hf_text *r, const row *at, clv_err *err) {
+  return clv_json_null(&r->j) ? CLV_OK : read_real(r, at, err);
+}
+
+static clv_code read_truth(hf_text *r, const row *at, clv_err *err) {
+  return clv_json_bool(&r->j, field(r, at), err);
+}
+
+static const struct {
+  const char *name;
+  clv_op op;
+} activations[] = {{"gelu", CLV_OP_GELU},  {"relu", CLV_OP_RELU}, {"silu", CLV_OP_SILU},
+                   {"swish", CLV_OP_SILU}, {"tanh", CLV_OP_TANH}, {"sigmoid", CLV_OP_SIGMOID}};
+
+static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char known[160] = "";
+  size_t from = here(r), used = 0;
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  for (size_t i = 0; i < CLV_COUNT(activations); i++) {
+    const char *name = activations[i].name;
+    if (text.len == strlen(name) && memcmp(text.data, name, text.len) == 0) {
+      *(clv_op *)field(r, at) = activations[i].op;
+      return CLV_OK;
+    }
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
+  }
+  return clv_json_fail(&r->j, from, err, "%s '%.40s' is not known; there are %s", r->key,
+                       text.len ? text.data : "", known);
+}
+
+/* id2label: as many classes as it has entries. */
+static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
+  size_t from = here(r);
+  int64_t n = 0;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  for (bool more = true; more; n += more) {
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, (size_t)n, &more, err));
+    if (more) CLV_TRY(clv_json_key(&r->j, &key, err));
+    if (more) CLV_TRY(clv_json_skip(&r->j, err));
+  }
+  if (n < 1 || n > MAX_LABELS)
+    return clv_json_fail(&r->j, from, err, "%s names %lld classes", r->key, (long long)n);
+  *(int64_t *)field(r, at) = n;
+  return CLV_OK;
+}
+
+/* ---- keys that are refused ------------------------------------------------------------------- */
+
+static clv_code refuse(hf_text *r, size_t from, const row *at, const char *found, clv_err *err) {
+  return clv_json_fail(&r->j, from, err, "%s is %s: %s", r->key, found, at->why);
+}
+
+static clv_code want_truth(hf_text *r, const row *at, bool wanted, clv_err *err) {
+  size_t from = here(r);
+  bool found;
+  CLV_TRY(clv_json_bool(&r->j, &found, err));
+  return found == wanted ? CLV_OK : refuse(r, from, at, found ? "true" : "false", err);
+}
+static clv_code want_false(hf_text *r, const row *at, clv_err *err) {
+  return want_truth(r, at, false, err);
+}
+static clv_code want_true(hf_text *r, const row *at, clv_err *err) {
+  return want_truth(r, at, true, err);
+}
+
+static clv_code want_null(hf_text *r, const row *at, clv_err *err) {
+  size_t from = here(r);
+  return clv_json_null(&r->j) ? CLV_OK : refuse(r, from, at, "given", err);
+}
+
+/* null, or nothing in braces. */
+static clv_code want_empty(hf_text *r, const row *at, clv_err *err) {
+  size_t from = here(r);
+  bool more;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, 0, &more, err));
+  return more ? refuse(r, from, at, "not empty", err) : CLV_OK;
+}
+
+/* The text that at->why begins with, up to a space; null is as good. */
+static clv_code want_word(hf_text *r, const row *at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t from = here(r), len = strcspn(at->why, " ");
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  if (text.len == len && memcmp(text.data, at->why, len) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, from, err, "%s '%.40s': only %s", r->key, text.len ? text.data : "",
+                       at->why);
+}
+
+/* A list of such texts. */
+static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
+  bool more = true;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_LIST, n, &more, err));
+    if (more) CLV_TRY(want_word(r, at, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code read_rope(hf_text *r, const row *at, clv_err *err);
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(clv_hf_config, member)
+#define WHOLE(KEY, FAMILIES, MEMBER, HIGH)                                                \
+  {                                                                                       \
+    .key = KEY, .families = FAMILIES, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
+    .high = HIGH, .required = true                                                        \
+  }
+#define SHARE(KEY, FAMILIES, MEMBER, FALLBACK)                                                \
+  {                                                                                           \
+    .key = KEY, .families = FAMILIES, .read = read_real, .offset = AT(MEMBER), .high = 0.999, \
+    .fallback = FALLBACK                                                                      \
+  }
+#define TRUTH(KEY, FAMILIES, MEMBER, FALLBACK)                                             \
+  {                                                                                        \
+    .key = KEY, .families = FAMILIES, .read = read_truth, .offset = AT(MEMBER), .high = 1, \
+    .fallback = FALLBACK                                                                   \
+  }
+
+enum { MOST_WIDTH = 1 << 16, MOST_INNER = 1 << 20, MOST_ROWS = 1 << 24, MOST_LAYERS = 240 };
+
+/* clang-format off */
+static const row rows[] = {
+    WHOLE("vocab_size", ALL & ~VIT, vocabulary, MOST_ROWS),
+    WHOLE("hidden_size", ALL & ~GPT2, hidden, MOST_WIDTH),
+    WHOLE("n_embd", GPT2, hidden, MOST_WIDTH),
+    WHOLE("num_hidden_layers", ALL & ~GPT2, layers, MOST_LAYERS),
+    WHOLE("n_layer", GPT2, layers, MOST_LAYERS),
+    WHOLE("num_attention_heads", ALL & ~GPT2, heads, 4096),
+    WHOLE("n_head", GPT2, heads, 4096),
+    WHOLE("intermediate_size", ALL & ~GPT2, inner, MOST_INNER),
+    {.key = "n_inner", .families = GPT2, .read = read_whole_or_null, .offset = AT(inner),
+     .low = 1, .high = MOST_INNER},
+    WHOLE("max_position_embeddings", ENCODERS, positions, MOST_ROWS),
+    WHOLE("n_positions", GPT2, positions, MOST_ROWS),
+    WHOLE("max_2d_position_embeddings", LAYOUTLM, boxes, MOST_ROWS),
+    WHOLE("type_vocab_size", ENCODERS, types, MOST_ROWS),
+    WHOLE("image_size", VIT, image, 1 << 14),
+    WHOLE("patch_size", VIT, patch, 1 << 14),
+    WHOLE("num_channels", VIT, channels, 1 << 10),
+    WHOLE("num_key_value_heads", QWEN2, kv_heads, 4096),
+    {.key = "num_key_value_heads", .families = LLAMA, .read = read_whole_or_null,
+     .offset = AT(kv_heads), .low = 1, .high = 4096},
+    {.key = "head_dim", .families = DECODERS, .read = read_whole_or_null,
+     .offset = AT(head_width), .low = 1, .high = 4096},
+    {.key = "pad_token_id", .families = ALL & ~(VIT | ROBERTA), .read = read_whole_or_null,
+     .offset = AT(padding), .low = -1, .high = MOST_ROWS, .fallback = -1},
+    {.key = "pad_token_id", .families = ROBERTA, .read = read_whole, .offset = AT(padding),
+     .low = 0, .high = MOST_ROWS, .fallback = 1},
+    {.key = "id2label", .families = ALL, .read = read_labels, .offset = AT(labels), .fallback = 2},
+
+    SHARE("hidden_dropout_prob", ENCODERS | VIT, hidden_dropout, 0.1),
+    SHARE("resid_pdrop", GPT2, hidden_dropout, 0.1),
+    SHARE("embd_pdrop", GPT2, embedding_dropout, 0.1),
+    SHARE("attention_probs_dropout_prob", ENCODERS | VIT, attention_dropout, 0.1),
+    SHARE("attn_pdrop", GPT2, attention_dropout, 0.1),
+    SHARE("attention_dropout", DECODERS, attention_dropout, 0),
+    {.key = "classifier_dropout", .families = BERT | ROBERTA | GPT2 | DECODERS, .read = read_real_or_null,
+     .offset = AT(head_dropout), .high = 0.999, .fallback = -1},
+    {.key = "layer_norm_eps", .families = ENCODERS | VIT, .read = read_real, .offset = AT(eps),
+     .low = 1e-30, .high = 1, .fallback = 1e-12},
+    {.key = "layer_norm_epsilon", .families = GPT2, .read = read_real, .offset = AT(eps),
+     .low = 1e-30, .high = 1, .fallback = 1e-5},
+    {.key = "rms_norm_eps", .families = DECODERS, .read = read_real, .offset = AT(eps),
+     .low = 1e-30, .high = 1, .fallback = 1e-6},
+    {.key = "initializer_range", .families = ALL, .read = read_real, .offset = AT(deviation),
+     .high = 10, .fallback = 0.02},
+    {.key = "hidden_act", .families = ENCODERS | VIT, .read = read_activation,
+     .offset = AT(activation), .fallback = CLV_OP_GELU},
+    {.key = "activation_function", .families = GPT2, .read = read_activation,
+     .offset = AT(activation), .fallback = CLV_OP_GELU},
+    {.key = "hidden_act", .families = DECODERS, .read = read_activation,
+     .offset = AT(activation), .fallback = CLV_OP_SILU},
+    TRUTH("tie_word_embeddings", ENCODERS | GPT2, tied, true),
+    TRUTH("tie_word_embeddings", DECODERS, tied, false),
+    TRUTH("qkv_bias", VIT, qkv_bias, true),
+    TRUTH("attention_bias", LLAMA, qkv_bias, false),
+    TRUTH("mlp_bias", LLAMA, inner_bias, false),
+
+    {.key = "rope_theta", .families = DECODERS, .read = read_real, .offset = AT(base), .low = 1,
+     .high = 1e12, .fallback = 10000},
+    {.key = "rope_parameters", .families = DECODERS, .read = read_rope},
+    {.key = "rope_scaling", .families = DECODERS, .read = read_rope},
+
+    {.key = "position_embedding_type", .families = ENCODERS, .read = want_word,
+     .why = "absolute positions can be had"},
+    {.key = "layer_types", .families = DECODERS, .read = want_words,
+     .why = "full_attention can be had"},
+    {.key = "use_sliding_window", .families = QWEN2, .read = want_false,
+     .why = "attention sees all places before"},
+    {.key = "is_decoder", .families = BERT | ROBERTA, .read = want_false,
+     .why = "an encoder sees places on both sides"},
+    {.key = "add_cross_attention", .families = BERT | ROBERTA | GPT2, .read = want_false,
+     .why = "there is no second network to attend to"},
+    {.key = "scale_attn_weights", .families = GPT2, .read = want_true,
+     .why = "scores are divided by sqrt(width)"},
+    {.key = "scale_attn_by_inverse_layer_idx", .families = GPT2, .read = want_false,
+     .why = "scores are divided by sqrt(width) alone"},
+    {.key = "pruned_heads", .families = ALL, .read = want_empty,
+     .why = "all layers have all heads"},
+    {.key = "quantization_config", .families = ALL, .read = want_null,
+     .why = "its weights are no numbers of f32, f16 or bf16; take the model before that"},
+};
+/* clang-format on */
+
+/* ---- rotary positions ------------------------------------------------------------------------ */
+
+static const row rope_rows[] = {
+    {.key = "rope_theta", .read = read_real, .offset = AT(base), .low = 1, .high = 1e12},
+    {.key = "rope_type", .read = want_word, .why = "default rotary positions can be had"},
+    {.key = "type", .read = want_word, .why = "default rotary positions can be had"},
+};
+
+static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family, uint64_t *seen,
+                            clv_err *err);
+
+static clv_code read_rope(hf_text *r, const row *at, clv_err *err) {
+  uint64_t seen = 0;
+  (void)at;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  return read_object(r, rope_rows, CLV_COUNT(rope_rows), 0, &seen, err);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static int find_row(const row *list, size_t n, unsigned family, const clv_bytes *key) {
+  for (size_t i = 0; i < n; i++)
+    if ((list[i].families & family) == family && strlen(list[i].key) == key->len &&
+        memcmp(list[i].key, key->data, key->len) == 0)
+      return (int)i;
+  return -1;
+}
+
+/* One `key: value`. */
+static clv_code read_pair(hf_text *r, const row *list, size_t n, unsigned family, uint64_t *seen,
+                          clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
+  size_t from = here(r);
+  CLV_TRY(clv_json_key(&r->j, &key, err));
+  int i = key.len ? find_row(list, n, family, &key) : -1;
+  if (i < 0) return clv_json_skip(&r->j, err);
+  if (*seen >> i & 1) return clv_json_fail(&r->j, from, err, "'%s' stands here twice", list[i].key);
+  *seen |= UINT64_C(1) << i;
+  r->key = list[i].key;
+  return list[i].read(r, &list[i], err);
+}
+
+static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family, uint64_t *seen,
+                            clv_err *err) {
+  bool more = true;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  for (size_t k = 0; more; k++) {
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, k, &more, err));
+    if (more) CLV_TRY(read_pair(r, list, n, family, seen, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code read_family(hf_text *r, const row *at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char known[160] = "";
+  size_t from = here(r), used = 0;
+  (void)at;
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  for (int f = 0; f < CLV_HF_FAMILIES; f++) {
+    const char *name = clv_hf_family_name((clv_hf_family)f);
+    if (text.len == strlen(name) && memcmp(text.data, name, text.len) == 0) {
+      r->c->family = (clv_hf_family)f;
+      return CLV_OK;
+    }
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
+  }
+  return clv_json_fail(&r->j, from, err, "model_type '%.40s' is not known; there are %s",
+                       text.len ? text.data : "", known);
+}
+
+static clv_code find_family(hf_text *r, clv_err *err) {
+  static const row only = {.key = "model_type", .read = read_family};
+  uint64_t seen = 0;
+  CLV_TRY(read_object(r, &only, 1, 0, &seen, err));
+  CLV_TRY(clv_json_end(&r->j, err));
+  if (seen) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%.200s: there is no model_type", r->j.label);
+}
+
+/* What holds where nothing is given. */
+static void set_fallbacks(clv_hf_config *c) {
+  for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+    void *to = (char *)c + rows[i].offset;
+    if (!(rows[i].families >> c->family & 1)) continue;
+    if (rows[i].read == read_real || rows[i].read == read_real_or_null)
+      *(double *)to = rows[i].fallback;
+    else if (rows[i].read == read_truth)
+      *(bool *)to = rows[i].fallback != 0;
+    else if (rows[i].read == read_activation)
+      *(clv_op *)to = (clv_op)rows[i].fallback;
+    else if (rows[i].read == read_whole || rows[i].read == read_whole_or_null ||
+             rows[i].read == read_labels)
+      *(int64_t *)to = (int64_t)rows[i].fallback;
+  }
+}
+
+static clv_code check_required(const hf_text *r, uint64_t seen, clv_err *err) {
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (rows[i].required && rows[i].families >> r->c->family & 1 && !(seen >> i & 1))
+      return clv_fail(err, CLV_INVALID, "%.200s: there is no %s, which a %s has", r->j.label,
+                      rows[i].key, clv_hf_family_name(r->c->family));
+  return CLV_OK;
+}
+
+/* ---- what must fit --------------------------------------------------------------------------- */
+
+static clv_code check_heads(const clv_hf_config *c, const char *label, clv_err *err) {
+  int64_t kv = c->kv_heads ? c->kv_heads : c->heads;
+  if (!c->head_width && c->hidden % c->heads)
+    return clv_fail(err, CLV_INVALID, "%.200s: %lld heads do not divide a width of %lld", label,
+                    (long long)c->heads, (long long)c->hidden);
+  if (c->heads % kv)
+    return clv_fail(err, CLV_INVALID, "%.200s: %lld heads of keys do not divide %lld of queries",
+                    label, (long long)kv, (long long)c->heads);
+  return CLV_OK;
+}
+
+static clv_code check_sizes(const clv_hf_config *c, const char *label, clv_err *err) {
+  CLV_TRY(check_heads(c, label, err));
+  if (c->family == CLV_HF_VIT && c->image % c->patch)
+    return clv_fail(err, CLV_INVALID, "%.200s: patches of %lld do not divide an image of %lld",
+                    label, (long long)c->patch, (long long)c->image);
+  if (c->family == CLV_HF_ROBERTA && c->positions < c->padding + 2)
+    return clv_fail(err, CLV_INVALID,
+                    "%.200s: max_position_embeddings %lld leaves no place behind pad_token_id %lld",
+                    label, (long long)c->positions, (long long)c->padding);
+  return CLV_OK;
+}
+
+/* What follows from the family, or from other keys. */
+static void set_rest(clv_hf_config *c) {
+  unsigned is = 1u << c->family;
+  if (!c->inner) c->inner = 4 * c->hidden;
+  if (!c->labels) c->labels = 2;
+  if (is & (ENCODERS | GPT2 | QWEN2)) c->qkv_bias = true;
+  c->out_bias = is & (ENCODERS | VIT | GPT2) || (is & LLAMA && c->qkv_bias);
+  if (is & (ENCODERS | VIT | GPT2)) c->inner_bias = true;
+  if (is & ENCODERS) c->embedding_dropout = c->hidden_dropout;
+  if (is & LAYOUTLM || (c->head_dropout < 0 && is & ENCODERS)) c->head_dropout = c->hidden_dropout;
+  if (c->head_dropout < 0) c->head_dropout = 0.1;
+  if (is & VIT) c->embedding_dropout = c->hidden_dropout;
+}
+
+clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, clv_hf_config *ret,
+                             clv_err *err) {
+  _Static_assert(CLV_COUNT(rows) <= 64, "a bit of `seen` each");
+  clv_hf_config c = {0};
+  hf_text r = {.j = {.label = label, .text = text, .len = len}, .c = &c};
+  uint64_t seen = 0;
+  CLV_TRY(find_family(&r, err));
+  set_fallbacks(&c);
+  r.j.at = 0;
+  CLV_TRY(read_object(&r, rows, CLV_COUNT(rows), 1u << c.family, &seen, err));
+  CLV_TRY(check_required(&r, seen, err));
+  set_rest(&c);
+  CLV_TRY(check_sizes(&c, label, err));
+  *ret = c;
+  return CLV_OK;
+}
+
+clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
+  clv_bytes_printf(&path, "%s/config.json", folder);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_file_read(path.data, MAX_FILE, &text, err));
+  return clv_hf_config_parse(path.data, text.data ? text.data : "", text.len, ret, err);
+}

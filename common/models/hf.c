@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model of a session file by a config.json. What is wrong in that file is said with its place
+ * there, behind the place of model.hf.
+ */
+#include "common/hf/hf.h"
+
+#include <string.h>
+
+#include "common/models/models_int.h"
+
+_Static_assert((int)CLV_HEAD_NONE == CLV_HF_NO_HEAD + 1 &&
+                   (int)CLV_HEAD_CAUSAL == CLV_HF_CAUSAL + 1,
+               "one order");
+
+static clv_code fail(const clv_session_config *c, const clv_err *why, clv_err *err) {
+  return clv_session_fail_at(c, c->model.hf_pos, err, "model.hf: %s", why->text);
+}
+
+bool clv_hf_model_takes_tokens(const clv_session_config *c) {
+  clv_hf_config model;
+  clv_err unused;
+  return clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK || clv_hf_takes_tokens(&model);
+}
+
+enum { MOST_LABELS = 1 << 20 };
+
+/* The one attribute that there is; 0: not given. */
+static clv_code labels_of(const clv_session_config *c, int64_t *ret, clv_err *err) {
+  *ret = 0;
+  for (size_t i = 0; i < c->model.n_attrs; i++) {
+    const clv_attr_spec *a = &c->model.attrs[i];
+    if (strcmp(a->key, "labels") != 0)
+      return clv_session_fail_at(c, a->pos, err, "a model by hf has no '%s', only labels", a->key);
+    if (a->kind != CLV_ATTR_INT || a->integer < 1 || a->integer > MOST_LABELS)
+      return clv_session_fail_at(c, a->pos, err, "labels is a whole number from 1 to %d",
+                                 MOST_LABELS);
+    *ret = a->integer;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
+                             clv_err *err) {
+  clv_hf_config model;
+  clv_hf_inputs in = {.records = *last, .boxes = -1, .lengths = -1};
+  clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
+  int64_t labels;
+  clv_err why;
+  CLV_TRY(labels_of(c, &labels, err));
+  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK ||
+      clv_hf_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
+    return fail(c, &why, err);
+  return CLV_OK;
+}

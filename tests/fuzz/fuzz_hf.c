@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A config.json of Hugging Face, and the graphs of small models that it describes, with every head.
+ */
+#include "common/hf/hf.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Whether the last dimension of the output is what the head makes. */
+static bool fits(const clv_hf_config *c, clv_hf_head head, const clv_graph *g, int last) {
+  const clv_shape *s = &g->nodes[last].shape;
+  int64_t want = head == CLV_HF_NO_HEAD                           ? c->hidden
+                 : head == CLV_HF_MASKED || head == CLV_HF_CAUSAL ? c->vocabulary
+                                                                  : c->labels;
+  return s->dim[0] == 2 && s->dim[s->rank - 1] == want;
+}
+
+static void build(const clv_hf_config *c, clv_hf_head head) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  clv_shape ids = CLV_SHAPE(2, 3), boxes = CLV_SHAPE(2, 3, 4), lengths = CLV_SHAPE(2);
+  clv_shape pixels = CLV_SHAPE(2, c->channels, c->image, c->image);
+  bool tokens = clv_hf_takes_tokens(c);
+  clv_hf_inputs in = {.boxes = -1, .lengths = -1};
+  uint32_t layer = 0;
+  int last;
+  clv_err err;
+  NEVER(clv_graph_new(&g, &err) != CLV_OK);
+  if (clv_graph_add_input(g, "ids", tokens ? CLV_I64 : CLV_F32, tokens ? &ids : &pixels,
+                          &in.records, &err) != CLV_OK)
+    return;
+  if (clv_hf_takes_boxes(c))
+    NEVER(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, &err) != CLV_OK);
+  if (tokens)
+    NEVER(clv_graph_add_input(g, "lengths", CLV_I64, &lengths, &in.lengths, &err) != CLV_OK);
+  if (clv_hf_layers(c, head, 0, &in, g, &layer, &last, &err) != CLV_OK) return;
+  NEVER(!clv_hf_class(c->family, head) || !fits(c, head, g, last));
+  NEVER(layer + 1 + tokens + clv_hf_takes_boxes(c) != (uint32_t)g->n_nodes);
+  if (clv_params_of(g, &p, &err) == CLV_OK) NEVER(p->n_values == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  clv_hf_config c;
+  clv_err err = {0};
+  clv_code code = clv_hf_config_parse("fuzz", (const char *)data, size, &c, &err);
+  NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  if (code != CLV_OK || c.layers > 3) return 0;
+  for (int h = 0; h < CLV_HF_HEADS; h++) build(&c, (clv_hf_head)h);
+  return 0;
+}

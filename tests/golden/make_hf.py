@@ -1,0 +1,49 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""config.json as Hugging Face's transformers writes it for a small model of each family, and the
+names and shapes of the parameters that it saves for each head, in tests/golden/hf.
+
+`make hf-golden` runs it; PyTorch and transformers come from PyPI, into build/transformers.
+"""
+import os
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.join(HERE, "hf")
+sys.path[:0] = [os.path.join(HERE, "../net/lib"), os.path.join(HERE, "../parity")]
+import hf  # noqa: E402
+
+COMMON = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 24}
+TEXT = {**COMMON, "vocab_size": 50, "max_position_embeddings": 20}
+CONFIGS = {
+    "bert": {**TEXT, "tie_word_embeddings": False},
+    "layoutlm": {**TEXT, "max_2d_position_embeddings": 30, "tie_word_embeddings": False},
+    "roberta": {**TEXT, "tie_word_embeddings": False},
+    "gpt2": {"vocab_size": 50, "n_embd": 16, "n_head": 4, "n_layer": 2, "n_positions": 20,
+             "tie_word_embeddings": False},
+    "llama": {**TEXT, "num_key_value_heads": 2},
+    "qwen2": {**TEXT, "num_key_value_heads": 2},
+    "vit": {**COMMON, "image_size": 8, "patch_size": 4},
+}
+
+
+def main():
+    import transformers
+    from safetensors import safe_open
+    for family, sizes in CONFIGS.items():
+        config = getattr(transformers, hf.CONFIGS[family])(num_labels=3, **sizes)
+        folder = os.path.join(FOLDER, family)
+        config.save_pretrained(folder)
+        for head, name in hf.HEADS[family].items():
+            with tempfile.TemporaryDirectory() as saved:
+                getattr(transformers, name)(config).save_pretrained(saved)
+                with safe_open(os.path.join(saved, "model.safetensors"), "pt") as f:
+                    lines = [f"{n} {f.get_slice(n).get_shape()}\n" for n in sorted(f.keys())]
+            with open(os.path.join(folder, head + ".txt"), "w") as f:
+                f.writelines(lines)
+
+
+if __name__ == "__main__":
+    hf.in_environment()
+    main()

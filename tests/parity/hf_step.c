@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Training steps of a model of Hugging Face on the CPU backend, each from a file of its own:
+ *
+ *   hf_step FOLDER HEAD LABELS IN.safetensors OUT.safetensors [IN OUT]...
+ *
+ * FOLDER has its config.json. IN holds the parameters by their names, "input.ids" (or
+ * "input.pixels"), "input.boxes" and "input.lengths" where there are such, and "dy", the gradient
+ * of the output. OUT gets "y" and the gradients as "grad.NAME". Where IN has "step", the number of
+ * steps taken, and moments "exp_avg.NAME" and "exp_avg_sq.NAME", OUT also gets the parameters
+ * behind one step of AdamW as "after.NAME".
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hf/hf.h"
+#include "common/optim/optim.h"
+#include "common/weights/weights.h"
+
+enum { MAX_TENSORS = 4096 };
+static const double RATE = 1e-3, DECAY = 0.01;
+
+typedef struct model {
+  clv_graph *graph;
+  clv_params *params;
+  clv_plan *plan;
+  clv_call *call;
+  clv_optim *optim;
+  void *in[CLV_MAX_INPUTS];
+  int n_in;
+  char *block, *grads, *y, *dy;
+} model;
+
+typedef struct output {
+  clv_weights_tensor tensors[MAX_TENSORS];
+  char names[MAX_TENSORS][128];
+  size_t n;
+} output;
+
+static clv_code put(output *o, const char *prefix, const clv_param *p, const char *from,
+                    clv_err *err) {
+  if (o->n == MAX_TENSORS) return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors", MAX_TENSORS);
+  snprintf(o->names[o->n], sizeof o->names[0], "%s%s", prefix, p->name);
+  o->tensors[o->n] = (clv_weights_tensor){o->names[o->n], p->dtype, p->shape, from + p->offset};
+  o->n++;
+  return CLV_OK;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+/* The input of that name with the shape that the file gives it; -1 where it has none. */
+static clv_code add_input(model *m, const clv_weights_file *f, const char *name, int *ret,
+                          clv_err *err) {
+  char full[32];
+  size_t bytes;
+  snprintf(full, sizeof full, "input.%s", name);
+  const clv_weights_entry *e = clv_weights_find(f, full);
+  *ret = -1;
+  if (!e) return CLV_OK;
+  CLV_TRY(clv_shape_bytes(&e->shape, e->dtype, &bytes, err));
+  CLV_TRY(clv_alloc(bytes, 1, &m->in[m->n_in++], err));
+  return clv_graph_add_input(m->graph, name, e->dtype, &e->shape, ret, err);
+}
+
+static clv_code add_layers(model *m, char *const *argv, const clv_weights_file *f, clv_err *err) {
+  clv_hf_config c;
+  clv_hf_inputs in;
+  uint32_t layer = 0;
+  int head = 0;
+  while (head < CLV_HF_HEADS && strcmp(argv[2], clv_hf_head_name((clv_hf_head)head))) head++;
+  if (head == CLV_HF_HEADS) return clv_fail(err, CLV_INVALID, "no head '%s'", argv[2]);
+  CLV_TRY(clv_hf_config_read(argv[1], &c, err));
+  CLV_TRY(clv_graph_new(&m->graph, err));
+  CLV_TRY(add_input(m, f, clv_hf_takes_tokens(&c) ? "ids" : "pixels", &in.records, err));
+  CLV_TRY(add_input(m, f, "boxes", &in.boxes, err));
+  CLV_TRY(add_input(m, f, "lengths", &in.lengths, err));
+  CLV_TRY(clv_hf_layers(&c, (clv_hf_head)head, atoll(argv[3]), &in, m->graph, &layer,
+                        &m->graph->output, err));
+  return clv_params_of(m->graph, &m->params, err);
+}
+
+static clv_code open_optimizer(model *m, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
+  clv_optim_config c = clv_optimizer_row_of(CLV_OPTIM_ADAMW)->defaults;
+  c.kind = CLV_OPTIM_ADAMW;
+  c.weight_decay = DECAY;
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *spans, &spans, err));
+  for (int i = 0; i < m->params->n; i++)
+    spans[i] = (clv_optim_span){m->params->list[i].offset, m->params->list[i].n, 0};
+  return clv_optim_new(&c, 1, m->params->trainable_bytes, spans, (size_t)m->params->n,
+                       clv_backend_cpu(), &m->optim, err);
+}
+
+static clv_code open_model(char *const *argv, model *m, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  size_t n_y;
+  CLV_TRY(clv_weights_open(argv[4], 0, &f, err));
+  CLV_TRY(add_layers(m, argv, f, err));
+  clv_plan_options o = {.backend = clv_backend_cpu(),
+                        .dtype = CLV_F32,
+                        .training = true,
+                        .threads = 1,
+                        .batch = m->graph->nodes[0].shape.dim[0]};
+  CLV_TRY(clv_plan_new(m->graph, m->params, &o, &m->plan, err));
+  CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
+  CLV_TRY(clv_shape_bytes(&m->graph->nodes[m->graph->output].shape, CLV_F32, &n_y, err));
+  CLV_TRY(clv_alloc(n_y, 1, &m->y, err));
+  CLV_TRY(clv_alloc(n_y, 1, &m->dy, err));
+  CLV_TRY(clv_alloc(m->params->total_bytes, 1, &m->block, err));
+  CLV_TRY(clv_alloc(m->params->trainable_bytes, 1, &m->grads, err));
+  return open_optimizer(m, err);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* A copy of a tensor that must be there with this type and shape. */
+static clv_code take(const clv_weights_file *f, const char *prefix, const char *name,
+                     clv_dtype dtype, const clv_shape *shape, void *to, clv_err *err) {
+  char full[160];
+  snprintf(full, sizeof full, "%s%s", prefix, name);
+  clv_weights_want want = {full, dtype, *shape};
+  const clv_weights_entry *found;
+  CLV_TRY(clv_weights_match(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
+  memcpy(to, found->data, found->bytes);
+  return CLV_OK;
+}
+
+static clv_code take_all(const clv_weights_file *f, const char *prefix, const model *m, char *to,
+                         clv_err *err) {
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    CLV_TRY(take(f, prefix, p->name, p->dtype, &p->shape, to + p->offset, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code put_all(output *to, const char *prefix, const model *m, const char *from,
+                        clv_err *err) {
+  for (int i = 0; i < m->params->n; i++) CLV_TRY(put(to, prefix, &m->params->list[i], from, err));
+  return CLV_OK;
+}
+
+static clv_code compute(model *m, uint64_t version, clv_err *err) {
+  clv_rng_key key = {0};
+  void *din[CLV_MAX_INPUTS] = {NULL};
+  CLV_TRY(clv_plan_forward(m->plan, m->call, m->block, version, (const void *const *)m->in, true,
+                           m->y, &key, err));
+  CLV_TRY(clv_plan_backward_input(m->plan, m->call, m->block, m->dy, din, m->grads, false, err));
+  CLV_TRY(clv_plan_backward_weight(m->plan, m->call, m->block, m->grads, false, err));
+  clv_plan_call_put(m->plan, m->call);
+  return clv_plan_call_get(m->plan, &m->call, err);
+}
+
+/* The parameters' block becomes that behind the step; `before` is put out first. */
+static clv_code take_step(model *m, const clv_weights_file *f, clv_err *err) {
+  clv_shape one = CLV_SHAPE(1);
+  CLV_TRY(take(f, "", "step", CLV_I64, &one, clv_optim_step_count(m->optim), err));
+  for (int i = 0; i < clv_optim_n_moments(m->optim); i++) {
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "%s.", clv_optim_moment_name(m->optim, i));
+    CLV_TRY(take_all(f, prefix, m, (char *)clv_optim_moment(m->optim, i), err));
+  }
+  clv_optim_step(m->optim, (float *)m->block, (const float *)m->grads, &RATE, 1);
+  return CLV_OK;
+}
+
+static clv_code run_step(model *m, const char *given, const char *wanted, uint64_t version,
+                         clv_err *err) {
+  static output out;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  const clv_shape *shape = &m->graph->nodes[m->graph->output].shape;
+  out.n = 0;
+  CLV_TRY(clv_weights_open(given, 0, &f, err));
+  for (int i = 0; i < m->n_in; i++)
+    CLV_TRY(take(f, "input.", m->graph->nodes[i].name, m->graph->nodes[i].dtype,
+                 &m->graph->nodes[i].shape, m->in[i], err));
+  CLV_TRY(take(f, "", "dy", CLV_F32, shape, m->dy, err));
+  CLV_TRY(take_all(f, "", m, m->block, err));
+  CLV_TRY(compute(m, version, err));
+  out.tensors[out.n++] = (clv_weights_tensor){"y", CLV_F32, *shape, m->y};
+  CLV_TRY(put_all(&out, "grad.", m, m->grads, err));
+  if (clv_weights_find(f, "step")) {
+    CLV_TRY(take_step(m, f, err));
+    CLV_TRY(put_all(&out, "after.", m, m->block, err));
+  }
+  return clv_weights_write(wanted, out.tensors, out.n, NULL, 0, NULL, NULL, err);
+}
+
+static clv_code run(int argc, char **argv, clv_err *err) {
+  static model m; /* until the program ends */
+  if (argc < 6 || argc % 2)
+    return clv_fail(err, CLV_INVALID, "hf_step FOLDER HEAD LABELS IN OUT [IN OUT]...");
+  CLV_TRY(open_model(argv, &m, err));
+  for (int i = 4; i + 1 < argc; i += 2)
+    CLV_TRY(run_step(&m, argv[i], argv[i + 1], (uint64_t)i, err));
+  return CLV_OK;
+}
+
+int main(int argc, char **argv) {
+  clv_err err = {0};
+  clv_backend_cpu()->set_threads(1);
+  if (run(argc, argv, &err) == CLV_OK) return 0;
+  fprintf(stderr, "hf_step: %s\n", err.text);
+  return 1;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.json: what transformers writes is read, what is missing has its class's value, and what
+ * the graph cannot have is refused by name, with its place.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "common/hf/hf.h"
+#include "tests/unit/must.h"
+
+static const char bert[] =
+    "{\"model_type\": \"bert\", \"vocab_size\": 50, \"hidden_size\": 16,\n"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24,\n"
+    " \"max_position_embeddings\": 20, \"type_vocab_size\": 2";
+static const char llama[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16,\n"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24";
+static const char gpt2[] =
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"n_embd\": 16, \"n_layer\": 2, \"n_head\": "
+    "4,\n"
+    " \"n_positions\": 20";
+
+static clv_code parse(const char *text, clv_hf_config *ret, clv_err *err) {
+  return clv_hf_config_parse("f/config.json", text, strlen(text), ret, err);
+}
+
+/* `head` and `tail`, which closes the object. */
+static clv_code parse_with(const char *head, const char *tail, clv_hf_config *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_printf(&text, "%s%s%s}", head, tail[0] ? ",\n " : "", tail);
+  return parse(text.data, ret, err);
+}
+
+static void files_of_transformers_are_read(void **state) {
+  static const char *const families[] = {"bert", "roberta", "layoutlm", "vit", "llama", "qwen2"};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(families); i++) {
+    char folder[64];
+    clv_hf_config c;
+    clv_err err;
+    snprintf(folder, sizeof folder, "tests/golden/hf/%s", families[i]);
+    must(clv_hf_config_read(folder, &c, &err), &err);
+    assert_string_equal(clv_hf_family_name(c.family), families[i]);
+    assert_true(c.hidden == 16 && c.heads == 4 && c.layers == 2 && c.labels == 3);
+    assert_true(c.inner == (c.family == CLV_HF_GPT2 ? 64 : 24));
+    assert_true(c.deviation == 0.02 && !c.tied);
+  }
+}
+
+static void what_is_missing_has_the_value_of_its_class(void **state) {
+  clv_hf_config c;
+  clv_err err;
+  (void)state;
+  must(parse_with(bert, "", &c, &err), &err);
+  assert_true(c.eps == 1e-12 && c.hidden_dropout == 0.1 && c.attention_dropout == 0.1);
+  assert_true(c.head_dropout == 0.1 && c.tied && c.labels == 2 && c.activation == CLV_OP_GELU);
+  assert_true(c.qkv_bias && c.out_bias && c.inner_bias);
+  must(parse_with(llama, "", &c, &err), &err);
+  assert_true(c.eps == 1e-6 && c.base == 10000 && !c.tied && c.activation == CLV_OP_SILU);
+  assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.kv_heads == 0);
+  must(parse_with(gpt2, "", &c, &err), &err);
+  assert_true(c.eps == 1e-5 && c.inner == 64 && c.activation == CLV_OP_GELU && c.tied);
+}
+
+static void keys_are_read(void **state) {
+  clv_hf_config c;
+  clv_err err;
+  (void)state;
+  must(parse_with(bert,
+                  "\"hidden_act\": \"swish\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
+                  "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"unknown\": [{}],\n"
+                  "\"tie_word_embeddings\": false, \"id2label\": {\"0\": \"a\"}, "
+                  "\"initializer_range\": 0.5",
+                  &c, &err),
+       &err);
+  assert_true(c.activation == CLV_OP_SILU && c.eps == 1e-5 && c.padding == 7 && !c.tied);
+  assert_true(c.head_dropout == 0.3 && c.hidden_dropout == 0.2 && c.labels == 1);
+  assert_true(c.embedding_dropout == 0.2 && c.deviation == 0.5);
+  must(parse_with(llama,
+                  "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
+                  "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
+                  &c, &err),
+       &err);
+  assert_true(c.base == 5e5 && c.kv_heads == 2 && c.head_width == 8 && c.qkv_bias && c.out_bias);
+  must(parse_with(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
+  assert_true(c.base == 7);
+}
+
+typedef struct refusal {
+  const char *head, *tail, *says;
+} refusal;
+
+static void wrong_files_are_refused_by_name(void **state) {
+  static const refusal cases[] = {
+      {bert, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
+      {bert, "\"hidden_act\": 3", "f/config.json:4:16: a text is expected here"},
+      {bert, "\"is_decoder\": true", "f/config.json:4:16: is_decoder is true: an encoder sees"},
+      {bert, "\"position_embedding_type\": \"relative_key\"", "only absolute positions"},
+      {bert, "\"pruned_heads\": {\"1\": [0]}", "pruned_heads is not empty"},
+      {bert, "\"quantization_config\": {}", "quantization_config is given: its weights"},
+      {bert, "\"hidden_size\": 16", "f/config.json:4:2: 'hidden_size' stands here twice"},
+      {bert, "\"layer_norm_eps\": 0", "layer_norm_eps is a number from 1e-30 to 1"},
+      {bert, "\"hidden_dropout_prob\": 1", "hidden_dropout_prob is a number from 0 to 0.999"},
+      {bert, "\"id2label\": {}", "id2label names 0 classes"},
+      {bert, "\"tie_word_embeddings\": 1", "true or false is expected here"},
+      {llama, "\"num_key_value_heads\": 3", "3 heads of keys do not divide 4 of queries"},
+      {llama, "\"rope_scaling\": {\"type\": \"linear\"}", "type 'linear': only default"},
+      {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}", "rope_type 'yarn': only default"},
+      {llama, "\"layer_types\": [\"sliding_attention\"]", "layer_types 'sliding_attention'"},
+      {gpt2, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
+      {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
+      {"{\"model_type\": \"t5\"", "",
+       "f/config.json:1:16: model_type 't5' is not known; there are"},
+      {"{\"hidden_size\": 3", "", "f/config.json: there is no model_type"},
+      {"{\"model_type\": \"bert\"", "", "f/config.json: there is no vocab_size, which a bert has"},
+      {"[1", "", "f/config.json:1:1: an object is expected"},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_hf_config c;
+    clv_err err = {0};
+    expect_error(CLV_INVALID, cases[i].says, parse_with(cases[i].head, cases[i].tail, &c, &err),
+                 &err);
+  }
+}
+
+/* A number of a good file is another one. */
+static void absurd_numbers_are_refused(void **state) {
+  static const char *const cases[][3] = {
+      {"\"hidden_size\": 16", "\"hidden_size\": -1", "hidden_size is a whole number"},
+      {"\"hidden_size\": 16", "\"hidden_size\": 18", "4 heads do not divide a width of 18"},
+      {"\"vocab_size\": 50", "\"vocab_size\": 1e99", "vocab_size is a whole number"},
+      {"\"vocab_size\": 50", "\"vocab_size\": \"50\"", "vocab_size is a whole number"},
+      {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 100000", "from 1 to 240"},
+      {"\"num_attention_heads\": 4", "\"num_attention_heads\": 0", "num_attention_heads is"},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    const char *at = strstr(bert, cases[i][0]);
+    clv_hf_config c;
+    clv_err err = {0};
+    assert_non_null(at);
+    clv_bytes_printf(&text, "%.*s%s%s}", (int)(at - bert), bert, cases[i][1],
+                     at + strlen(cases[i][0]));
+    expect_error(CLV_INVALID, cases[i][2], parse(text.data, &c, &err), &err);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(files_of_transformers_are_read),
+      cmocka_unit_test(what_is_missing_has_the_value_of_its_class),
+      cmocka_unit_test(keys_are_read),
+      cmocka_unit_test(wrong_files_are_refused_by_name),
+      cmocka_unit_test(absurd_numbers_are_refused),
+  };
+  return cmocka_run_group_tests_name("hf_config", tests, NULL, NULL);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Graphs by config.json: every parameter has the name and the shape that it has in the files of
+ * transformers (tests/golden/hf), none of theirs is missing but what nothing reads, and what cannot
+ * be had is refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "common/hf/hf.h"
+#include "tests/unit/must.h"
+
+enum { N = 2, PLACES = 7 };
+
+static const char *const families[] = {"llama", "qwen2"};
+
+static clv_hf_config config_of(const char *family) {
+  char folder[64];
+  clv_hf_config c;
+  clv_err err;
+  snprintf(folder, sizeof folder, "tests/golden/hf/%s", family);
+  must(clv_hf_config_read(folder, &c, &err), &err);
+  return c;
+}
+
+/* Over inputs as the family takes them. */
+static clv_code build(const clv_hf_config *c, clv_hf_head head, bool lengths, clv_graph **ret,
+                      clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  bool tokens = clv_hf_takes_tokens(c);
+  clv_shape shape = tokens ? CLV_SHAPE(N, PLACES) : CLV_SHAPE(N, c->channels, c->image, c->image);
+  clv_shape boxes = CLV_SHAPE(N, PLACES, 4), one = CLV_SHAPE(N);
+  clv_hf_inputs in = {.boxes = -1, .lengths = -1};
+  uint32_t layer = 0;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(clv_graph_add_input(g, "ids", tokens ? CLV_I64 : CLV_F32, &shape, &in.records, err));
+  if (clv_hf_takes_boxes(c))
+    CLV_TRY(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, err));
+  if (lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &one, &in.lengths, err));
+  CLV_TRY(clv_hf_layers(c, head, 0, &in, g, &layer, &g->output, err));
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+/* ---- names and shapes ------------------------------------------------------------------------ */
+
+/* Parameters that transformers makes, and no output of the head comes from; or a second name. */
+static bool is_idle(const char *line, clv_hf_head head) {
+  static const char *const twice[] = {"cls.predictions.bias", "lm_head.bias"};
+  for (size_t i = 0; i < CLV_COUNT(twice); i++)
+    if (strncmp(line, twice[i], strlen(twice[i])) == 0) return true;
+  return strstr(line, "pooler.dense") && head != CLV_HF_SEQUENCE;
+}
+
+/* "name [2, 3]" as a list of Python has it. */
+static const char *line_of(const clv_param *p, char *buf, size_t size) {
+  char shape[160];
+  snprintf(buf, size, "%s %s", p->name, clv_shape_format(&p->shape, shape, sizeof shape));
+  return buf;
+}
+
+static bool have(const clv_params *params, const char *line) {
+  char text[256];
+  for (int i = 0; i < params->n; i++)
+    if (strcmp(line_of(&params->list[i], text, sizeof text), line) == 0) return true;
+  return false;
+}
+
+static void check_names(const char *family, clv_hf_head head, const clv_params *params) {
+  char path[96], line[256], text[256];
+  int idle = 0, n = 0;
+  snprintf(path, sizeof path, "tests/golden/hf/%s/%s.txt", family, clv_hf_head_name(head));
+  FILE *f = fopen(path, "r");
+  if (!f) fail_msg("%s cannot be opened", path);
+  while (f && fgets(line, sizeof line, f)) {
+    line[strcspn(line, "\n")] = '\0';
+    bool unread = is_idle(line, head);
+    if (have(params, line) == unread) fail_msg("%s: %s", path, line);
+    idle += unread;
+    n++;
+  }
+  if (f) fclose(f);
+  if (params->n != n - idle) {
+    for (int i = 0; i < params->n; i++)
+      print_error("%s\n", line_of(&params->list[i], text, sizeof text));
+    fail_msg("%s: %d parameters, not %d", path, params->n, n - idle);
+  }
+}
+
+static void parameters_are_those_of_transformers(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(families); i++) {
+    clv_hf_config c = config_of(families[i]);
+    for (int h = 0; h < CLV_HF_HEADS; h++) {
+      CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+      CLV_AUTO(clv_params_freep) clv_params *params = NULL;
+      clv_err err;
+      if (!clv_hf_class(c.family, (clv_hf_head)h)) continue;
+      must(build(&c, (clv_hf_head)h, h != CLV_HF_SEQUENCE, &g, &err), &err);
+      must(clv_params_of(g, &params, &err), &err);
+      check_names(families[i], (clv_hf_head)h, params);
+    }
+  }
+}
+
+/* ---- what it is ------------------------------------------------------------------------------ */
+
+static int count(const clv_graph *g, clv_op op) {
+  int n = 0;
+  for (int i = 0; i < g->n_nodes; i++) n += g->nodes[i].op == op;
+  return n;
+}
+
+static void attention_and_heads_drop_as_transformers_does(void **state) {
+  clv_hf_config c = config_of("qwen2");
+  clv_err err;
+  (void)state;
+  for (int on = 1; on >= 0; on--) {
+    CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+    c.attention_dropout = on ? 0.2 : 0;
+    c.head_dropout = on ? 0.1 : 0;
+    must(build(&c, CLV_HF_TOKEN, true, &g, &err), &err);
+    assert_int_equal(count(g, CLV_OP_DROPOUT), on);
+    assert_int_equal(count(g, CLV_OP_ATTENTION), 2);
+    for (int i = 0; i < g->n_nodes; i++)
+      if (g->nodes[i].op == CLV_OP_ATTENTION)
+        assert_true(g->nodes[i].attrs.p == (on ? 0.2 : 0) && g->nodes[i].n_in == 4 &&
+                    g->nodes[i].attrs.causal);
+  }
+}
+
+static void layers_are_counted_and_named(void **state) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_hf_config c = config_of("llama");
+  clv_err err;
+  (void)state;
+  must(build(&c, CLV_HF_SEQUENCE, false, &g, &err), &err);
+  for (int i = 1; i < g->n_nodes; i++) assert_int_equal(g->nodes[i].layer, i - 1);
+  assert_string_equal(g->nodes[1].name, "model.embed_tokens");
+  assert_string_equal(g->nodes[g->n_nodes - 1].name, "score");
+  assert_string_equal(g->prefix, "model.");
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void what_cannot_be_had_is_refused(void **state) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_hf_config c = config_of("llama");
+  clv_err err = {0};
+  (void)state;
+  expect_error(CLV_INVALID, "a llama has no head 'masked', only none, sequence, token, causal",
+               build(&c, CLV_HF_MASKED, false, &g, &err), &err);
+  expect_error(CLV_INVALID, "samples of one length", build(&c, CLV_HF_SEQUENCE, true, &g, &err),
+               &err);
+  c.tied = true;
+  expect_error(CLV_INVALID, "with tie_word_embeddings: false it has one of its own",
+               build(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
+  c.layers = 100000;
+  expect_error(CLV_EXHAUSTED, "nodes", build(&c, CLV_HF_TOKEN, false, &g, &err), &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(parameters_are_those_of_transformers),
+      cmocka_unit_test(attention_and_heads_drop_as_transformers_does),
+      cmocka_unit_test(layers_are_counted_and_named),
+      cmocka_unit_test(what_cannot_be_had_is_refused),
+  };
+  return cmocka_run_group_tests_name("hf_graph", tests, NULL, NULL);
+}

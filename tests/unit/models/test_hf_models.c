@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A session's model by a config.json: its stages by the names of its blocks, with the prefix of its
+ * files or without, and where the errors point.
+ */
+#include <limits.h>
+#include <unistd.h>
+
+#include "tests/unit/models/models_check.h"
+
+static const clv_shape ids = {2, {2, 5}};
+
+/* Line 7 is the model, 9 the first stage. */
+static clv_session_config *session(const char *folder, const char *rest, const char *const *ranges,
+                                   int n) {
+  clv_session_config *c = NULL;
+  char here[PATH_MAX];
+  clv_bytes text = {0};
+  assert_non_null(getcwd(here, sizeof here));
+  clv_bytes_printf(&text,
+                   "version: 1\nname: t\ndata: {format: npy, root: /data, train: [a, b]}\n"
+                   "loss: {kind: cross_entropy}\ntrain:\n"
+                   "  {batch: 8, optimizer: {kind: sgd, lr: 0.1}}\n"
+                   "model: {hf: %s/tests/golden/hf/%s, %s}\nstages:\n",
+                   here, folder, rest);
+  for (int i = 0; i < n; i++)
+    clv_bytes_printf(&text, "  - {name: s%d, at: master, layers: %s}\n", i, ranges[i]);
+  assert_ok(clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, err));
+  clv_bytes_done(&text);
+  return c;
+}
+
+static void stages_take_blocks_by_name(void **state) {
+  static const char *const ranges[][3] = {
+      {"embed_tokens", "layers.0..layers.1", "norm..lm_head"},
+      {"model.embed_tokens", "model.layers.0..layers.1", "model.norm..lm_head"}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(ranges); i++) {
+    clv_session_config *c = session("llama", "head: causal", ranges[i], 3);
+    clv_graph *g = NULL;
+    uint32_t first[3], last[3];
+    assert_true(clv_model_takes_tokens(c));
+    assert_ok(clv_model_graph(c, &ids, &g, first, last, err));
+    assert_int_equal(first[0] + last[0], 0);
+    assert_int_equal(first[1], 1);
+    assert_string_equal(g->nodes[first[1] + 1].name, "model.layers.0.input_layernorm");
+    assert_string_equal(g->nodes[last[1] + 1].name, "model.layers.1.mlp.add");
+    assert_int_equal(first[2], last[1] + 1);
+    assert_string_equal(g->nodes[last[2] + 1].name, "lm_head");
+    assert_int_equal(g->nodes[g->output].shape.dim[2], 50);
+    clv_graph_free(g);
+    clv_session_config_free(c);
+  }
+}
+
+static void labels_of_the_session_come_before_the_files(void **state) {
+  static const char *const all[] = {"embed_tokens..score"};
+  (void)state;
+  for (int labels = 0; labels <= 7; labels += 7) {
+    clv_session_config *c =
+        session("qwen2", labels ? "head: token, labels: 7" : "head: token", all, 1);
+    clv_graph *g = NULL;
+    uint32_t first, last;
+    assert_ok(clv_model_graph(c, &ids, &g, &first, &last, err));
+    assert_int_equal(g->nodes[g->output].shape.dim[2], labels ? labels : 3);
+    clv_graph_free(g);
+    clv_session_config_free(c);
+  }
+}
+
+static void errors_point_at_the_file(void **state) {
+  static const char *const near[] = {"embed_tokens..layer.0", "norm..lm_head"};
+  static const char *const far[] = {"embed_tokens..layers.0", "pooler..lm_head"};
+  static const char *const all[] = {"embed_tokens..lm_head"};
+  (void)state;
+  assert_refused(session("llama", "head: causal", near, 2), &ids,
+                 "/s.yaml:9:", "no layer or block 'layer.0', did you mean 'layers.0'?");
+  assert_refused(session("llama", "head: causal", far, 2), &ids, "/s.yaml:10:",
+                 "no layer or block 'pooler'; it has embed_tokens, layers, norm, lm_head");
+  assert_refused(session("llama", "head: masked", all, 1), &ids,
+                 "/s.yaml:7:13: model.hf: ", "a llama has no head 'masked'");
+  assert_refused(session("llama", "head: token, labels: 0", all, 1), &ids,
+                 "/s.yaml:7:", "labels is a whole number from 1");
+  assert_refused(session("llama", "head: token, classes: 2", all, 1), &ids,
+                 "/s.yaml:7:", "a model by hf has no 'classes', only labels");
+  assert_refused(session("nothing", "head: token", all, 1), &ids,
+                 "/s.yaml:7:13: model.hf: ", "nothing/config.json");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(stages_take_blocks_by_name),
+      cmocka_unit_test(labels_of_the_session_come_before_the_files),
+      cmocka_unit_test(errors_point_at_the_file),
+  };
+  return cmocka_run_group_tests_name("hf_models", tests, NULL, NULL);
+}
