@@ -80,6 +80,22 @@ of("master/api/module.c", "tests/net/training/test_lora.py",
 of("worker/service/load.c", "tests/net/training/test_lora.py",
    an_artifact_has_adapters=("static clv_code load_artifact(", "if (!e && clv_lora_is_adapter(item.name)) continue;", ""))
 
+# ---- folders of pretrained weights ---------------------------------------------------------------
+PRETRAINED = "tests/unit/weights/test_pretrained"
+of("common/weights/index.c", PRETRAINED,
+   an_index_names_any_file=("static clv_code check_file_name(", "!clv_weights_file_name_ok(file) ||", ""),
+   an_index_has_no_limit=("static clv_code read_map(", "n > CLV_WEIGHTS_MAX_TENSORS", "false"))
+of("common/weights/names.c", PRETRAINED,
+   the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.other != CLV_WEIGHTS_NONE", "false"),
+   fresh_names_end_anywhere=("bool clv_weights_is_fresh(", "(!name[len] || name[len] == '.')", "true"))
+of("common/weights/folder.c", PRETRAINED,
+   a_file_may_change_while_it_is_read=("static clv_code check_unchanged(", "if (fstat", "return CLV_OK; if (fstat"),
+   an_index_is_believed=("static clv_code ready_part(", "code = check_part(f, k, err);", "(void)check_part;"),
+   all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(ready_part((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
+   two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_once(f, want, ret_found, n, err);", "(void)check_once; return CLV_OK;"))
+of("common/weights/convert.c", PRETRAINED,
+   small_halves_are_zero=("static float from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
+
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,

@@ -6,26 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/weights/weights.h"
+#include "common/weights/weights_int.h"
 
 enum { LISTED = 3 }; /* names quoted per list */
 
-/* Adds "a, b, c and 4 more" to out. */
-typedef struct name_list {
-  clv_bytes text;
-  const char *first;
-  size_t n;
-} name_list;
+void clv_name_list_done(clv_name_list *l) { clv_bytes_done(&l->text); }
 
-static void list_done(name_list *l) { clv_bytes_done(&l->text); }
-
-static void list_add(name_list *l, const char *name) {
+void clv_name_list_add(clv_name_list *l, const char *name) {
+  size_t most = l->most ? l->most : LISTED;
   if (l->n == 0) l->first = name;
-  if (l->n++ < LISTED) clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
+  if (l->n++ < most) clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
 }
 
-static void list_close(name_list *l) {
-  if (l->n > LISTED) clv_bytes_printf(&l->text, " and %zu more", l->n - LISTED);
+void clv_name_list_close(clv_name_list *l) {
+  size_t most = l->most ? l->most : LISTED;
+  if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
 }
 
 /* The name in the file that looks most like the first missing one. */
@@ -40,11 +35,11 @@ static clv_code suggest(const clv_weights_file *f, const bool *used, const char 
   return CLV_OK;
 }
 
-static clv_code names_differ(const clv_weights_file *f, const bool *used, name_list *missing,
-                             name_list *unexpected, clv_err *err) {
+static clv_code names_differ(const clv_weights_file *f, const bool *used, clv_name_list *missing,
+                             clv_name_list *unexpected, clv_err *err) {
   const char *near = NULL;
-  list_close(missing);
-  list_close(unexpected);
+  clv_name_list_close(missing);
+  clv_name_list_close(unexpected);
   if (missing->n) CLV_TRY(suggest(f, used, missing->first, &near, err));
   if (missing->text.failed || unexpected->text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -64,7 +59,7 @@ bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape) {
 
 static clv_code check_names(const clv_weights_file *f, const clv_weights_want *want, size_t n,
                             unsigned flags, const clv_weights_entry **found, clv_err *err) {
-  CLV_AUTO(list_done) name_list missing = {0}, unexpected = {0};
+  CLV_AUTO(clv_name_list_done) clv_name_list missing = {0}, unexpected = {0};
   CLV_AUTO(clv_freep) bool *used = NULL;
   const clv_weights_entry *entries = clv_weights_entries(f);
   CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
@@ -75,10 +70,11 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
     if (found[i])
       used[found[i] - entries] = true;
     else if (!taken_as_0 && !want[i].optional)
-      list_add(&missing, want[i].name);
+      clv_name_list_add(&missing, want[i].name);
   }
   for (size_t i = 0; i < clv_weights_count(f); i++)
-    if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED)) list_add(&unexpected, entries[i].name);
+    if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED))
+      clv_name_list_add(&unexpected, entries[i].name);
   if (missing.n || unexpected.n) return names_differ(f, used, &missing, &unexpected, err);
   return CLV_OK;
 }
@@ -94,12 +90,12 @@ static const char *known_like(const char *name, const char *const *known, size_t
 
 /* The text for tensors that nobody has. */
 static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_want *known, size_t n,
-                                name_list *l, clv_err *err) {
+                                clv_name_list *l, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++) names[i] = known[i].name;
   const char *near = known_like(l->first, names, n);
-  list_close(l);
+  clv_name_list_close(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%.48s%s",
                   clv_weights_label(f), l->n, l->text.data, near ? " (the model has '" : "",
@@ -108,12 +104,12 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
 
 clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
                           clv_err *err) {
-  CLV_AUTO(list_done) name_list others = {0};
+  CLV_AUTO(clv_name_list_done) clv_name_list others = {0};
   const clv_weights_entry *entries = clv_weights_entries(f);
   for (size_t i = 0; i < clv_weights_count(f); i++) {
     bool found = false;
     for (size_t k = 0; k < n && !found; k++) found = strcmp(entries[i].name, known[k].name) == 0;
-    if (!found) list_add(&others, entries[i].name);
+    if (!found) clv_name_list_add(&others, entries[i].name);
   }
   return others.n ? fail_unexpected(f, known, n, &others, err) : CLV_OK;
 }

@@ -216,12 +216,14 @@ static clv_code parse_header(clv_weights_file *f, const void *header, size_t len
   return CLV_OK;
 }
 
-static clv_code set_entries(clv_weights_file *f, const placed *p, const uint8_t *data,
-                            clv_err *err) {
+/* data NULL: it stays in the file. */
+static clv_code set_entries(clv_weights_file *f, const placed *p, size_t header_len,
+                            const uint8_t *data, clv_err *err) {
   CLV_TRY(clv_alloc(f->n, sizeof *f->entries, &f->entries, err));
   for (size_t i = 0; i < f->n; i++) {
     f->entries[i] = p[i].e;
-    f->entries[i].data = data + p[i].begin;
+    f->entries[i].at = PREFIX + header_len + p[i].begin;
+    f->entries[i].data = data ? data + p[i].begin : NULL;
   }
   qsort(f->entries, f->n, sizeof *f->entries, compare_entries);
   return CLV_OK;
@@ -267,7 +269,7 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
   CLV_TRY(file_new(label, len, &f, err));
   CLV_TRY(header_length(bytes, len, label, &header, err));
   CLV_TRY(parse_header(f, bytes + PREFIX, header, len - PREFIX - header, &p, err));
-  CLV_TRY(set_entries(f, p, bytes + PREFIX + header, err));
+  CLV_TRY(set_entries(f, p, header, bytes + PREFIX + header, err));
   CLV_TRY(clv_sha256_of(data, len, &f->digest, err));
   *ret = clv_steal(&f);
   return CLV_OK;
@@ -282,27 +284,51 @@ static clv_code load_rest(clv_weights_file *f, clv_weights_fd *fd, const uint8_t
   memcpy(start, prefix, PREFIX);
   memcpy(start + PREFIX, header, header_len);
   CLV_TRY(clv_weights_fd_read(fd, start + before, fd->size - before, err));
-  CLV_TRY(set_entries(f, p, start + before, err));
+  CLV_TRY(set_entries(f, p, header_len, start + before, err));
   return clv_sha256_of(start, fd->size, &f->digest, err);
+}
+
+/* What stands before the data, as it is in the file and as entries. */
+typedef struct front {
+  uint8_t prefix[PREFIX];
+  char *text; /* [len] */
+  size_t len;
+  placed *p;
+} front;
+
+static void front_done(front *h) {
+  free(h->text);
+  free(h->p);
+}
+
+static clv_code read_head(clv_weights_fd *fd, clv_weights_file *f, front *h, clv_err *err) {
+  CLV_TRY(clv_weights_fd_read(fd, h->prefix, PREFIX, err));
+  CLV_TRY(header_length(h->prefix, fd->size, fd->label, &h->len, err));
+  CLV_TRY(clv_alloc(h->len, 1, &h->text, err));
+  CLV_TRY(clv_weights_fd_read(fd, h->text, h->len, err));
+  return parse_header(f, h->text, h->len, fd->size - PREFIX - h->len, &h->p, err);
 }
 
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(clv_freep) placed *p = NULL;
-  CLV_AUTO(clv_freep) char *header = NULL;
-  uint8_t prefix[PREFIX];
-  size_t header_len = 0;
+  CLV_AUTO(front_done) front h = {0};
   if (max_bytes && fd->size > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", fd->label, fd->size,
                     max_bytes);
   CLV_TRY(file_new(fd->label, fd->size, &f, err));
-  CLV_TRY(clv_weights_fd_read(fd, prefix, PREFIX, err));
-  CLV_TRY(header_length(prefix, fd->size, fd->label, &header_len, err));
-  CLV_TRY(clv_alloc(header_len, 1, &header, err));
-  CLV_TRY(clv_weights_fd_read(fd, header, header_len, err));
-  CLV_TRY(parse_header(f, header, header_len, fd->size - PREFIX - header_len, &p, err));
-  CLV_TRY(load_rest(f, fd, prefix, header, header_len, p, err));
+  CLV_TRY(read_head(fd, f, &h, err));
+  CLV_TRY(load_rest(f, fd, h.prefix, h.text, h.len, h.p, err));
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(front_done) front h = {0};
+  CLV_TRY(file_new(fd->label, fd->size, &f, err));
+  CLV_TRY(read_head(fd, f, &h, err));
+  CLV_TRY(set_entries(f, h.p, h.len, NULL, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }

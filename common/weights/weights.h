@@ -43,6 +43,7 @@ typedef struct clv_weights_entry {
   clv_dtype dtype;       /* 0 when there is no such clv_dtype (BOOL, I8, I16, U16, F8...) */
   clv_shape shape;
   size_t bytes;
+  uint64_t at;      /* where its data begin in the file */
   const void *data; /* row-major, little-endian; may be unaligned: copy, do not cast */
 } clv_weights_entry;
 
@@ -106,6 +107,65 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
  * that looks like the first. Types and shapes are not compared. */
 clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
                           clv_err *err) CLV_USE_RESULT;
+
+/* ---- folders of pretrained weights ----------------------------------------------------------- */
+
+/* A folder as save_pretrained of transformers leaves it: model.safetensors, or the files that
+ * model.safetensors.index.json names. Tensors are read one at a time, so that nobody holds what is
+ * not his: f16 and bf16 become f32. A file is opened when the first of its tensors is read, and
+ * that descriptor stays. */
+typedef struct clv_weights_folder clv_weights_folder;
+
+#define CLV_WEIGHTS_NONE SIZE_MAX
+
+/* Asked once about each file, before anything that stands in it is believed; it may read from the
+ * descriptor (pread) and leaves it open. */
+typedef struct clv_weights_guard {
+  clv_code (*check)(void *user, const char *name, int fd, clv_err *err);
+  void *user;
+} clv_weights_guard;
+
+/* guard.check NULL: none. CLV_NOT_FOUND: there is neither file; CLV_DATA_LOSS: an index
+ * that does not hold, or names anything but files of this folder; CLV_INVALID: a link, or no plain
+ * file. Texts name files `label`/NAME. */
+clv_code clv_weights_folder_open(const char *path, const char *label, clv_weights_guard guard,
+                                 clv_weights_folder **ret, clv_err *err) CLV_USE_RESULT;
+void clv_weights_folder_close(clv_weights_folder *f); /* takes NULL */
+void clv_weights_folder_closep(clv_weights_folder **f);
+
+size_t clv_weights_folder_count(const clv_weights_folder *f);
+const char *clv_weights_folder_name(const clv_weights_folder *f, size_t i); /* sorted */
+/* The file of tensor i; the files in order, the index (if there is one) first. NULL behind the
+ * last. */
+const char *clv_weights_folder_file_of(const clv_weights_folder *f, size_t i);
+const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i);
+
+/* What a program derives itself and old files hold all the same: positions, masks, angles. */
+bool clv_weights_is_derived(const char *name);
+/* Whether a parameter begins with one of these names: "classifier" has classifier.weight. */
+bool clv_weights_is_fresh(const char *name, const char *const *fresh, size_t n);
+
+/* Where the folder has each wanted tensor: ret_found[i] belongs to want[i], CLV_WEIGHTS_NONE for a
+ * fresh one, which is not looked for, and for an optional one or a count that is not there. Found
+ * by name: as it is; with or without the name of a base model before it; norms by gamma and beta.
+ * CLV_INVALID lists what is missing, or says which two names could be meant. No file of tensors is
+ * opened. */
+clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights_want *want,
+                                  size_t n, const char *const *fresh, size_t n_fresh,
+                                  size_t *ret_found, clv_err *err) CLV_USE_RESULT;
+
+/* Appends names that found[n] leaves over, the derived ones aside: "'a', 'b' and 4 more". */
+clv_code clv_weights_folder_left(const clv_weights_folder *f, const size_t *found, size_t n,
+                                 clv_bytes *out, size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+
+/* Whether tensor i, once its file has been opened, can be `want`: the shape, but for extents of 1
+ * in front, and f32, f16 or bf16 for f32. */
+clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                  clv_err *err) CLV_USE_RESULT;
+/* The same, and its numbers to dst, which has the size of `want`. CLV_DATA_LOSS as well: the file
+ * was changed since it was opened. */
+clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                 void *dst, clv_err *err) CLV_USE_RESULT;
 
 /* ---- writing safetensors --------------------------------------------------------------------- */
 

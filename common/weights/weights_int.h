@@ -53,6 +53,10 @@ clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *re
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) CLV_USE_RESULT;
 
+/* The same without its data: entries say where they lie (at), and their digest is not known. */
+clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret,
+                                 clv_err *err) CLV_USE_RESULT;
+
 /* Removes the plain files of a checkpoint folder, which is not followed if it is a link; what is
  * no folder, or in it no file, stays. */
 clv_code clv_weights_clear_dir(const char *path, clv_err *err) CLV_USE_RESULT;
@@ -77,6 +81,46 @@ clv_code clv_weights_json_format(const json_t *object, const char *format, int v
 /* CLV_DATA_LOSS naming the first key that is not among known[n]. */
 clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
                                const char *label, clv_err *err) CLV_USE_RESULT;
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* "a, b, c and 4 more". */
+typedef struct clv_name_list {
+  clv_bytes text;
+  const char *first;
+  size_t n, most; /* names quoted; most 0: 3 */
+} clv_name_list;
+
+void clv_name_list_done(clv_name_list *l);
+void clv_name_list_add(clv_name_list *l, const char *name);
+void clv_name_list_close(clv_name_list *l);
+
+/* Where names[n], which are sorted, have the parameter `want`, CLV_WEIGHTS_NONE for nowhere: by its
+ * name; by that with or without the name of a base model before it; by the old names of norms.
+ * CLV_INVALID: two of the names could be meant. */
+clv_code clv_weights_find_name(const char *const *names, size_t n, const char *want,
+                               const char *label, size_t *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- folders of weights ---------------------------------------------------------------------- */
+
+/* Which file has which tensor. The texts live in root. */
+typedef struct clv_weights_index {
+  json_t *root;
+  const char **names; /* [n], sorted */
+  uint32_t *of;       /* [n] the place in files */
+  const char **files; /* [n_files], sorted: plain names that end in .safetensors */
+  size_t n, n_files;
+} clv_weights_index;
+
+void clv_weights_index_done(clv_weights_index *x);     /* frees and zeroes */
+int clv_weights_compare(const void *a, const void *b); /* of such texts, for qsort and bsearch */
+/* CLV_DATA_LOSS: damaged, with a path for a file or without tensors; CLV_EXHAUSTED: too large. */
+clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,
+                                 clv_weights_index *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Whether numbers of one type are read as another's; n of them, f16 or bf16, to f32. */
+bool clv_weights_converts(clv_dtype from, clv_dtype to);
+void clv_weights_convert(clv_dtype from, const void *src, size_t n, float *dst);
 
 /* ---- checkpoint folders ---------------------------------------------------------------------- */
 

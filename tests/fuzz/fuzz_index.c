@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The index of a folder of weights: what is taken has sorted names, each in one of the files, whose
+ * names are plain; and every name is found under itself.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/weights/weights_int.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The name without its first part; with another last part. */
+static void find_others(const clv_weights_index *x, const char *name) {
+  char other[CLV_WEIGHTS_MAX_NAME + 16];
+  const char *dot = strchr(name, '.');
+  size_t at = 0;
+  clv_err err;
+  if (clv_weights_find_name(x->names, x->n, dot ? dot + 1 : "a", "fuzz", &at, &err) == CLV_OK)
+    NEVER(at != CLV_WEIGHTS_NONE && at >= x->n);
+  dot = strrchr(name, '.');
+  snprintf(other, sizeof other, "%.*s.weight", dot ? (int)(dot - name) : 4, name);
+  (void)!clv_weights_find_name(x->names, x->n, other, "fuzz", &at, &err);
+  (void)clv_weights_is_fresh(name, x->names, CLV_MIN(x->n, 8));
+  (void)clv_weights_is_derived(name);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
+  clv_err err;
+  if (clv_weights_index_parse(data, size, "fuzz", &x, &err) != CLV_OK) return 0;
+  NEVER(x.n == 0 || x.n_files == 0 || x.n_files > x.n);
+  for (size_t i = 0; i < x.n; i++) {
+    size_t at = 0;
+    NEVER(i && strcmp(x.names[i - 1], x.names[i]) >= 0);
+    NEVER(x.of[i] >= x.n_files || strchr(x.files[x.of[i]], '/'));
+    NEVER(clv_weights_find_name(x.names, x.n, x.names[i], "fuzz", &at, &err) != CLV_OK || at != i);
+    find_others(&x, x.names[i]);
+  }
+  return 0;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Folders of pretrained weights: single or by index, names as models were saved over the years,
+ * 16-bit numbers, and folders that were made to deceive.
+ */
+#include <fcntl.h>
+#include <math.h>
+
+#include "common/weights/weights_int.h"
+#include "tests/unit/weights/weights_test.h"
+
+static const clv_weights_guard no_guard = {0};
+static const float numbers[4] = {1, -2, 0.5f, 65504};
+
+static void put_file(const char *name, const clv_weights_tensor *t, size_t n) {
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_err err;
+  assert_ok(clv_weights_encode(t, n, NULL, 0, &b, &err), &err);
+  put(name, b.data, b.len);
+}
+
+/* The folder NAME, empty. */
+static const char *folder(const char *name) {
+  const char *path = at(name);
+  assert_int_equal(mkdir(path, 0755), 0);
+  return path;
+}
+
+static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }
+
+static clv_code open_folder(const char *path, clv_weights_folder **ret, clv_err *err) {
+  return clv_weights_folder_open(path, "FOLDER", no_guard, ret, err);
+}
+
+static void refused(const char *path, clv_code code, const char *text) {
+  clv_weights_folder *f = NULL;
+  clv_err err;
+  assert_int_equal(open_folder(path, &f, &err), code);
+  assert_says(&err, text);
+  assert_null(f);
+}
+
+/* ---- indexes --------------------------------------------------------------------------------- */
+
+static void index_refused(const char *text, clv_code code, const char *says) {
+  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
+  clv_err err;
+  assert_int_equal(clv_weights_index_parse(text, strlen(text), "index", &x, &err), code);
+  assert_says(&err, says);
+}
+
+static void hostile_indexes(void **state) {
+  (void)state;
+  static const char *const files[] = {
+      "../a.safetensors", "/etc/a.safetensors", "b/a.safetensors", "..", ".safetensors", "a.bin",
+      "a\\nb.safetensors"};
+  for (size_t i = 0; i < CLV_COUNT(files); i++) {
+    char text[200];
+    snprintf(text, sizeof text, "{\"weight_map\":{\"w\":\"%s\"}}", files[i]);
+    index_refused(text, CLV_DATA_LOSS, "tensor 'w'");
+  }
+  index_refused("{\"weight_map\":{\"w\":7}}", CLV_DATA_LOSS, "not a string");
+  index_refused("{\"weight_map\":{}}", CLV_DATA_LOSS, "empty");
+  index_refused("{\"weight_map\":[]}", CLV_DATA_LOSS, "not an object");
+  index_refused("[]", CLV_DATA_LOSS, "starts with");
+  index_refused("{\"weight_map\":{\"\":\"a.safetensors\"}}", CLV_DATA_LOSS, "name is empty");
+  index_refused("{\"weight_map\":{\"a\":\"a.safetensors\",\"a\":\"b.safetensors\"}}", CLV_DATA_LOSS,
+                "duplicate");
+  index_refused("{\"metadata\":3,\"weight_map\":{\"a\":\"a.safetensors\"}}", CLV_DATA_LOSS,
+                "metadata");
+  index_refused("{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"a\":\"a.safetensors\"}}",
+                CLV_DATA_LOSS, "total_size");
+  index_refused("{\"metadata\":{\"total_size\":1e300},\"weight_map\":{\"a\":\"a.safetensors\"}}",
+                CLV_DATA_LOSS, "total_size");
+}
+
+static void an_index_without_end_is_refused(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
+  clv_err err;
+  clv_bytes_puts(&text, "{\"weight_map\":{");
+  for (int i = 0; i <= CLV_WEIGHTS_MAX_TENSORS; i++)
+    clv_bytes_printf(&text, "%s\"t%d\":\"a.safetensors\"", i ? "," : "", i);
+  clv_bytes_puts(&text, "}}");
+  assert_int_equal(clv_weights_index_parse(text.data, text.len, "index", &x, &err), CLV_EXHAUSTED);
+  assert_says(&err, "limit is 65536");
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static void found_as(const char *const *names, size_t n, const char *want, const char *as) {
+  size_t at = 0;
+  clv_err err;
+  assert_ok(clv_weights_find_name(names, n, want, "x", &at, &err), &err);
+  if (!as) assert_true(at == CLV_WEIGHTS_NONE);
+  if (as) assert_true(at != CLV_WEIGHTS_NONE);
+  if (as) assert_string_equal(names[at], as);
+}
+
+static void names_are_found(void **state) {
+  (void)state;
+  static const char *const names[] = {"bert.a.LayerNorm.beta", "bert.a.LayerNorm.gamma",
+                                      "bert.a.weight",         "cls.bias",
+                                      "layoutlm.b.weight",     "wte.weight"};
+  found_as(names, 6, "bert.a.weight", "bert.a.weight");
+  found_as(names, 6, "a.weight", "bert.a.weight");
+  found_as(names, 6, "a.LayerNorm.weight", "bert.a.LayerNorm.gamma");
+  found_as(names, 6, "bert.a.LayerNorm.bias", "bert.a.LayerNorm.beta");
+  found_as(names, 6, "b.weight", "layoutlm.b.weight");
+  found_as(names, 6, "transformer.wte.weight", "wte.weight");
+  found_as(names, 6, "model.wte.bias", NULL);
+  found_as(names, 6, "classifier.weight", NULL);
+}
+
+static void two_names_are_one_too_many(void **state) {
+  (void)state;
+  static const char *const names[] = {"bert.a", "model.a"};
+  size_t at;
+  clv_err err;
+  assert_int_equal(clv_weights_find_name(names, 2, "a", "x", &at, &err), CLV_INVALID);
+  assert_says(&err, "'bert.a' and 'model.a' could both be 'a'");
+  found_as(names, 2, "model.a", "model.a");
+}
+
+static void derived_and_fresh(void **state) {
+  (void)state;
+  static const char *const fresh[] = {"classifier", "bert.pooler"};
+  assert_true(clv_weights_is_derived("bert.embeddings.position_ids"));
+  assert_true(clv_weights_is_derived("h.0.attn.bias"));
+  assert_true(clv_weights_is_derived("h.0.attn.masked_bias"));
+  assert_false(clv_weights_is_derived("h.0.attn.c_attn.bias"));
+  assert_false(clv_weights_is_derived("other_position_ids"));
+  assert_true(clv_weights_is_fresh("classifier.weight", fresh, 2));
+  assert_true(clv_weights_is_fresh("classifier", fresh, 2));
+  assert_false(clv_weights_is_fresh("classifier2.weight", fresh, 2));
+  assert_false(clv_weights_is_fresh("bert.weight", fresh, 2));
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static void numbers_become_f32(void **state) {
+  (void)state;
+  static const uint16_t h[6] = {0x3c00, 0xc000, 0x0001, 0x7bff, 0xfc00, 0x8000};
+  static const uint16_t b[3] = {0x3f80, 0xc000, 0x7f80};
+  static const float from_h[6] = {1, -2, 0x1p-24f, 65504, -INFINITY, -0.0f};
+  static const float from_b[3] = {1, -2, INFINITY};
+  clv_weights_tensor t[] = {{"h", CLV_F16, CLV_SHAPE(6), h}, {"b", CLV_BF16, CLV_SHAPE(1, 3), b}};
+  const char *path = folder("halves");
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  float got[6];
+  clv_err err;
+  put_file("halves/model.safetensors", t, 2);
+  assert_ok(open_folder(path, &f, &err), &err);
+  clv_weights_want want[] = {{"h", CLV_F32, CLV_SHAPE(6), false},
+                             {"b", CLV_F32, CLV_SHAPE(3), false}};
+  size_t found[2];
+  assert_ok(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), &err);
+  assert_ok(clv_weights_folder_read(f, found[0], &want[0], got, &err), &err);
+  assert_memory_equal(got, from_h, sizeof from_h);
+  assert_ok(clv_weights_folder_read(f, found[1], &want[1], got, &err), &err);
+  assert_memory_equal(got, from_b, sizeof from_b);
+  want[0].shape = CLV_SHAPE(2, 3);
+  assert_int_equal(clv_weights_folder_check(f, found[0], &want[0], &err), CLV_INVALID);
+  assert_says(&err, "expected f32 [2, 3], found F16 [6]");
+}
+
+#define TWO_FILES                                                                     \
+  "{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\",\"cls.x\":\"1.safetensors\"," \
+  "\"bert.b.gamma\":\"2.safetensors\",\"position_ids\":\"2.safetensors\"}}"
+
+static const char *two_files(const char *name) {
+  char path[64];
+  const char *where = folder(name);
+  clv_weights_tensor one[] = {{"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), numbers},
+                              {"cls.x", CLV_F32, CLV_SHAPE(1), numbers}};
+  clv_weights_tensor two[] = {{"bert.b.gamma", CLV_F32, CLV_SHAPE(1, 1, 4), numbers},
+                              {"position_ids", CLV_F32, CLV_SHAPE(1), numbers}};
+  snprintf(path, sizeof path, "%s/1.safetensors", name);
+  put_file(path, one, 2);
+  snprintf(path, sizeof path, "%s/2.safetensors", name);
+  put_file(path, two, 2);
+  snprintf(path, sizeof path, "%s/%s", name, CLV_INDEX_NAME);
+  put_text(path, TWO_FILES);
+  return where;
+}
+
+/* Notes which files were asked for. */
+static clv_code note_file(void *user, const char *name, int fd, clv_err *err) {
+  (void)fd, (void)err;
+  clv_bytes_printf(user, "%s ", name);
+  return CLV_OK;
+}
+
+static void only_files_of_need_are_opened(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes asked = {0}, left = {0};
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  const clv_weights_want want[] = {{"b.weight", CLV_F32, CLV_SHAPE(4), false},
+                                   {"head.weight", CLV_F32, CLV_SHAPE(4), false}};
+  static const char *const fresh[] = {"head"};
+  clv_weights_guard guard = {note_file, &asked};
+  size_t found[2], n;
+  float got[4];
+  clv_err err;
+  assert_ok(clv_weights_folder_open(two_files("two"), "FOLDER", guard, &f, &err), &err);
+  assert_int_equal(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
+  assert_says(&err, "FOLDER: 1 missing tensors: 'head.weight'");
+  assert_ok(clv_weights_folder_match(f, want, 2, fresh, 1, found, &err), &err);
+  assert_true(found[1] == CLV_WEIGHTS_NONE);
+  assert_ok(clv_weights_folder_read(f, found[0], &want[0], got, &err), &err);
+  assert_memory_equal(got, numbers, sizeof got);
+  assert_string_equal(asked.data, "model.safetensors.index.json 2.safetensors ");
+  assert_ok(clv_weights_folder_left(f, found, 2, &left, &n, &err), &err);
+  assert_int_equal(n, 2);
+  assert_string_equal(left.data, "'bert.a.weight', 'cls.x'");
+  assert_string_equal(clv_weights_folder_file(f, 0), CLV_INDEX_NAME);
+  assert_string_equal(clv_weights_folder_file(f, 2), "2.safetensors");
+  assert_null(clv_weights_folder_file(f, 3));
+}
+
+static clv_code first_of(const char *path, clv_err *err) {
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  clv_weights_want want = {"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), false};
+  size_t found;
+  float got[4];
+  CLV_TRY(open_folder(path, &f, err));
+  CLV_TRY(clv_weights_folder_match(f, &want, 1, NULL, 0, &found, err));
+  return clv_weights_folder_read(f, found, &want, got, err);
+}
+
+/* An index that says other than its files do. */
+static void indexes_that_lie(void **state) {
+  (void)state;
+  static const char *const says[][2] = {
+      {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\"}}",
+       "has tensor 'cls.x', which the index has not"},
+      {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\",\"cls.x\":\"2.safetensors\"}}",
+       "has tensor 'cls.x', which the index has not, or in another file"},
+      {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\",\"cls.x\":\"1.safetensors\","
+       "\"cls.y\":\"1.safetensors\"}}",
+       "has no tensor 'cls.y'"},
+      {"{\"weight_map\":{\"bert.a.weight\":\"2.safetensors\"}}", "has no tensor 'bert.a.weight'"},
+      {"{\"weight_map\":{\"bert.a.weight\":\"3.safetensors\"}}", "FOLDER/3.safetensors"}};
+  (void)two_files("lie");
+  clv_err err;
+  assert_ok(first_of(at("lie"), &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(says); i++) {
+    put_text("lie/" CLV_INDEX_NAME, says[i][0]);
+    assert_int_not_equal(first_of(at("lie"), &err), CLV_OK);
+    assert_says(&err, says[i][1]);
+  }
+}
+
+static void one_tensor_is_one_parameter(void **state) {
+  (void)state;
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  const clv_weights_want want[] = {{"a.weight", CLV_F32, CLV_SHAPE(2, 2), false},
+                                   {"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), false}};
+  size_t found[2];
+  clv_err err;
+  assert_ok(open_folder(two_files("twice"), &f, &err), &err);
+  assert_int_equal(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
+  assert_says(&err, "'a.weight' and 'bert.a.weight' would both be 'bert.a.weight'");
+}
+
+static void a_changed_file_is_noticed(void **state) {
+  (void)state;
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  const clv_weights_want want = {"a.weight", CLV_F32, CLV_SHAPE(2, 2), false};
+  size_t found;
+  float got[4];
+  clv_err err;
+  assert_ok(open_folder(two_files("changed"), &f, &err), &err);
+  assert_ok(clv_weights_folder_match(f, &want, 1, NULL, 0, &found, &err), &err);
+  assert_ok(clv_weights_folder_read(f, found, &want, got, &err), &err);
+  struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  assert_int_equal(utimensat(AT_FDCWD, at("changed/1.safetensors"), long_ago, 0), 0);
+  assert_int_equal(clv_weights_folder_read(f, found, &want, got, &err), CLV_DATA_LOSS);
+  assert_says(&err, "was changed while it was read");
+}
+
+static void links_and_strange_folders(void **state) {
+  (void)state;
+  refused(folder("empty"), CLV_NOT_FOUND, "has neither model.safetensors nor model.safetensors.i");
+  refused(at("nowhere"), CLV_NOT_FOUND, "FOLDER: No such file");
+  put_text("plain", "x");
+  refused(at("plain"), CLV_INVALID, "Not a directory");
+  folder("linked");
+  assert_int_equal(symlink("/etc/passwd", at("linked/model.safetensors")), 0);
+  refused(at("linked"), CLV_INVALID, "is a symbolic link");
+  folder("deep");
+  assert_int_equal(mkdir(at("deep/model.safetensors"), 0755), 0);
+  refused(at("deep"), CLV_INVALID, "not a regular file");
+  folder("overlap");
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes b = raw_file(
+      "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+      "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}",
+      6);
+  put("overlap/model.safetensors", b.data, b.len);
+  refused(at("overlap"), CLV_DATA_LOSS, "tensor 'b' begins at 2, the one before it ends at 4");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(hostile_indexes),
+                                     cmocka_unit_test(an_index_without_end_is_refused),
+                                     cmocka_unit_test(names_are_found),
+                                     cmocka_unit_test(two_names_are_one_too_many),
+                                     cmocka_unit_test(derived_and_fresh),
+                                     cmocka_unit_test(numbers_become_f32),
+                                     cmocka_unit_test(only_files_of_need_are_opened),
+                                     cmocka_unit_test(indexes_that_lie),
+                                     cmocka_unit_test(one_tensor_is_one_parameter),
+                                     cmocka_unit_test(a_changed_file_is_noticed),
+                                     cmocka_unit_test(links_and_strange_folders)};
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
