@@ -73,6 +73,14 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    adapters_are_as_secret_as_their_file=("static const char *excuse(", "|| clv_lora_is_adapter(n->name)", ""),
    zeros_hide=("static const char *excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+FIXED = "tests/unit/engine/test_fixed"
+of("common/graph/params.c", FIXED,
+   what_is_fixed_lies_among_what_learns=("void clv_params_fix(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
+of("common/engine/module_memory.c", FIXED,
+   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix(m->params);", ""),
+   fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
+of("master/train/state.c", "tests/net/training/test_lora.py",
+   moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
 of("common/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/module.c", "tests/net/training/test_lora.py",

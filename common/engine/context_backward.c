@@ -173,9 +173,7 @@ static clv_code check_params(const clv_context_call *c, clv_err *err) {
   return reads && changed ? params_changed(c, err) : CLV_OK;
 }
 
-static void *buffers_of(const clv_module *m) {
-  return (char *)m->block + m->params->trainable_bytes;
-}
+static void *buffers_of(const clv_module *m) { return (char *)m->block + m->params->buffer_offset; }
 
 /* After a backward the saved state is gone: the forward runs again, with the same random numbers,
  * and running statistics as they are. */

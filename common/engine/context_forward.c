@@ -70,7 +70,7 @@ clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *e
 }
 
 static void *buffers_in(const clv_module *m, void *block) {
-  return (char *)block + m->params->trainable_bytes;
+  return (char *)block + m->params->buffer_offset;
 }
 
 /* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each

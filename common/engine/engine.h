@@ -101,6 +101,7 @@ typedef struct clv_module_options {
   uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
+  bool fixed; /* they stay frozen: no gradients and no moments are kept for them */
   clv_pool
       *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
   int64_t

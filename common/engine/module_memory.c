@@ -6,7 +6,7 @@
 #include <string.h>
 
 size_t clv_module_buffer_bytes(const clv_module *m) {
-  return m->params->total_bytes - m->params->trainable_bytes;
+  return m->params->total_bytes - m->params->buffer_offset;
 }
 
 /* Memory that is about to be taken, or with what a library sizes has just been. */
@@ -143,6 +143,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
+  if (o->fixed) clv_params_fix(m->params);
   CLV_TRY(find_learning(m, err));
 #ifndef CLV_MUTATE_AHEAD
   CLV_TRY(charge_ahead(m, o, err));
@@ -373,12 +374,12 @@ static void copy_state(clv_module *m, bool save) {
 void clv_module_snapshot(clv_module *m) { copy_state(m, true); }
 
 void clv_module_keep_buffers(clv_module *m) {
-  clv_module_copy(m, m->shadow, (char *)m->block + m->params->trainable_bytes,
+  clv_module_copy(m, m->shadow, (char *)m->block + m->params->buffer_offset,
                   clv_module_buffer_bytes(m));
 }
 
 void clv_module_restore_buffers(clv_module *m) {
-  clv_module_copy(m, (char *)m->block + m->params->trainable_bytes, m->shadow,
+  clv_module_copy(m, (char *)m->block + m->params->buffer_offset, m->shadow,
                   clv_module_buffer_bytes(m));
 }
 
@@ -398,16 +399,18 @@ clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) {
 
 /* ---- state by name --------------------------------------------------------------------------- */
 
-static uint32_t n_trainable(const clv_module *m) {
+static bool has_moments(const clv_param *p) { return p->trainable && !p->fixed; }
+
+static uint32_t n_with_moments(const clv_module *m) {
   uint32_t n = 0;
-  for (int i = 0; i < m->params->n; i++) n += m->params->list[i].trainable;
+  for (int i = 0; i < m->params->n; i++) n += has_moments(&m->params->list[i]);
   return n;
 }
 
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what) {
   if (what == CLV_STATE_WEIGHTS) return (uint32_t)m->params->n;
   if (what != CLV_STATE_OPTIMIZER || !m->optim) return 0;
-  return (uint32_t)clv_optim_n_moments(m->optim) * n_trainable(m) + 1;
+  return (uint32_t)clv_optim_n_moments(m->optim) * n_with_moments(m) + 1;
 }
 
 static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
@@ -421,10 +424,10 @@ static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
 }
 
 static void moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
-  uint32_t moment = index / n_trainable(m), which = index % n_trainable(m);
+  uint32_t moment = index / n_with_moments(m), which = index % n_with_moments(m);
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (!p->trainable || which-- != 0) continue;
+    if (!has_moments(p) || which-- != 0) continue;
     *ret = (clv_state_item){.dtype = CLV_F32,
                             .shape = p->shape,
                             .bytes = p->bytes,

@@ -192,6 +192,7 @@ typedef struct clv_param {
   clv_dtype dtype;
   bool trainable; /* false for buffers (running statistics) */
   bool frozen;    /* trainable, but held fixed by the session */
+  bool fixed;     /* frozen for good: it has no room in blocks of gradients and moments */
   size_t offset;  /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
   size_t n, bytes;
 } clv_param;
@@ -201,12 +202,16 @@ typedef struct clv_param {
 typedef struct clv_params {
   clv_param *list;
   int n;
-  size_t trainable_bytes; /* extent of parameters, padding included */
+  size_t trainable_bytes; /* extent of parameters, padding included, but for those fixed */
+  size_t buffer_offset;   /* where the buffers begin, behind the fixed ones */
   size_t total_bytes;     /* with buffers */
   size_t n_values;        /* trainable values, without padding */
 } clv_params;
 
 clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
+/* Fixes those that are frozen: they move behind the others, and gradients and moments need no room
+ * for them. Before any block is laid out by p. */
+void clv_params_fix(clv_params *p);
 clv_params *clv_params_free(clv_params *p);
 void clv_params_freep(clv_params **p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */

@@ -57,10 +57,30 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
       CLV_TRY(describe_slot(&g->nodes[i], i, s, &slots[s], &p->list[p->n++], err));
   }
   CLV_TRY(place(p, true, &p->trainable_bytes, err));
-  p->total_bytes = p->trainable_bytes;
+  p->total_bytes = p->buffer_offset = p->trainable_bytes;
   CLV_TRY(place(p, false, &p->total_bytes, err));
   *ret = clv_steal(&p);
   return CLV_OK;
+}
+
+/* Those that are alike in being fixed; sizes have been checked. */
+static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    if (q->trainable != trainable || q->fixed != fixed) continue;
+    q->offset = *end;
+    *end += clv_align_up(q->bytes, PARAM_ALIGN);
+  }
+}
+
+void clv_params_fix(clv_params *p) {
+  size_t at = 0;
+  for (int i = 0; i < p->n; i++) p->list[i].fixed = p->list[i].trainable && p->list[i].frozen;
+  put(p, true, false, &at);
+  p->trainable_bytes = at;
+  put(p, true, true, &at);
+  p->buffer_offset = at;
+  put(p, false, false, &at);
 }
 
 const clv_param *clv_params_find(const clv_params *p, const char *name) {

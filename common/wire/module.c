@@ -264,6 +264,7 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   m->name = from->name;
   m->bf16 = from->bf16;
   m->tf32 = from->tf32;
+  m->fixed = from->fixed;
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   if (from->route) {
     CLV_TRY(clv_check_count(from->route->n_peers, CLV_WIRE_PEERS, "peers", err));
@@ -328,6 +329,7 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->name = clv_put_text(m->name);
   to->bf16 = m->bf16;
   to->tf32 = m->tf32;
+  to->fixed = m->fixed;
   to->n_frozen = m->n_frozen;
   to->frozen = (char **)(uintptr_t)m->frozen;
   to->in_flight = m->in_flight;

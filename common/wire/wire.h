@@ -69,6 +69,7 @@ enum {
 
 /* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
+#define CLV_CAPABILITY_FIXED "fixed" /* a worker without it keeps moments of what is frozen */
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
@@ -490,6 +491,7 @@ typedef struct clv_wire_load_request {
   bool hold_rest;               /* nobody is in group 0 */
   bool bf16;                    /* conv2d computes in it */
   bool tf32;                    /* factors may be rounded to it */
+  bool fixed;                   /* what is frozen has no gradients and no moments */
   clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
   clv_wire_group *groups;       /* 1.. */
   const char *device;

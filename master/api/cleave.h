@@ -402,6 +402,9 @@ typedef struct cleave_module_options {
    * factors to TF32, which has 10 bits behind the point: faster, and less exact than f32. Elsewhere
    * the module is refused. */
   bool tf32;
+  /* What is frozen stays so, and nothing else will be: no gradients and no moments are kept of it.
+   * cleave_parameter_freeze and cleave_parameter_thaw then refuse the module. */
+  bool fixed;
 } cleave_module_options;
 
 typedef struct cleave_input {

@@ -122,7 +122,8 @@ static cleave_status want_moments(const cleave_module *m, wanted *w, cleave_erro
   for (int k = 0; k < clv_optim_n_moments(of); k++)
     for (int i = 0; i < m->params->n; i++) {
       const clv_param *p = &m->params->list[i];
-      if (p->trainable) want(w, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
+      if (p->trainable && !p->fixed)
+        want(w, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
     }
   want(w, "step", NULL, CLV_I64, &(clv_shape){0});
   return CLEAVE_OK;

@@ -62,6 +62,9 @@ static cleave_status change(cleave_runtime *rt, cleave_module *m, const char *co
              *cannot = frozen ? "freezes nothing" : "thaws nothing";
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   PASS(check_names(m, names, n, what, error));
+  if (m->fixed)
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
   LOCKED(rt);
   if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   PASS(api_modules_idle(&m, 1, cannot, api_until(rt, deadline_ms), error));

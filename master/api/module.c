@@ -212,6 +212,8 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
   PASS(freeze(m, o, error));
+  m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
+  if (m->fixed) clv_params_fix(m->params);
   PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
   return keep_weights(m, o, error);
 }

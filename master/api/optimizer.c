@@ -221,7 +221,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
  * nothing go back as well. */
 static bool gives_up(const cleave_module *m, const api_context *c) {
   return (!m->optimizer || !m->n_learning) && c->called[m->index] &&
-         m->params->total_bytes > m->params->trainable_bytes;
+         m->params->total_bytes > m->params->buffer_offset;
 }
 
 static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,

@@ -103,7 +103,8 @@ size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   if (!m) return 0;
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
-  for (int i = 0; i < m->params->n; i++) trainable += m->params->list[i].trainable;
+  for (int i = 0; i < m->params->n; i++)
+    trainable += m->params->list[i].trainable && !m->params->list[i].fixed;
   for (uint32_t i = 0; i < m->n_groups; i++)
     if (m->groups[i]) moments |= clv_optim_moments_of(&m->groups[i]->optim);
   return (size_t)clv_optim_count_moments(moments) * trainable + 1;
@@ -125,7 +126,7 @@ bool api_state_belongs(const cleave_module *m, cleave_state_kind kind, const cha
   char *moment = kind == CLEAVE_STATE_OPTIMIZER ? strrchr(param, '.') : NULL;
   if (moment) *moment = '\0';
   const clv_param *p = clv_params_find(m->params, param);
-  return p && same_spec(shape, dtype, &p->shape, p->dtype);
+  return p && !(moment && p->fixed) && same_spec(shape, dtype, &p->shape, p->dtype);
 }
 
 cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,

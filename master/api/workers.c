@@ -123,6 +123,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
+  p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
   keep_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
@@ -426,6 +427,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .in_flight = m->in_flight,
                              .bf16 = m->bf16,
                              .tf32 = m->tf32,
+                             .fixed = m->fixed,
                              .peers = others,
                              .input_needs_grad = m->input_grads,
                              .device = m->device,
@@ -492,6 +494,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .tf32 = m->tf32,
+                          .fixed = m->fixed,
                           .input_needs_grad = m->input_grads,
                           .in_flight = m->in_flight,
                           .frozen = m->frozen,

@@ -96,6 +96,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
+    clv_params_fix(s->params);
     s->first_layer = first[i];
     s->last_layer = last[i];
     s->worker = spec->worker;

@@ -74,6 +74,17 @@ static const char *place_of(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
+/* Adapters leave so much frozen that what learns is the shorter list. */
+static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+  const clv_stage_plan *s = &b->stages[i];
+  bool adapters = b->config->stages[i].lora.targets.n > 0;
+  for (int k = 0; k < s->params->n; k++) {
+    const clv_param *p = &s->params->list[k];
+    if (p->trainable && p->frozen != adapters)
+      clv_bytes_printf(out, "        %s: %s\n", adapters ? "learns" : "frozen", p->name);
+  }
+}
+
 static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24], shape[160], per_step[24];
@@ -97,9 +108,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
                      clv_shape_format(&n->shape, shape, sizeof shape),
                      f->falls_back[k] ? "  ref" : "");
   }
-  for (int k = 0; k < s->params->n; k++)
-    if (s->params->list[k].frozen)
-      clv_bytes_printf(out, "        frozen: %s\n", s->params->list[k].name);
+  text_frozen(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
     clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",
                      i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",

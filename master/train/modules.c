@@ -105,6 +105,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
                              .tf32 = spec->tf32,
                              .frozen = frozen,
+                             .fixed = true,
                              .direct_to = direct,
                              .n_direct_to = direct_of(t, i, direct),
                              .artifact = spec->weights_artifact,

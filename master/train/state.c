@@ -99,16 +99,30 @@ static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_fi
   return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 
+/* A moment of a parameter that does not learn: checkpoints had them before version 0.7. */
+static bool is_idle(const clv_params *params, const char *name) {
+  const char *dot = strrchr(name, '.');
+  for (int i = 0; dot && i < params->n; i++) {
+    const clv_param *p = &params->list[i];
+    if (strlen(p->name) == (size_t)(dot - name) && strncmp(p->name, name, strlen(p->name)) == 0)
+      return p->fixed;
+  }
+  return false;
+}
+
 /* As many as the optimiser has, or the file is of another run. */
 static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                               clv_err *err) {
-  size_t n = clv_weights_count(f),
+  size_t n = 0, all = clv_weights_count(f),
          want = cleave_state_count(t->modules[stage], CLEAVE_STATE_OPTIMIZER);
+  CLV_AUTO(clv_freep) const clv_weights_entry **items = NULL;
+  CLV_TRY(clv_alloc(all, sizeof *items, &items, err));
+  for (size_t i = 0; i < all; i++) {
+    const clv_weights_entry *e = &clv_weights_entries(f)[i];
+    if (all == want || !is_idle(t->b->stages[stage].params, e->name)) items[n++] = e;
+  }
   if (n != want)
     return clv_fail(err, CLV_DATA_LOSS, "the optimiser's file has %zu tensors, not %zu", n, want);
-  CLV_AUTO(clv_freep) const clv_weights_entry **items = NULL;
-  CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
-  for (size_t i = 0; i < n; i++) items[i] = &clv_weights_entries(f)[i];
   return put_set(t, stage, CLEAVE_STATE_OPTIMIZER, items, n, err);
 }
 

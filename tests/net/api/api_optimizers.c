@@ -465,6 +465,33 @@ static bool what_cannot_be_frozen_is_refused(void) {
   return frozen_step(&f, 71, false, true);
 }
 
+static bool what_is_fixed_stays_frozen(void) {
+  static const char *const weight[] = {"0.weight"};
+  cleave_module_options o = {.size = sizeof o,
+                             .name = "fixed",
+                             .at = at_a,
+                             .frozen = weight,
+                             .n_frozen = 1,
+                             .fixed = true};
+  cleave_input one = CLEAVE_INPUT(CLEAVE_F32, 1, 1);
+  cleave_module *m;
+  cleave_optimizer *optimizer;
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 67}]", &one, &m, e));
+  cleave_group g = {.kind = CLEAVE_ADAM,
+                    .modules = &m,
+                    .n_modules = 1,
+                    .lr = 0.25,
+                    .beta1 = 0.9,
+                    .beta2 = 0.999,
+                    .eps = 1e-8};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
+  CHECK(cleave_state_count(m, CLEAVE_STATE_OPTIMIZER) == 3); /* of the bias, and the step */
+  CHECK(cleave_state_count(m, CLEAVE_STATE_WEIGHTS) == 2);
+  REFUSED(cleave_parameter_thaw(rt, m, weight, 1, 0, e), CLEAVE_PRECONDITION, "with `fixed`");
+  REFUSED(cleave_parameter_freeze(rt, m, both + 1, 1, 0, e), CLEAVE_PRECONDITION, "with `fixed`");
+  return true;
+}
+
 static const test tests[] = {
     TEST(every_optimiser_steps_as_torchs),
     TEST(every_optimiser_goes_on_from_its_state),
@@ -476,6 +503,7 @@ static const test tests[] = {
     TEST(frozen_parameters_stay_and_go_on),
     TEST(a_module_that_is_frozen_whole_keeps_its_moments),
     TEST(what_cannot_be_frozen_is_refused),
+    TEST(what_is_fixed_stays_frozen),
 };
 
 int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-rank adapters of a session file: the same bits wherever the stages are, a base that does not
 move, and one that begins as without adapters; from a file and from a worker's artifact too."""
-import hashlib, json, os, sys
+import hashlib, json, os, re, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -94,6 +94,70 @@ def a_file_without_adapters_is_a_base():
         assert found["file"][name] == value, name
     assert found["file"] == found["artifact"]
     assert found["file"]["middle.0.query.lora_A.weight"] == first["middle.0.query.lora_A.weight"]
+
+
+@suite.test
+def what_is_frozen_costs_its_values_alone():
+    """In the worker's own account and in `plan`: the gradient and both moments of AdamW are those
+    of what learns."""
+    wide = body(PLACES["one"], steps=2).replace("out: 20,", "out: 512,").replace("out: 18,", "out: 512,")
+    counts, planned = {}, {}
+    for tag, text in {"full": wide.replace(", " + LORA % "", ""), "adapters": wide}.items():
+        cluster.trained(tag, text, 2)
+        loaded = re.search(rf"session {tag}: module 1 's1' loaded, \d+ parameters, (\d+) bytes", cluster.workers[0].text())
+        counts[tag] = int(loaded[1])
+        done = master("plan", "--json", os.path.join(cluster.dir, tag + ".yaml"), cwd=cluster.dir)
+        planned[tag] = json.loads(done.stdout.splitlines()[0])["stages"][1]
+    values = lambda tag: planned[tag]["weight_bytes"]
+    base, learns = values("full"), values("adapters") - values("full")
+    assert base > 1 << 20 and 0 <= learns - 4 * 3 * (24 + 512) < 128, (base, learns)  # padded
+    assert planned["full"]["optimizer_bytes"] == 3 * base and planned["adapters"]["optimizer_bytes"] == 3 * learns
+    saved = counts["full"] - counts["adapters"]
+    assert 2 * base - 3 * learns - (96 << 10) < saved < 2 * base, (saved, base, learns)
+    text = master("plan", os.path.join(cluster.dir, "adapters.yaml"), cwd=cluster.dir).stdout
+    assert "learns: middle.0.query.lora_A.weight" in text and "frozen:" not in text
+
+
+def rewritten(folder, name, tensors):
+    """A file of a checkpoint with other tensors, and the manifest that says so."""
+    header, data = {}, b""
+    for key, (dtype, shape, raw) in tensors.items():
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, name), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    with open(os.path.join(folder, name), "rb") as f:
+        whole = f.read()
+    path = os.path.join(folder, "MANIFEST.json")
+    with open(path) as f:
+        manifest = f.read()
+    entry = f'"{name}": {{"bytes": {len(whole)}, "sha256": "{hashlib.sha256(whole).hexdigest()}"}}'
+    manifest = re.sub(rf'"{name}": {{[^}}]*}}', entry, manifest)
+    head = manifest[:manifest.rindex('  "sha256"')]
+    with open(path, "w") as f:
+        f.write(head + f'  "sha256": "{hashlib.sha256(head.encode()).hexdigest()}"\n}}\n')
+
+
+@suite.test
+def a_checkpoint_with_moments_of_frozen_parameters_resumes():
+    """As versions before 0.7 wrote them."""
+    text = body(PLACES["one"], False) + "  # a comment\n"
+    text = text.replace("max_steps", 'freeze: ["middle.0.query.*"], max_steps')
+    whole = cluster.trained("new", text, STEPS)[0]
+    session = cluster.session("old", text)
+    assert cluster.train(session, "--max-steps", "9").returncode == 0
+    folder = os.path.join(cluster.dir, "runs", "old", "checkpoint-9")
+    name = next(f for f in sorted(os.listdir(folder)) if f.startswith("optimizer-") and "2-of" in f)
+    moments = safetensors(os.path.join(folder, name))
+    assert not any("query" in key for key in moments), moments.keys()
+    zeros = {f"middle.0.query.bias.{m}": ("F32", (20,), bytes(80)) for m in ("exp_avg", "exp_avg_sq")}
+    zeros.update({f"middle.0.query.weight.{m}": ("F32", (20, 24), bytes(1920)) for m in ("exp_avg", "exp_avg_sq")})
+    rewritten(folder, name, dict(moments, **zeros))
+    done = cluster.train(session, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "old"), STEPS) == whole
 
 
 @suite.test

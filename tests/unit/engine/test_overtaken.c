@@ -109,7 +109,7 @@ static void a_step_that_has_begun_is_counted(void **state) {
 
 static float running_mean(const engine *w) {
   const clv_module *m = w->modules[1];
-  return *(const float *)((const char *)m->block + m->params->trainable_bytes);
+  return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
 
 static void a_call_without_memory_keeps_no_statistics(void **state) {

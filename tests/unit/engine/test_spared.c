@@ -244,7 +244,7 @@ static void a_step_does_not_overtake_a_spared_call(void **state) {
 
 static float running_mean(const engine *w) {
   const clv_module *m = w->modules[STATISTICS];
-  return *(const float *)((const char *)m->block + m->params->trainable_bytes);
+  return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
 
 /* The end that takes its statistics back takes back what spared calls made of them. */

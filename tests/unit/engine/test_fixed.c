@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters that stay frozen: no memory of gradients and moments, and the same bits of the rest.
+ */
+#include "tests/unit/engine/engine_test.h"
+
+enum { BATCH = 4, WIDTH = 48, STEPS = 3, WEIGHT_BYTES = WIDTH * WIDTH * 4 };
+
+/* A linear layer and running statistics behind it. */
+static clv_graph *network(void) {
+  clv_err err = {0};
+  clv_graph *g = graph_of(CLV_OP_LINEAR, BATCH, WIDTH);
+  clv_attrs attrs;
+  assert_ok(clv_attrs_from(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
+  assert_ok(
+      clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, "1", 1, &(int){g->output}, 1, &g->output, &err));
+  return g;
+}
+
+typedef struct fixture {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_packet *last;
+  size_t most; /* bytes of the pool while gradients were there */
+} fixture;
+
+static void on_program(void *user, clv_packet *p) {
+  fixture *f = user;
+  clv_packet_free(f->last);
+  f->last = p;
+  clv_node_kick(f->node);
+}
+
+static void start(fixture *f, bool fixed) {
+  static const char *const weight[] = {"0.weight"};
+  clv_err err = {0};
+  clv_module *m;
+  *f = (fixture){0};
+  assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
+  assert_ok(clv_node_new(&o, &f->node, &err));
+  clv_module_options so = stage_of(network(), 0);
+  so.optimizer = (clv_optim_config){
+      .kind = CLV_OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  so.frozen = weight;
+  so.n_frozen = 1;
+  so.fixed = fixed;
+  assert_ok(clv_module_new(&so, &m, &err));
+  assert_ok(clv_node_add_module(f->node, m, &err));
+}
+
+static void stop(fixture *f) {
+  clv_packet_free(f->last);
+  clv_node_free(f->node);
+  clv_pool_unref(f->pool);
+}
+
+static void post(fixture *f, clv_packet *p) {
+  clv_err err = {0};
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+static void answer(fixture *f, clv_frame_kind kind) {
+  clv_node_unkick(f->node);
+  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  if (f->last->frame.kind == CLV_ABORT) fail_msg("%s", f->last->frame.failure.text);
+  assert_int_equal(f->last->frame.kind, kind);
+}
+
+static clv_tensor *filled(fixture *f, uint64_t seed) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)((i * 7 + seed) % 13) - 6;
+  return t;
+}
+
+static void step(fixture *f, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, context), *dy = filled(f, 2 * context);
+  assert_ok(clv_packet_call(f->pool, context, 11, 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, 0, false, x, &err));
+  post(f, p);
+  assert_ok(clv_packet_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
+  assert_ok(clv_packet_need(p, 11, 1, 0, &err));
+  post(f, p);
+  assert_ok(clv_packet_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
+  post(f, p);
+  answer(f, CLV_FINISHED);
+  assert_int_equal(f->last->tensor[0]->n, 3); /* the bias, and weight and bias of the norm */
+  f->most = CLV_MAX(f->most, clv_pool_bytes(f->pool));
+  assert_ok(clv_packet_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
+  post(f, p);
+  answer(f, CLV_APPLIED);
+}
+
+static void same_state(fixture *a, fixture *b, clv_state_what what) {
+  clv_state_item one, other;
+  clv_module *m = clv_node_module(a->node, 0), *of = clv_node_module(b->node, 0);
+  for (uint32_t i = 0; clv_module_state_item(m, what, i, &one); i++) {
+    uint32_t k = 0;
+    while (clv_module_state_item(of, what, k, &other) && strcmp(one.name, other.name) != 0) k++;
+    assert_string_equal(one.name, other.name);
+    assert_memory_equal(one.data, other.data, one.bytes);
+  }
+}
+
+static void fixed_parameters_cost_their_values_alone(void **state) {
+  (void)state;
+  fixture frozen, fixed;
+  start(&frozen, false);
+  start(&fixed, true);
+  clv_module *a = clv_node_module(frozen.node, 0), *b = clv_node_module(fixed.node, 0);
+  assert_int_equal(clv_module_bytes(a) - clv_module_bytes(b), 2 * WEIGHT_BYTES); /* of moments */
+  for (uint64_t i = 1; i <= STEPS; i++) {
+    step(&frozen, i);
+    step(&fixed, i);
+  }
+  /* A gradient, and what a step that can be taken back copies: values and two moments. */
+  assert_true(frozen.most - fixed.most >= 3 * WEIGHT_BYTES);
+  assert_int_equal(clv_module_state_count(a, CLV_STATE_OPTIMIZER), 2 * 4 + 1);
+  assert_int_equal(clv_module_state_count(b, CLV_STATE_OPTIMIZER), 2 * 3 + 1);
+  same_state(&fixed, &frozen, CLV_STATE_WEIGHTS);
+  same_state(&fixed, &frozen, CLV_STATE_OPTIMIZER);
+  stop(&frozen);
+  stop(&fixed);
+}
+
+/* What learns, what is fixed, buffers: each in its place, aligned, none above another. */
+static void the_layout_has_three_parts(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_graph_freep) clv_graph *g = network();
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  assert_ok(clv_params_of(g, &p, &err));
+  size_t total = p->total_bytes, before = p->trainable_bytes;
+  assert_int_equal(p->buffer_offset, before);
+  p->list[0].frozen = true;
+  clv_params_fix(p);
+  assert_int_equal(p->total_bytes, total);
+  assert_int_equal(p->buffer_offset, before);
+  assert_int_equal(p->trainable_bytes, before - WEIGHT_BYTES);
+  for (int i = 0; i < p->n; i++) {
+    const clv_param *q = &p->list[i];
+    size_t low = q->fixed ? p->trainable_bytes : q->trainable ? 0 : p->buffer_offset;
+    size_t high = q->fixed ? p->buffer_offset : q->trainable ? p->trainable_bytes : p->total_bytes;
+    assert_int_equal(q->fixed, i == 0);
+    assert_true(q->offset % 64 == 0 && q->offset >= low && q->offset + q->bytes <= high);
+    for (int k = 0; k < i; k++)
+      assert_true(p->list[k].offset + p->list[k].bytes <= q->offset ||
+                  q->offset + q->bytes <= p->list[k].offset);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(fixed_parameters_cost_their_values_alone),
+      cmocka_unit_test(the_layout_has_three_parts),
+  };
+  return cmocka_run_group_tests_name("fixed", tests, NULL, NULL);
+}
