@@ -3,7 +3,6 @@
  * The command `words`: words and boxes of documents as JSON lines, one a page, or one a window of
  * tokens. A file that cannot be read is named, and the others are read all the same.
  */
-#include <fts.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,9 +15,7 @@ typedef struct printing {
   clv_child_limits limits;
   clv_tokenizer *tokenizer; /* NULL: pages */
   clv_window_options window;
-  size_t root; /* bytes of the folder's path, and its slash */
-  bool told;   /* that children share the network */
-  size_t failed;
+  bool told; /* that children share the network */
   clv_exit code;
 } printing;
 
@@ -34,15 +31,13 @@ static void put_list(clv_bytes *out, const char *key, const int32_t *at, size_t 
 }
 
 /* The file, its page, and the folder that it is in as its class. */
-static void put_head(clv_bytes *out, const printing *p, const char *path, size_t page) {
-  const char *name = path + (strlen(path) > p->root ? p->root : 0);
-  const char *slash = strchr(name, '/');
+static void put_head(clv_bytes *out, const clv_found_file *f, size_t page) {
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0};
   clv_bytes_puts(out, "{\"file\":");
-  clv_bytes_json(out, name);
+  clv_bytes_json(out, f->name);
   clv_bytes_printf(out, ",\"page\":%zu", page + 1);
-  if (!slash || !p->root) return;
-  clv_bytes_add(&class, name, (size_t)(slash - name));
+  if (!f->class_bytes) return;
+  clv_bytes_add(&class, f->name, f->class_bytes);
   clv_bytes_puts(out, ",\"label\":");
   if (!class.failed) clv_bytes_json(out, class.data);
 }
@@ -61,12 +56,12 @@ static void put_words(clv_bytes *out, const clv_page *page) {
   clv_bytes_puts(out, "]}\n");
 }
 
-static clv_code put_windows(clv_bytes *out, const printing *p, const char *path, size_t number,
-                            const clv_page *page, clv_err *err) {
+static clv_code put_windows(clv_bytes *out, const printing *p, const clv_found_file *f,
+                            size_t number, const clv_page *page, clv_err *err) {
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
   CLV_TRY(clv_windows_of(page, NULL, p->tokenizer, &p->window, &w, err));
   for (size_t i = 0; i < w.n; i++) {
-    put_head(out, p, path, number);
+    put_head(out, f, number);
     clv_bytes_printf(out, ",\"window\":%zu", i + 1);
     put_list(out, "ids", w.ids + i * w.width, w.width, 1);
     put_list(out, "of_word", w.words + i * w.width, w.width, 1);
@@ -76,63 +71,34 @@ static clv_code put_windows(clv_bytes *out, const printing *p, const char *path,
   return CLV_OK;
 }
 
-static clv_code put_page(const printing *p, const char *path, size_t number, const clv_page *page,
-                         clv_err *err) {
+static clv_code put_page(const printing *p, const clv_found_file *f, size_t number,
+                         const clv_page *page, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (p->tokenizer) {
-    CLV_TRY(put_windows(&out, p, path, number, page, err));
+    CLV_TRY(put_windows(&out, p, f, number, page, err));
   } else {
-    put_head(&out, p, path, number);
+    put_head(&out, f, number);
     put_words(&out, page);
   }
-  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a page", path);
+  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a page", f->path);
   fwrite(out.data, 1, out.len, stdout);
   return CLV_OK;
 }
 
-static clv_code print_document(printing *p, const char *path, clv_err *err) {
+static clv_code print_document(printing *p, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
-  CLV_TRY(clv_document_read(path, &p->limits, &d, err));
+  CLV_TRY(clv_document_read(f->path, &p->limits, &d, err));
   if (!d.apart && !p->told)
     clv_notice(CLV_LOG_WARN, "words",
                "this kernel grants no name space: what reads the files could reach the network");
   p->told = p->told || !d.apart;
-  for (size_t i = 0; i < d.n; i++) CLV_TRY(put_page(p, path, i, &d.pages[i], err));
+  for (size_t i = 0; i < d.n; i++) CLV_TRY(put_page(p, f, i, &d.pages[i], err));
   return CLV_OK;
 }
 
-static void print_file(printing *p, const char *path) {
-  clv_err err;
-  if (print_document(p, path, &err) == CLV_OK) return;
-  p->failed++;
-  p->code = clv_exit_report(CLV_EXIT_DATA, &err);
-}
-
-/* ---- files and folders ----------------------------------------------------------------------- */
-
-static int by_name(const FTSENT **a, const FTSENT **b) {
-  return strcmp((*a)->fts_name, (*b)->fts_name);
-}
-
-static bool is_file(const FTSENT *e) {
-  return e->fts_info == FTS_F || (e->fts_info == FTS_NS && e->fts_level == 0);
-}
-
-static clv_code print_all(printing *p, const char *path, clv_err *err) {
-  CLV_AUTO(clv_freep) char *root = NULL;
-  CLV_TRY(clv_strdup(path, &root, err));
-  char *const roots[] = {root, NULL};
-  FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
-  if (!tree) return clv_fail(err, CLV_INVALID, "%s cannot be looked through", path);
-  for (FTSENT *e; (e = fts_read(tree));) {
-    if (e->fts_info == FTS_D && e->fts_level == 0)
-      p->root = e->fts_pathlen + (size_t)(e->fts_path[e->fts_pathlen - 1] != '/');
-    if (e->fts_name[0] == '.' && e->fts_level > 0)
-      fts_set(tree, e, FTS_SKIP);
-    else if (is_file(e))
-      print_file(p, e->fts_path);
-  }
-  fts_close(tree);
+static clv_code print_file(void *user, const clv_found_file *f, clv_err *err) {
+  printing *p = user;
+  if (print_document(p, f, err) != CLV_OK) p->code = clv_exit_report(CLV_EXIT_DATA, err);
   return CLV_OK;
 }
 
@@ -155,7 +121,7 @@ int clv_cmd_words(void *args) {
   clv_err err;
   p.limits = (clv_child_limits){.seconds = (uint32_t)a->seconds, .memory = a->memory_mib << 20};
   clv_code code = set_window(&p, &err);
-  if (code == CLV_OK) code = print_all(&p, a->line.words[0], &err);
+  if (code == CLV_OK) code = clv_documents_walk(a->line.words[0], print_file, &p, &err);
   clv_tokenizer_free(p.tokenizer);
   if (code != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   fflush(stdout);

@@ -121,12 +121,25 @@ of("master/data/rows.c", "tests/unit/data/test_texts",
 of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/dataset.c", "tests/net/training/test_text.py",
-   texts_go_to_any_layer=("static clv_code open_texts(", "!o->tokens ||", ""))
+   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
 of("master/data/inputs.c", "tests/unit/data/test_inputs",
    inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
 of("master/data/dataset.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
+   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == CLV_LABEL_IGNORED && ds", "v < 0 && ds"))
+PAGES = "tests/unit/data/test_pages"
+of("master/data/page_lines.c", PAGES,
+   a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MOST"),
+   words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * words)", "if (l->boxes.n > 4 * words)"),
+   lines_need_no_labels=("static uint32_t needed(", "both |= 1u << LABELS;", ";"))
+of("master/data/pages.c", PAGES,
+   windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !w"),
+   an_order_of_classes_takes_others=("static clv_code take_names(", "r->names.closed = o->n_labels > 0;", ";"))
+of("master/data/names.c", PAGES,
+   classes_stand_as_they_came=("clv_code clv_names_order(", "s->closed ? number : (int32_t)i", "number"))
+of("master/plan/data_fits.c", "tests/net/training/test_text.py",
+   any_tokenizer_fits=("static clv_code tokenizer_fits(", "tokens <= node->attrs.rows", "tokens"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code listen_to(", "out->failed || out->len > l->output", "out->failed"),
@@ -137,6 +150,7 @@ of("master/documents/child.c", DOCUMENTS,
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static const kind *kind_of(", "return NULL;", "return &kinds[1];"))
 of("master/documents/windows.c", DOCUMENTS,
+   shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))
 of("common/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),

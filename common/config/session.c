@@ -309,10 +309,30 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
 
 size_t clv_data_inputs(const clv_data_config *d) { return d->inputs.n ? d->inputs.n : 1; }
 
-static clv_code check_inputs(const clv_session_config *c, clv_err *err) {
+/* What texts and documents can give; documents give all unless the file says less. */
+static clv_code check_token_inputs(clv_session_config *c, clv_err *err) {
+  static const char *const given[] = {"ids", "lengths", "boxes"};
+  clv_data_config *d = &c->data;
+  size_t most = d->format == CLV_DATA_DOCUMENTS ? 3 : 2;
+  if (d->format != CLV_DATA_TEXT && d->format != CLV_DATA_DOCUMENTS) return CLV_OK;
+  for (size_t i = 0, k; i < d->inputs.n; i++) {
+    for (k = 0; k < most && strcmp(given[k], d->inputs.items[i]) != 0;) k++;
+    if (k == most)
+      return fail_at(c, d->inputs_pos, err,
+                     "data.inputs: there is no '%s'; there are ids, lengths%s", d->inputs.items[i],
+                     most > 2 ? " and boxes" : "");
+  }
+  if (d->inputs.n || most < 3) return CLV_OK;
+  static const char *const all[] = {"ids", "boxes", "lengths"};
+  for (size_t i = 0; i < 3; i++) CLV_TRY(clv_text_list_add(&d->inputs, all[i], err));
+  return CLV_OK;
+}
+
+static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  if (d->inputs.n && d->format != CLV_DATA_IDX && d->format != CLV_DATA_NPY)
-    return fail_at(c, d->inputs_pos, err, "data.inputs goes with the formats idx and npy");
+  CLV_TRY(check_token_inputs(c, err));
+  if (d->inputs.n && d->format == CLV_DATA_IMAGES)
+    return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format images");
   if (d->inputs.n && (d->mean.n || d->scale != 0 || d->flatten))
     return fail_at(c, d->inputs_pos, err,
                    "data.inputs are taken as they are: remove data.normalize, data.scale and "
@@ -330,12 +350,15 @@ static clv_code check_files(const clv_session_config *c, const char *key,
       [CLV_DATA_IDX] = "'%s' must name two files, records and labels, got %zu",
       [CLV_DATA_NPY] = "'%s' must name two files, records and labels, got %zu",
       [CLV_DATA_IMAGES] = "'%s' must name one folder of images, as in [train], got %zu names",
-      [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names"};
-  bool one = c->data.format == CLV_DATA_IMAGES || c->data.format == CLV_DATA_TEXT;
-  size_t inputs = clv_data_inputs(&c->data);
+      [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names",
+      [CLV_DATA_DOCUMENTS] =
+          "'%s' must name one file of pages or one folder of documents, as in "
+          "[train.jsonl], got %zu names"};
+  bool one = c->data.format != CLV_DATA_IDX && c->data.format != CLV_DATA_NPY;
+  size_t inputs = one ? 1 : clv_data_inputs(&c->data);
   bool inputs_alone = files == &c->data.test && files->n == inputs; /* to predict */
   if (!files->n || files->n == (one ? 1 : inputs + 1) || inputs_alone) return CLV_OK;
-  if (c->data.inputs.n)
+  if (c->data.inputs.n && !one)
     return fail_at(c, pos, err,
                    "'%s' must name %zu files, one per name of data.inputs and then the labels, got "
                    "%zu",
@@ -345,10 +368,13 @@ static clv_code check_files(const clv_session_config *c, const char *key,
 
 static clv_code check_text(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  if (d->format != CLV_DATA_TEXT) return CLV_OK;
+  bool documents = d->format == CLV_DATA_DOCUMENTS;
+  if (d->format != CLV_DATA_TEXT && !documents) return CLV_OK;
   if (!d->tokenizer.file)
     return fail_at(c, d->pos, err,
-                   "data.format text needs data.tokenizer.file, a vocab.txt or a tokenizer.json");
+                   "data.format %s needs data.tokenizer.file, a vocab.txt or a tokenizer.json",
+                   documents ? "documents" : "text");
+  if (documents) return CLV_OK;
   if (strcmp(d->text.column, d->text.label) == 0)
     return fail_at(c, d->text.pos, err, "data.text: column and label are both '%s'",
                    d->text.column);

@@ -11,7 +11,8 @@
 
 enum { MAX_STEPS = 1000000000 };
 
-static const char *const format_names[] = {"idx", "npy", "images", "text", NULL};
+static const char *const format_names[] = {"idx", "npy", "images", "text", "documents", NULL};
+static const char *const labels_of_names[] = {"words", "pages", NULL};
 static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
@@ -97,13 +98,14 @@ static const clv_row rows[] = {
      .instead = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
                 "delimiter=\",\", dtype=\"f4\"))",
      .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class, text a table of "
-            "texts with their classes."},
+            "texts with their classes, documents words and boxes of pages."},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
      .initial = ".", .doc = "Folder of the data files, from this file's folder."},
     {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
      .pos = AT(data.train_pos), .min = 1, .max = 9, .required = true,
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
-     .doc = "Training records and labels; for images the one folder, as in [train], for text the one table."},
+     .doc = "Training records and labels; for images the one folder, as in [train], for text the one table, for "
+            "documents the one file of pages or folder."},
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
      .min = 1, .max = 9, .shown = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
@@ -111,8 +113,8 @@ static const clv_row rows[] = {
     {.path = "data.inputs", .kind = CLV_ROW_TEXTS, .offset = AT(data.inputs),
      .pos = AT(data.inputs_pos), .max = 8, .format = CLV_FORMAT_NAME, .commented = true,
      .sample = "[ids, boxes]",
-     .doc = "idx and npy: names of a record's inputs, as in [ids, boxes]; train and test then name a file for "
-            "each, and the labels. Whole numbers stay, bytes are divided by 255."},
+     .doc = "Names of a record's inputs. idx and npy: train and test then name a file for each, and the labels. "
+            "text: of ids and lengths; documents: of ids, boxes and lengths, which is all unless given."},
     {.path = "data.validation", .kind = CLV_ROW_SECTION,
      .doc = "Validation during training, on records held back from the training set."},
     {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER,
@@ -179,8 +181,27 @@ static const clv_row rows[] = {
     {.path = "data.text.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.text.max_tokens),
      .min = 1, .max = 65536, .initial = "128",
      .doc = "Tokens of a record: longer texts are cut, shorter ones filled."},
+    {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos = AT(data.documents.pos), .commented = true,
+     .doc = "format documents: pages as lines of JSON, as cleave-master words prints them, or PDFs and images."},
+    {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.labels_of),
+     .names = labels_of_names, .initial = "words",
+     .doc = "words: each line has labels, a text or null per word. pages: label, one for the page."},
+    {.path = "data.documents.labels", .kind = CLV_ROW_TEXTS, .offset = AT(data.documents.labels),
+     .sample = "[other, name, total]", .commented = true,
+     .doc = "The classes in the order of their numbers; unless given, all that there are, sorted."},
+    {.path = "data.documents.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.documents.max_tokens),
+     .min = 1, .max = 65536, .initial = "512",
+     .doc = "Tokens of a record: longer pages become several."},
+    {.path = "data.documents.stride", .kind = CLV_ROW_INT, .offset = AT(data.documents.stride),
+     .max = 65535, .initial = "0",
+     .doc = "Tokens of such a record that come again in the next one."},
+    {.path = "data.documents.seconds", .kind = CLV_ROW_INT, .offset = AT(data.documents.seconds),
+     .min = 1, .max = 86400, .initial = "60",
+     .doc = "Processor time of what reads a PDF or an image."},
+    {.path = "data.documents.memory_mib", .kind = CLV_ROW_INT, .offset = AT(data.documents.memory_mib),
+     .min = 16, .max = 1048576, .initial = "1024", .doc = "Its memory."},
     {.path = "data.tokenizer", .kind = CLV_ROW_SECTION, .pos = AT(data.tokenizer.pos), .commented = true,
-     .doc = "format text: what makes tokens of it, as Hugging Face's tokenizers do."},
+     .doc = "format text and documents: what makes tokens of them, as Hugging Face's tokenizers do."},
     {.path = "data.tokenizer.file", .kind = CLV_ROW_PATH, .offset = AT(data.tokenizer.file),
      .sample = "vocab.txt",
      .doc = "WordPiece of a vocab.txt (BERT), or byte-level BPE of a tokenizer.json (GPT-2, RoBERTa, Llama 3, Qwen2)."},

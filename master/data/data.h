@@ -56,8 +56,9 @@ typedef enum clv_file_format {
   CLV_FORMAT_AUTO = 0, /* by the first bytes of each file */
   CLV_FORMAT_IDX,
   CLV_FORMAT_NPY,
-  CLV_FORMAT_IMAGES, /* a folder of PNG and JPEG files, one folder in it per class */
-  CLV_FORMAT_TEXT,   /* a table of texts with a class each: CSV or JSON lines, by its name */
+  CLV_FORMAT_IMAGES,    /* a folder of PNG and JPEG files, one folder in it per class */
+  CLV_FORMAT_TEXT,      /* a table of texts with a class each: CSV or JSON lines, by its name */
+  CLV_FORMAT_DOCUMENTS, /* words and boxes of pages: JSON lines, PDFs, images, or folders */
 } clv_file_format;
 
 typedef enum clv_label_kind {
@@ -98,6 +99,15 @@ typedef struct clv_text_options {
   const char *first, *last, *pad; /* tokens by name; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
 } clv_text_options;
 
+/* How pages become windows of tokens; tokenizer and max_tokens are those of clv_text_options. */
+typedef struct clv_page_options {
+  size_t stride;             /* tokens of a window that come again in the next one */
+  bool per_page;             /* a class per page and so per window; false: one per word */
+  const char *const *labels; /* [n_labels] names of the classes in their order; 0: all, sorted */
+  size_t n_labels;
+  clv_child_limits limits; /* of each PDF or image */
+} clv_page_options;
+
 /* Inputs of a record, at most. */
 enum { CLV_DATA_INPUTS = 8 };
 
@@ -107,7 +117,9 @@ typedef struct clv_dataset_options {
   const char *inputs_path;
   /* [n_named]: several inputs by name, a file each, instead of inputs_path; idx and npy. Whole
    * numbers stay (i64), bytes are divided by 255, floats are floats (f32), and shapes are those of
-   * the files. scale, mean, std, flatten and tokens are none of theirs. 0: one input, "input". */
+   * the files. scale, mean, std, flatten and tokens are none of theirs. 0: one input, "input".
+   * Texts have ids [S] and lengths [], documents boxes [S, 4] too: any of these in any order, and
+   * no paths. */
   size_t n_named;
   const char *const *names;
   const char *const *named_paths;
@@ -124,7 +136,8 @@ typedef struct clv_dataset_options {
   size_t n_classes;         /* > 0: class labels must be below it */
   size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */
   clv_image_options images; /* CLV_FORMAT_IMAGES */
-  clv_text_options text;    /* CLV_FORMAT_TEXT */
+  clv_text_options text;    /* CLV_FORMAT_TEXT, CLV_FORMAT_DOCUMENTS */
+  clv_page_options pages;   /* CLV_FORMAT_DOCUMENTS */
 } clv_dataset_options;
 
 typedef struct clv_dataset clv_dataset;
@@ -157,6 +170,17 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
 /* Texts that are longer than max_tokens. */
 size_t clv_dataset_cut(const clv_dataset *ds);
+/* Of documents; zeros otherwise. */
+typedef struct clv_page_counts {
+  size_t pages, words, windows;
+  size_t long_pages; /* of more than one window */
+  size_t left_out;   /* windows without a label */
+  size_t no_token;   /* words that the tokenizer makes nothing of */
+  size_t strays;     /* files that are no documents */
+} clv_page_counts;
+clv_page_counts clv_dataset_pages(const clv_dataset *ds);
+/* How many tokens the tokenizer has; 0 without one. */
+int64_t clv_dataset_tokens(const clv_dataset *ds);
 /* Smallest and largest class label that is not ignored; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 

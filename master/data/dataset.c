@@ -19,6 +19,7 @@ void clv_dataset_free(clv_dataset *ds) {
   clv_inputs_free(ds);
   clv_images_free(ds->images);
   clv_texts_free(ds->texts);
+  clv_page_set_free(ds->pages);
   free(ds->mean);
   free(ds->std);
   free(ds->table);
@@ -152,22 +153,72 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return take_inputs(ds, o, err);
 }
 
+/* The inputs that were asked for, of those that the records have. */
+static clv_code take_named(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
+                           clv_tensor **const *tensors, size_t n, clv_err *err) {
+  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
+  for (size_t k = 0; k < o->n_named; k++) {
+    size_t i = 0;
+    while (i < n && (!*tensors[i] || strcmp(names[i], o->names[k]) != 0)) i++;
+    if (i == n)
+      return clv_fail(err, CLV_INVALID, "there is no input '%s', or it is named twice: %s, %s%s",
+                      o->names[k], names[0], names[1], n > 2 ? ", boxes" : "");
+    CLV_TRY(clv_inputs_take(ds, o->names[k], o->inputs_path, tensors[i], err));
+  }
+  ds->count = (size_t)ds->named[0].data->shape.dim[0];
+  return CLV_OK;
+}
+
+/* Classes are numbered without a gap. */
+static void set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes) {
+  ds->labels = clv_steal(labels);
+  ds->y_shape = ds->labels->shape;
+  ds->label_max = (int64_t)n_classes - 1;
+}
+
+static clv_code text_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  static const char *const names[] = {"ids", "lengths"};
+  clv_tensor **const tensors[] = {&ds->texts->tokens, &ds->texts->lengths};
+  if (o->n_named) return take_named(ds, o, names, tensors, CLV_COUNT(names), err);
+  ds->inputs = clv_steal(&ds->texts->tokens);
+  return take_inputs(ds, o, err);
+}
+
 static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if (!o->tokens || o->labels_path || (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
+  if ((!o->tokens && !o->n_named) || o->labels_path ||
+      (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
     return clv_fail(err, CLV_INVALID,
                     "texts become tokens, and their labels are classes: the first layer must be an "
                     "embedding, and the loss cross_entropy or nll");
   CLV_TRY(clv_texts_open(o, &ds->texts, err));
-  ds->inputs = clv_steal(&ds->texts->tokens);
-  CLV_TRY(take_inputs(ds, o, err));
-  if (o->unlabelled) return CLV_OK;
-  ds->labels = clv_steal(&ds->texts->labels);
-  ds->y_shape = CLV_SHAPE((int64_t)ds->count);
-  ds->label_max = (int64_t)ds->texts->n_classes - 1;
+  CLV_TRY(text_inputs(ds, o, err));
+  if (!o->unlabelled) set_labels(ds, &ds->texts->labels, ds->texts->n_classes);
+  return CLV_OK;
+}
+
+static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  static const char *const names[] = {"ids", "lengths", "boxes"};
+  if (!o->n_named || o->labels_path || (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
+    return clv_fail(err, CLV_INVALID,
+                    "labels of documents are classes: they go with cross_entropy or nll");
+  CLV_TRY(clv_page_set_open(o, &ds->pages, err));
+  clv_page_set *p = ds->pages;
+  clv_tensor **const tensors[] = {&p->ids, &p->lengths, &p->boxes};
+  CLV_TRY(take_named(ds, o, names, tensors, CLV_COUNT(names), err));
+  if (p->labels) set_labels(ds, &p->labels, p->names.n);
   return CLV_OK;
 }
 
 size_t clv_dataset_cut(const clv_dataset *ds) { return ds->texts ? ds->texts->cut : 0; }
+
+clv_page_counts clv_dataset_pages(const clv_dataset *ds) {
+  return ds->pages ? ds->pages->counts : (clv_page_counts){0};
+}
+
+int64_t clv_dataset_tokens(const clv_dataset *ds) {
+  if (ds->pages) return ds->pages->tokens;
+  return ds->texts ? ds->texts->n_tokens : 0;
+}
 
 static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
   const clv_folder *f = clv_images_folder(ds->images);
@@ -198,6 +249,7 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
 }
 
 size_t clv_dataset_classes(const clv_dataset *ds) {
+  if (ds->pages) return ds->pages->names.n;
   if (ds->texts) return ds->texts->n_classes;
   return ds->images ? clv_images_folder(ds->images)->n_classes : 0;
 }
@@ -209,6 +261,7 @@ size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
 }
 
 const char *clv_dataset_class(const clv_dataset *ds, size_t class) {
+  if (ds->pages) return ds->pages->classes[class];
   if (ds->texts) return ds->texts->classes[class];
   const clv_folder *f = clv_images_folder(ds->images);
   return f->names.data + f->classes[class];
@@ -323,6 +376,8 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
     CLV_TRY(open_images(ds, options, err));
   } else if (options->format == CLV_FORMAT_TEXT) {
     CLV_TRY(open_texts(ds, options, err));
+  } else if (options->format == CLV_FORMAT_DOCUMENTS) {
+    CLV_TRY(open_pages(ds, options, err));
   } else {
     CLV_TRY(open_inputs(ds, options, err));
     if (options->labels_path) CLV_TRY(open_labels(ds, options, err));

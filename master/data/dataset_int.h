@@ -6,6 +6,7 @@
 #define CLEAVE_DATA_DATASET_INT_H
 
 #include "master/data/image_int.h"
+#include "master/data/page_int.h"
 #include "master/data/text_int.h"
 
 /* One of several inputs. */
@@ -19,10 +20,11 @@ typedef struct clv_named_input {
 struct clv_dataset {
   clv_named_input *named; /* [n_named], in the place of `inputs`; NULL where there is one input */
   size_t n_named;
-  clv_tensor *inputs; /* as in the file; NULL for images and named inputs */
-  clv_images *images; /* a folder of images, or NULL */
-  clv_texts *texts;   /* where classes and their names come from, or NULL */
-  clv_tensor *labels; /* [count or more, ...] i64 or f32, or NULL */
+  clv_tensor *inputs;  /* as in the file; NULL for images and named inputs */
+  clv_images *images;  /* a folder of images, or NULL */
+  clv_texts *texts;    /* where classes and their names come from, or NULL */
+  clv_page_set *pages; /* the same of documents, or NULL */
+  clv_tensor *labels;  /* [count or more, ...] i64 or f32, or NULL */
   size_t count;
   clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
   size_t record;              /* elements of a record */

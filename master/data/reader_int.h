@@ -49,6 +49,9 @@ clv_code clv_source_tensor(clv_source *s, const clv_element *element, const clv_
                            size_t header_bytes, size_t max_bytes, clv_tensor **ret,
                            clv_err *err) CLV_USE_RESULT;
 
+/* All of a file, of at most so many decoded bytes. */
+clv_code clv_read_all(const char *path, size_t most, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
 /* IDX and npy from an open source. */
 clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;

@@ -44,8 +44,8 @@ clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) 
   CLV_TRY(find_tokens(r, t, err));
   r->path = o->inputs_path;
   if (clv_rows_room(r)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "data.text.max_tokens: %zu leaves no room for a text",
-                  r->width);
+  return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
+                  o->format == CLV_FORMAT_DOCUMENTS ? "documents" : "text", r->width);
 }
 
 void clv_rows_done(clv_rows *r) {
@@ -53,6 +53,7 @@ void clv_rows_done(clv_rows *r) {
   clv_tokenizer_free(r->tokenizer);
   free(r->at);
   clv_bytes_done(&r->labels);
+  clv_ids_done(&r->lengths);
   *r = (clv_rows){0};
 }
 
@@ -84,12 +85,13 @@ clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) {
   if (n) memcpy(row + used, ids, n * sizeof *row);
   used += n;
   if (r->last >= 0) row[used++] = r->last;
+  CLV_TRY(clv_ids_add(&r->lengths, (int32_t)used, err));
   while (used < r->width) row[used++] = r->pad;
   r->n++;
   return CLV_OK;
 }
 
-clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err) {
+clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {
   bool good = len && len <= MAX_NAME && name[0] != '.';
   for (size_t i = 0, n; good && i < len; i += n) {
     uint32_t c = 0;
@@ -97,11 +99,15 @@ clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err)
     good = n && !clv_is_control(c) && c != '/';
     n = CLV_MAX(n, (size_t)1);
   }
-  if (!good)
-    return clv_fail(err, CLV_INVALID,
-                    "a class's name has 1 to %d bytes of UTF-8, no '/' and no control characters, "
-                    "and no '.' at its begin",
-                    MAX_NAME);
+  if (good) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "a class's name has 1 to %d bytes of UTF-8, no '/' and no control characters, "
+                  "and no '.' at its begin",
+                  MAX_NAME);
+}
+
+clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err) {
+  CLV_TRY(clv_check_class_name(name, len, err));
   clv_bytes_add(&r->labels, name, len);
   clv_bytes_add(&r->labels, "", 1);
   return r->labels.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for labels") : CLV_OK;

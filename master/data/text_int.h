@@ -35,6 +35,7 @@ typedef struct clv_rows {
   size_t width, max_bytes;
   int32_t *at; /* [n, width] */
   size_t n, cap;
+  clv_ids lengths; /* [n]: tokens that are no pad */
   bool labelled;
   clv_bytes labels; /* names of classes, each with its NUL */
   size_t cut;       /* texts that were longer than a row */
@@ -46,17 +47,21 @@ void clv_rows_done(clv_rows *r);
 size_t clv_rows_room(const clv_rows *r);
 /* What a row begins with, the tokens, what it ends with, and what fills it. */
 clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) CLV_USE_RESULT;
+/* CLV_INVALID where this can be no class's name. */
+clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) CLV_USE_RESULT;
 /* The class of the row that was added last; NULL where it can be none's name. */
 clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a dataset has of them (texts.c) ---------------------------------------------------- */
 
 typedef struct clv_texts {
-  clv_tensor *tokens; /* [n, max_tokens] i32 */
-  clv_tensor *labels; /* [n] i64, or NULL */
-  clv_bytes names;    /* of classes */
-  char **classes;     /* sorted */
+  clv_tensor *tokens;  /* [n, max_tokens] i32 */
+  clv_tensor *lengths; /* [n] i32 */
+  clv_tensor *labels;  /* [n] i64, or NULL */
+  clv_bytes names;     /* of classes */
+  char **classes;      /* sorted */
   size_t n_classes, cut;
+  int32_t n_tokens; /* of the tokenizer */
 } clv_texts;
 
 void clv_texts_free(clv_texts *t);

@@ -228,9 +228,12 @@ clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
   clv_texts *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->cut = r->cut;
+  t->n_tokens = clv_tokenizer_rows(r->tokenizer);
   clv_shape shape = CLV_SHAPE((int64_t)r->n, (int64_t)r->width);
   clv_code code = clv_tensor_new(CLV_I32, &shape, &t->tokens, err);
   if (code == CLV_OK) memcpy(t->tokens->data, r->at, t->tokens->bytes);
+  if (code == CLV_OK) code = clv_tensor_new(CLV_I32, &CLV_SHAPE((int64_t)r->n), &t->lengths, err);
+  if (code == CLV_OK) memcpy(t->lengths->data, r->lengths.at, t->lengths->bytes);
   if (code == CLV_OK && r->labelled) code = take_labels(t, r, err);
   if (code == CLV_OK)
     *ret = t;
@@ -242,6 +245,7 @@ clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
 void clv_texts_free(clv_texts *t) {
   if (!t) return;
   clv_tensor_unref(t->tokens);
+  clv_tensor_unref(t->lengths);
   clv_tensor_unref(t->labels);
   clv_bytes_done(&t->names);
   free(t->classes);
@@ -250,28 +254,11 @@ void clv_texts_free(clv_texts *t) {
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-enum { PIECE = 1 << 20 };
-
-static clv_code read_all(const char *path, size_t most, clv_bytes *ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_AUTO(clv_freep) char *piece = NULL;
-  CLV_TRY(clv_source_open(path, &s, err));
-  CLV_TRY(clv_alloc(PIECE, 1, &piece, err));
-  for (size_t got = PIECE; got == PIECE;) {
-    CLV_TRY(clv_source_read(s, piece, PIECE, &got, err));
-    clv_bytes_add(ret, piece, got);
-    if (ret->failed || ret->len > most)
-      return clv_fail(err, CLV_EXHAUSTED, "%s: has more than %zu bytes", path,
-                      ret->failed ? ret->len : most);
-  }
-  return CLV_OK;
-}
-
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_rows_done) clv_rows r = {0};
   CLV_TRY(clv_rows_open(&r, o, err));
-  CLV_TRY(read_all(o->inputs_path, r.max_bytes, &text, err));
+  CLV_TRY(clv_read_all(o->inputs_path, r.max_bytes, &text, err));
   CLV_TRY(clv_text_table(&r, &o->text, text.data ? text.data : "", text.len, err));
   return clv_texts_of(&r, ret, err);
 }

@@ -54,6 +54,16 @@ void clv_document_done(clv_document *d);
 clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv_document *ret,
                            clv_err *err) CLV_USE_RESULT;
 
+/* Each file below a folder, sorted by name, or the one file that `path` is. Files and folders whose
+ * names begin with a dot are passed by. */
+typedef struct clv_found_file {
+  const char *path, *name; /* name: below the folder */
+  size_t class_bytes;      /* of the folder that name begins with; 0: none */
+} clv_found_file;
+typedef clv_code clv_file_fn(void *user, const clv_found_file *file, clv_err *err);
+clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user,
+                            clv_err *err) CLV_USE_RESULT;
+
 /* What the programs print, from memory: `pdftotext -bbox`, and tesseract's tsv. */
 clv_code clv_bbox_parse(const char *text, size_t len, const char *label, clv_document *ret,
                         clv_err *err) CLV_USE_RESULT;
@@ -71,16 +81,19 @@ typedef struct clv_window_options {
 } clv_window_options;
 
 /* Rows of tokens, boxes, labels and which word each is of (-1: none), as a graph with several
- * inputs takes them: ids, labels and words are [n, width], boxes [n, width, 4]. */
+ * inputs takes them: ids, labels and words are [n, width], boxes [n, width, 4]. lengths: [n], how
+ * many tokens of each row are no pad. no_token: words that have none. */
 typedef struct clv_windows {
-  size_t n, width;
-  int32_t *ids, *boxes, *labels, *words;
+  size_t n, width, no_token;
+  int32_t *ids, *boxes, *labels, *words, *lengths;
 } clv_windows;
 
 void clv_windows_done(clv_windows *w);
 
 /* labels: [page->n], or NULL. The first piece of a word has its label, all else
- * CLV_LABEL_IGNORED. First has the box 0, 0, 0, 0, last 1000 four times, as LayoutLM's; pad has
+ * CLV_LABEL_IGNORED; of what comes in two windows the former has the labels of the first half, the
+ * later those of the second, so that every word counts once and has most of its surroundings. First
+ * has the box 0, 0, 0, 0, last 1000 four times, as LayoutLM's; pad has
  * 0. */
 clv_code clv_windows_of(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                         const clv_window_options *o, clv_windows *ret, clv_err *err) CLV_USE_RESULT;

@@ -7,12 +7,14 @@
 /* The pieces of a page, and which word each is of. */
 typedef struct pieces {
   clv_ids ids, words;
+  size_t no_token;
 } pieces;
 
 static clv_code cut_words(const clv_page *page, const clv_tokenizer *t, pieces *p, clv_err *err) {
   for (size_t i = 0; i < page->n; i++) {
     const char *text = page->words[i].text;
     CLV_TRY(clv_tokenizer_encode(t, text, strlen(text), &p->ids, err));
+    p->no_token += p->words.n == p->ids.n;
     while (p->words.n < p->ids.n) CLV_TRY(clv_ids_add(&p->words, (int32_t)i, err));
   }
   return CLV_OK;
@@ -24,6 +26,7 @@ void clv_windows_done(clv_windows *w) {
   free(w->boxes);
   free(w->labels);
   free(w->words);
+  free(w->lengths);
   *w = (clv_windows){0};
 }
 
@@ -35,7 +38,7 @@ static void put(clv_windows *w, size_t at, int32_t id, int32_t word, int32_t lab
   memcpy(w->boxes + 4 * at, box, 4 * sizeof *box);
 }
 
-/* Piece i of the page at place `at`. */
+/* Piece i of the page at place `at`; labels NULL: they are another window's. */
 static void put_piece(clv_windows *w, size_t at, const clv_page *page, const int32_t *labels,
                       const pieces *p, size_t i) {
   int32_t word = p->words.at[i];
@@ -45,13 +48,26 @@ static void put_piece(clv_windows *w, size_t at, const clv_page *page, const int
   put(w, at, p->ids.at[i], word, labels && first ? labels[word] : CLV_LABEL_IGNORED, box);
 }
 
+/* The pieces whose labels are those of a row. */
+typedef struct owned {
+  size_t from, to;
+} owned;
+
+static owned owned_by(size_t row, size_t rows, size_t step, size_t stride) {
+  return (owned){row ? row * step + stride / 2 : 0,
+                 row + 1 < rows ? (row + 1) * step + stride / 2 : SIZE_MAX};
+}
+
 static void fill_row(clv_windows *w, size_t row, const clv_page *page, const int32_t *labels,
-                     const pieces *p, const clv_window_options *o, size_t from, size_t n) {
+                     const pieces *p, const clv_window_options *o, size_t from, size_t n,
+                     owned mine) {
   static const int32_t none[4], whole[] = {CLV_BOX_MOST, CLV_BOX_MOST, CLV_BOX_MOST, CLV_BOX_MOST};
   size_t at = row * o->width, end = at + o->width;
   if (o->first >= 0) put(w, at++, o->first, -1, CLV_LABEL_IGNORED, none);
-  for (size_t i = from; i < from + n; i++) put_piece(w, at++, page, labels, p, i);
+  for (size_t i = from; i < from + n; i++)
+    put_piece(w, at++, page, i >= mine.from && i < mine.to ? labels : NULL, p, i);
   if (o->last >= 0) put(w, at++, o->last, -1, CLV_LABEL_IGNORED, whole);
+  w->lengths[row] = (int32_t)(at - row * o->width);
   while (at < end) put(w, at++, o->pad, -1, CLV_LABEL_IGNORED, none);
 }
 
@@ -60,14 +76,17 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pie
   size_t step = room - o->stride, places, all = p->ids.n;
   w->n = all > room ? 1 + (all - room + step - 1) / step : 1;
   w->width = o->width;
+  w->no_token = p->no_token;
   if (!clv_mul_size(w->n, o->width, &places))
     return clv_fail(err, CLV_EXHAUSTED, "too many windows of a page");
   CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->ids, err));
   CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->words, err));
   CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->labels, err));
   CLV_TRY(clv_alloc(places, 4 * sizeof(int32_t), &w->boxes, err));
+  CLV_TRY(clv_alloc(w->n, sizeof(int32_t), &w->lengths, err));
   for (size_t i = 0; i < w->n; i++)
-    fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(room, all - i * step));
+    fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(room, all - i * step),
+             owned_by(i, w->n, step, o->stride));
   return CLV_OK;
 }
 

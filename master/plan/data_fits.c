@@ -115,6 +115,23 @@ static bool reads(const clv_blueprint *b, const clv_node *node, const char *inpu
   return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
 }
 
+/* A tokenizer with more tokens than the table has rows is another model's, or a later one. */
+static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const clv_node *node,
+                               clv_err *err) {
+  int64_t tokens = clv_dataset_tokens(s->ds);
+  const clv_data_config *d = &b->config->data;
+  if (tokens <= node->attrs.rows) return CLV_OK;
+  return clv_session_fail_at(b->config, d->tokenizer.pos, err,
+                             "data.tokenizer.file: %s has %lld tokens, and the embedding '%s' has "
+                             "rows: %lld: tokens and weights are not of one model",
+                             d->tokenizer.file, (long long)tokens, node->name,
+                             (long long)node->attrs.rows);
+}
+
+static bool of_tokenizer(const char *input) {
+  return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
+}
+
 static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
   int64_t low, high;
   const char *input = clv_dataset_input(s->ds, k, 1).name;
@@ -122,6 +139,7 @@ static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, cl
   for (int i = 0; i < b->whole->n_nodes; i++) {
     const clv_node *node = &b->whole->nodes[i];
     if (node->op != CLV_OP_EMBEDDING || !reads(b, node, input)) continue;
+    if (of_tokenizer(input)) CLV_TRY(tokenizer_fits(b, s, node, err));
     if (low >= 0 && high < node->attrs.rows) continue;
     return clv_session_fail_at(b->config, s->pos, err,
                                "%s: %s has numbers from %lld to %lld, and the embedding '%s' has "

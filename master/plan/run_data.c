@@ -36,13 +36,26 @@ static clv_text_options text_options(const clv_data_config *d) {
   return (clv_text_options){
       .column = d->text.column,
       .label = d->text.label,
-      .max_tokens = d->text.max_tokens,
+      .max_tokens = d->format == CLV_DATA_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
       .tokenizer = d->tokenizer.file,
       .pieces = {.keep_case = !d->tokenizer.lower_case, .accents = accents[d->tokenizer.accents]},
       .no_ends = !d->tokenizer.ends,
       .first = d->tokenizer.first,
       .last = d->tokenizer.last,
       .pad = d->tokenizer.pad};
+}
+
+static clv_page_options page_options(const clv_data_config *d) {
+  return (clv_page_options){.stride = d->documents.stride,
+                            .per_page = d->documents.labels_of == CLV_LABELS_OF_PAGES,
+                            .labels = (const char *const *)d->documents.labels.items,
+                            .n_labels = d->documents.labels.n,
+                            .limits = {.seconds = (uint32_t)d->documents.seconds,
+                                       .memory = d->documents.memory_mib << 20}};
+}
+
+static bool of_arrays(const clv_data_config *d) {
+  return d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
 }
 
 /* key: for messages. unlabelled: labels are not looked for. */
@@ -52,7 +65,8 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
   static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
                                             [CLV_DATA_NPY] = CLV_FORMAT_NPY,
                                             [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES,
-                                            [CLV_DATA_TEXT] = CLV_FORMAT_TEXT};
+                                            [CLV_DATA_TEXT] = CLV_FORMAT_TEXT,
+                                            [CLV_DATA_DOCUMENTS] = CLV_FORMAT_DOCUMENTS};
   CLV_AUTO(clv_freep) float *mean = NULL;
   CLV_AUTO(clv_freep) float *std = NULL;
   clv_err why;
@@ -61,26 +75,28 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
   size_t n_inputs = clv_data_inputs(&c->data);
-  clv_dataset_options o = {
-      .format = formats[c->data.format],
-      .inputs_path = files->items[0],
-      .n_named = c->data.inputs.n,
-      .names = (const char *const *)c->data.inputs.items,
-      .named_paths = (const char *const *)files->items,
-      .labels_path = files->n > n_inputs && !unlabelled ? files->items[n_inputs] : NULL,
-      .unlabelled = unlabelled,
-      .limit = limit,
-      .scale = (float)c->data.scale,
-      .mean = mean,
-      .std = std,
-      .n_mean = c->data.mean.n,
-      .n_std = c->data.std.n,
-      .flatten = c->data.flatten,
-      .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
-      .images = image_options(&c->data),
-      .text = text_options(&c->data),
-      .ignored = &ignored,
-      .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
+  clv_dataset_options o = {.format = formats[c->data.format],
+                           .inputs_path = files->items[0],
+                           .n_named = c->data.inputs.n,
+                           .names = (const char *const *)c->data.inputs.items,
+                           .named_paths = (const char *const *)files->items,
+                           .labels_path = of_arrays(&c->data) && files->n > n_inputs && !unlabelled
+                                              ? files->items[n_inputs]
+                                              : NULL,
+                           .unlabelled = unlabelled,
+                           .limit = limit,
+                           .scale = (float)c->data.scale,
+                           .mean = mean,
+                           .std = std,
+                           .n_mean = c->data.mean.n,
+                           .n_std = c->data.std.n,
+                           .flatten = c->data.flatten,
+                           .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+                           .images = image_options(&c->data),
+                           .text = text_options(&c->data),
+                           .pages = page_options(&c->data),
+                           .ignored = &ignored,
+                           .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);
   if (code == CLV_OK) return CLV_OK;
   clv_session_fail_at(c, pos, err, "%s: %s", key, why.text);
@@ -90,8 +106,7 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
 
 /* The end of a folder of images would be its last classes, and so may be the end of a table. */
 static clv_split_kind split_of(const clv_data_config *d) {
-  return d->format == CLV_DATA_IMAGES || d->format == CLV_DATA_TEXT ? CLV_SPLIT_SHUFFLED
-                                                                    : CLV_SPLIT_LAST;
+  return of_arrays(d) ? CLV_SPLIT_LAST : CLV_SPLIT_SHUFFLED;
 }
 
 clv_code clv_run_data_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -188,6 +203,28 @@ static void note_cut(const clv_session_config *c, const clv_dataset *ds, const s
                      (unsigned long long)c->data.text.max_tokens);
 }
 
+static void note_pages(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                       clv_bytes *notes) {
+  clv_page_counts n = clv_dataset_pages(ds);
+  if (!n.pages) return;
+  clv_bytes_printf(
+      notes,
+      "%s: %zu page%s with %zu word%s in %zu window%s of %llu tokens; %zu %s more than one\n",
+      w->key, n.pages, CLV_S(n.pages), n.words, CLV_S(n.words), n.windows, CLV_S(n.windows),
+      (unsigned long long)c->data.documents.max_tokens, n.long_pages,
+      n.long_pages == 1 ? "takes" : "take");
+  if (n.left_out)
+    clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
+                     n.left_out, CLV_S(n.left_out));
+  if (n.no_token)
+    clv_bytes_printf(notes, "%s: the tokenizer makes nothing of %zu word%s\n", w->key, n.no_token,
+                     CLV_S(n.no_token));
+  if (n.strays)
+    clv_bytes_printf(notes,
+                     "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and left alone\n",
+                     w->key, n.strays, n.strays == 1 ? " is" : "s are");
+}
+
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
@@ -196,6 +233,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   so->user = (void *)(uintptr_t)w;
   note_strays(ds, w, files->items[0], notes);
   note_cut(c, ds, w, notes);
+  note_pages(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
     if (err) err->code = why.code;

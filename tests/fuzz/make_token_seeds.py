@@ -181,7 +181,27 @@ def hf_seeds():
     write("hf", "kinds", json.dumps({**configs["bert"], "is_decoder": None}))
 
 
-for folder in ("json", "pieces", "bpe", "text", "words", "hf"):
+def page_seeds():
+    words, boxes = '"words": ["ab", "b", "a, b"]', '"boxes": [[0,0,1,1], [2,3,4,5], [0,0,1000,1000]]'
+    good = f'{{{words}, {boxes}, "labels": ["x", null, "y"], "label": "k", "page": 1}}'
+    many = '{"words": [' + ",".join(['"a"'] * 60) + '], "boxes": [' + ",".join(["[1,2,3,4]"] * 60) + '], "labels": [' + ",".join(['"a"', '"b"', "null"] * 20) + '], "label": 3}'
+    for wants in range(3):
+        write("pages", f"good_{wants}", bytes([wants]) + f"{good}\n\n{many}\n{good}".encode())
+        write("pages", f"missing_{wants}", bytes([wants]) + f"{{{words}}}".encode())
+    lines = {
+        "no_labels": f"{{{words}, {boxes}}}", "few_boxes": f'{{{words}, "boxes": [[0,0,1,1]], "labels": []}}', "few_labels": f'{{{words}, {boxes}, "labels": ["x"]}}',
+        "large": '{"boxes": [[0,0,1001,1]]}', "negative": '{"boxes": [[-1,0,1,1]]}', "back": '{"boxes": [[5,0,1,1]]}', "three": '{"boxes": [[5,0,6]]}',
+        "five": '{"boxes": [[0,0,1,1,1]]}', "flat": '{"boxes": [0,0,1,1]}', "number": '{"words": [1]}', "nul": '{"words": ["a\\u0000b"]}', "twice": f"{{{words}, {words}}}",
+        "name": f'{{{words}, {boxes}, "labels": ["a/b", "x", "y"]}}', "empty": '{"words": [], "boxes": [], "labels": []}', "nothing": "", "list": "[]",
+        "no_token": '{"words": ["", " "], "boxes": [[0,0,0,0],[0,0,0,0]], "labels": ["x","y"]}', "classes": "\n".join(
+            f'{{"words": ["a"], "boxes": [[0,0,0,0]], "labels": ["{i}"]}}' for i in range(40)), "end": "{} x", "utf8": b'{"words": ["\xff"], "boxes": [[0,0,0,0]], "labels": ["x"]}'}
+    for name, text in lines.items():
+        write("pages", name, b"\1" + (text if isinstance(text, bytes) else text.encode()))
+    write("pages", "label_nul", b'\2{"label": "a\\u0000"}')
+    write("pages", "label_list", b'\2{"label": []}')
+
+
+for folder in ("json", "pieces", "bpe", "text", "words", "hf", "pages"):
     os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
@@ -189,3 +209,4 @@ bpe_seeds()
 text_seeds()
 words_seeds()
 hf_seeds()
+page_seeds()

@@ -84,6 +84,36 @@ def damaged_files_end_nothing_else():
     assert done.returncode in (0, 7) and json.loads(done.stdout.splitlines()[-1])["words"] == ["the", "last", "one"], (done.stdout, done.stderr)
 
 
+LABELLED = {"words": ["license", "fee", "12"], "boxes": [[0, 0, 10, 10], [10, 0, 20, 10], [20, 0, 30, 10]], "labels": ["key", "key", "value"]}
+DOCUMENTS = ("data:\n  format: documents\n  train: [lines.jsonl]\n  test: [lines.jsonl]\n  documents: {max_tokens: 16}\n"
+             f"  tokenizer: {{file: {VOCABULARY}}}\n")
+STAGES = "stages:\n  - {name: all, at: master, layers: [{op: embedding, rows: 1600, out: 8}, {op: linear, out: 2}]}\n"
+TAIL = f"loss: {{kind: cross_entropy}}\ntrain: {{epochs: 1, batch: 1, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n"
+
+
+def checked(name, code, text, data=DOCUMENTS, **changed):
+    with open(path("lines.jsonl"), "w") as f:
+        for line in (LABELLED, {k: v for k, v in {**LABELLED, **changed}.items() if v is not None}):
+            f.write(json.dumps(line) + "\n")
+    done = master("check", cluster.session(name, data + STAGES + TAIL, keys=""), cwd=cluster.dir)
+    assert done.returncode == code and re.search(text, done.stdout + done.stderr), (done.returncode, done.stdout, done.stderr)
+
+
+@suite.test
+def check_finds_what_is_wrong_with_labelled_pages():
+    boxes = LABELLED["boxes"]
+    checked("large", 7, r"data\.train: \S*lines\.jsonl:2:\d+: 1001 is no whole number from 0 to 1000", boxes=boxes[:2] + [[20, 0, 1001, 10]])
+    checked("back", 7, r"lines\.jsonl:2:\d+: this box ends before it begins", boxes=boxes[:2] + [[20, 0, 3, 10]])
+    checked("few", 7, r"lines\.jsonl:2: has 3 words and 2 boxes", boxes=boxes[:2])
+    checked("unlabelled", 7, r"lines\.jsonl:2: has no 'labels'", labels=None)
+    checked("short", 7, r"lines\.jsonl:2: has 3 words and 1 labels", labels=["key"])
+    checked("pages", 7, r"lines\.jsonl:1: has no 'label'", DOCUMENTS.replace("{max", "{labels_of: pages, max"))
+    checked("other", 7, r"lines\.jsonl:1: the class 'value' is none of data\.documents\.labels", DOCUMENTS.replace("{max", "{labels: [key], max"))
+    checked("inputs", 3, r"data\.inputs: there is no 'masks'; there are ids, lengths and boxes", DOCUMENTS.replace("data:\n", "data:\n  inputs: [masks]\n"))
+    checked("two", 3, "must name one file of pages or one folder", DOCUMENTS.replace("train: [", "train: [x, "))
+    checked("plain", 3, "documents needs data.tokenizer.file", re.sub("  tokenizer.*\n", "", DOCUMENTS))
+
+
 @suite.test
 def a_network_learns_from_pages():
     r = random.Random(7)

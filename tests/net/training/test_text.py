@@ -115,7 +115,7 @@ def what_is_wrong_is_located():
     refused("vocabulary", DATA.replace("pieces.txt", "nothing.txt"), 7, r"nothing\.txt")
     refused("pad", DATA.replace("pieces.txt", "gpt2.json"), 7, r"data\.tokenizer\.pad: say which token")
     refused("token", DATA.replace("pieces.txt}", "pieces.txt, pad: '[NO]'}"), 7, r"has no token '\[NO\]'")
-    refused("rows", DATA, 3, r"rows\.yaml:\d+:\d+: data\.train: .*the embedding '\S+' has rows: 1000", STAGES.replace("1600", "1000"))
+    refused("rows", DATA, 3, r"rows\.yaml:\d+:\d+: data\.tokenizer\.file: .* has 1600 tokens, and the embedding '\S+' has rows: 1000", STAGES.replace("1600", "1000"))
     refused("no-tokenizer", DATA.replace(PIECES, ""), 3, r"no-tokenizer\.yaml:\d+:\d+: data\.format text needs data\.tokenizer\.file")
     refused("one-file", DATA.replace("[train.csv]", "[train.csv, x]"), 3, "must name one table of texts")
     refused("one-column", DATA.replace("{max", "{column: a, label: a, max"), 3, "column and label are both 'a'")

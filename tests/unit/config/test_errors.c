@@ -176,13 +176,14 @@ static void enums(void **state) {
                "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
   refused_edit(
       "format: idx", "format: csv",
-      "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, got 'csv'; "
+      "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, documents, "
+      "got 'csv'; "
       "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
       "delimiter=\",\", dtype=\"f4\"))");
-  refused_edit(
-      "format: idx", "format: \"\"",
-      "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, got the "
-      "text ''");
+  refused_edit("format: idx", "format: \"\"",
+               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, "
+               "documents, got the "
+               "text ''");
 }
 
 static void missing_keys(void **state) {

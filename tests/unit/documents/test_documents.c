@@ -189,7 +189,8 @@ static void windows_have_boxes_and_labels(void **state) {
   static const int32_t labels[] = {7, 8, 9};
   static const int32_t ids[] = {2, 4, 5, 6, 7, 3, 2, 7, 4, 5, 3, 0},
                        word[] = {-1, 0, 0, 0, 1, -1, -1, 1, 2, 2, -1, -1},
-                       label[] = {-100, 7, -100, -100, 8, -100, -100, 8, 9, -100, -100, -100};
+                       label[] = {-100, 7, -100, -100, -100, -100, -100, 8, 9, -100, -100, -100},
+                       length[] = {6, 5};
   const clv_page page = {(clv_page_word *)(uintptr_t)words, 3};
   const clv_tokenizer_options o = {0};
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
@@ -202,6 +203,7 @@ static void windows_have_boxes_and_labels(void **state) {
   assert_memory_equal(w.ids, ids, sizeof ids);
   assert_memory_equal(w.words, word, sizeof word);
   assert_memory_equal(w.labels, label, sizeof label);
+  assert_memory_equal(w.lengths, length, sizeof length);
   static const int32_t boxes[][4] = {{0},          {1, 2, 3, 4}, {1, 2, 3, 4},
                                      {1, 2, 3, 4}, {5, 6, 7, 8}, {1000, 1000, 1000, 1000}};
   assert_memory_equal(w.boxes, boxes, sizeof boxes);
@@ -209,6 +211,39 @@ static void windows_have_boxes_and_labels(void **state) {
   wo.stride = 4;
   expect_error(CLV_INVALID, "windows of 6 tokens leave room for 4, and 4 come again",
                clv_windows_of(&page, NULL, t, &wo, &w, &err), &err);
+}
+
+/* Of the tokens that two windows share, the former labels the first half. */
+static void each_word_is_labelled_once(void **state) {
+  (void)state;
+  static const char vocabulary[] = "[PAD]\n[UNK]\na\n";
+  enum { WORDS = 23 };
+  clv_page_word words[WORDS];
+  int32_t labels[WORDS], count[WORDS] = {0};
+  const clv_page page = {words, WORDS};
+  const clv_tokenizer_options o = {0};
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  CLV_AUTO(clv_windows_done) clv_windows w = {0};
+  clv_err err = {0};
+  for (int32_t i = 0; i < WORDS; i++) {
+    words[i] = (clv_page_word){.text = "a"};
+    labels[i] = i;
+  }
+  must(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "v", &o, &t, &err), &err);
+  for (size_t stride = 0; stride < 8; stride++) {
+    clv_windows_done(&w);
+    memset(count, 0, sizeof count);
+    clv_window_options wo = {.width = 8, .stride = stride, .first = -1, .last = -1};
+    must(clv_windows_of(&page, labels, t, &wo, &w, &err), &err);
+    for (size_t i = 0; i < w.n * w.width; i++)
+      if (w.labels[i] >= 0) count[w.labels[i]]++;
+    for (size_t i = 0; i < WORDS; i++) assert_int_equal(count[i], 1);
+    if (stride != 4) continue;
+    assert_int_equal(w.labels[5], 5); /* pieces 4..7 are shared */
+    assert_int_equal(w.labels[6], CLV_LABEL_IGNORED);
+    assert_int_equal(w.labels[8 + 1], CLV_LABEL_IGNORED);
+    assert_int_equal(w.labels[8 + 2], 6);
+  }
 }
 
 int main(void) {
@@ -221,6 +256,7 @@ int main(void) {
       cmocka_unit_test(a_child_dies_with_its_group),
       cmocka_unit_test(missing_programs_and_other_files_are_said),
       cmocka_unit_test(windows_have_boxes_and_labels),
+      cmocka_unit_test(each_word_is_labelled_once),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

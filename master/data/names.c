@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/page_int.h"
+
+void clv_names_done(clv_names *s) {
+  if (!s) return;
+  clv_bytes_done(&s->text);
+  free(s->sorted);
+  *s = (clv_names){0};
+}
+
+/* Where a name stands, or would. */
+static size_t place_of(const clv_names *s, const char *name, bool *ret_here) {
+  size_t low = 0, high = s->n;
+  *ret_here = false;
+  while (low < high && !*ret_here) {
+    size_t middle = low + (high - low) / 2;
+    int order = strcmp(s->text.data + s->sorted[middle].at, name);
+    *ret_here = order == 0;
+    if (order < 0)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return *ret_here ? high : low;
+}
+
+static clv_code make_room(clv_names *s, clv_err *err) {
+  if (s->n == CLV_NAMES_MOST)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d classes", CLV_NAMES_MOST);
+  if (s->n < s->cap) return CLV_OK;
+  size_t cap = s->cap ? 2 * s->cap : 16;
+  void *more = realloc(s->sorted, cap * sizeof *s->sorted);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu classes", cap);
+  s->sorted = more;
+  s->cap = cap;
+  return CLV_OK;
+}
+
+static clv_code insert(clv_names *s, const char *name, size_t len, size_t place, clv_err *err) {
+  if (s->closed)
+    return clv_fail(err, CLV_INVALID, "the class '%s' is none of data.documents.labels", name);
+  CLV_TRY(clv_check_class_name(name, len, err));
+  CLV_TRY(make_room(s, err));
+  size_t at = s->text.len;
+  clv_bytes_add(&s->text, name, len);
+  clv_bytes_add(&s->text, "", 1);
+  if (s->text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for classes");
+  memmove(s->sorted + place + 1, s->sorted + place, (s->n - place) * sizeof *s->sorted);
+  s->sorted[place] = (struct clv_one_name){at, (int32_t)s->n};
+  s->n++;
+  return CLV_OK;
+}
+
+clv_code clv_names_number(clv_names *s, const char *name, size_t len, int32_t *ret, clv_err *err) {
+  bool here;
+  size_t place = place_of(s, name, &here);
+  if (!here) CLV_TRY(insert(s, name, len, place, err));
+  *ret = s->sorted[place].number;
+  return CLV_OK;
+}
+
+clv_code clv_names_order(const clv_names *s, char ***ret_classes, int32_t **ret_rank,
+                         clv_err *err) {
+  CLV_AUTO(clv_freep) char **classes = NULL;
+  int32_t *rank;
+  CLV_TRY(clv_alloc(s->n, sizeof *classes, &classes, err));
+  CLV_TRY(clv_alloc(s->n, sizeof *rank, &rank, err));
+  for (size_t i = 0; i < s->n; i++) {
+    int32_t number = s->sorted[i].number;
+    rank[number] = s->closed ? number : (int32_t)i;
+    classes[rank[number]] = s->text.data + s->sorted[i].at;
+  }
+  *ret_classes = clv_steal(&classes);
+  *ret_rank = rank;
+  return CLV_OK;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages as lines of JSON. A line's words, boxes and labels come in any order, so they are kept
+ * until its end and compared there.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/json.h"
+#include "master/data/page_int.h"
+
+void clv_page_lines_done(clv_page_lines *l) {
+  clv_bytes_done(&l->kept);
+  clv_bytes_done(&l->one);
+  clv_bytes_done(&l->label);
+  clv_ids_done(&l->words);
+  clv_ids_done(&l->names);
+  clv_ids_done(&l->boxes);
+  free(l->list);
+  free(l->labels);
+}
+
+/* ---- what a line holds ----------------------------------------------------------------------- */
+
+/* The text here joins those of the line. */
+static clv_code keep_text(clv_page_lines *l, clv_json *j, clv_ids *to, clv_err *err) {
+  size_t at = j->at, place = l->kept.len;
+  CLV_TRY(clv_json_text(j, &l->one, err));
+  if (memchr(l->one.data, 0, l->one.len))
+    return clv_json_fail(j, at, err, "a text without NUL is expected");
+  if (to->n == CLV_WORDS_MOST || place > INT32_MAX)
+    return clv_json_fail(j, at, err, "more than %d words", CLV_WORDS_MOST);
+  clv_bytes_add(&l->kept, l->one.data, l->one.len);
+  clv_bytes_add(&l->kept, "", 1);
+  return clv_ids_add(to, (int32_t)place, err);
+}
+
+static clv_code take_word(clv_page_lines *l, clv_json *j, clv_err *err) {
+  return keep_text(l, j, &l->words, err);
+}
+
+static clv_code take_label(clv_page_lines *l, clv_json *j, clv_err *err) {
+  if (clv_json_null(j)) return clv_ids_add(&l->names, -1, err);
+  return keep_text(l, j, &l->names, err);
+}
+
+/* x0, y0, x1, y1. */
+static clv_code take_box(clv_page_lines *l, clv_json *j, clv_err *err) {
+  size_t at = j->at, n = 0;
+  int64_t box[4] = {0};
+  bool more = true;
+  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
+  for (;; n++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
+    if (!more) break;
+    if (n == 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one more");
+    CLV_TRY(clv_json_integer(j, 0, CLV_BOX_MOST, &box[n], err));
+    CLV_TRY(clv_ids_add(&l->boxes, (int32_t)box[n], err));
+  }
+  if (n < 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one %zu", n);
+  if (box[0] <= box[2] && box[1] <= box[3]) return CLV_OK;
+  return clv_json_fail(j, at, err, "this box ends before it begins: x0, y0, x1, y1 are expected");
+}
+
+typedef clv_code take_fn(clv_page_lines *l, clv_json *j, clv_err *err);
+
+static clv_code take_list(clv_page_lines *l, clv_json *j, take_fn *take, clv_err *err) {
+  clv_json_kind kind;
+  bool more = true;
+  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
+    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_peek(j, &kind, err)); /* messages name where it begins */
+    CLV_TRY(take(l, j, err));
+  }
+}
+
+static clv_code take_page_label(clv_page_lines *l, clv_json *j, clv_err *err) {
+  clv_json_kind kind;
+  int64_t number;
+  size_t at = j->at;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_NUMERAL) {
+    CLV_TRY(clv_json_text(j, &l->label, err));
+    if (!memchr(l->label.data, 0, l->label.len)) return CLV_OK;
+    return clv_json_fail(j, at, err, "a text without NUL is expected");
+  }
+  CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
+  l->label.len = 0;
+  clv_bytes_printf(&l->label, "%lld", (long long)number);
+  return CLV_OK;
+}
+
+/* ---- a line ---------------------------------------------------------------------------------- */
+
+enum { WORDS, BOXES, LABELS, LABEL, KEYS };
+static const char *const keys[KEYS] = {"words", "boxes", "labels", "label"};
+
+static uint32_t needed(clv_page_labels wants) {
+  uint32_t both = 1u << WORDS | 1u << BOXES;
+  if (wants == CLV_PAGES_OF_WORDS) both |= 1u << LABELS;
+  return wants == CLV_PAGES_OF_PAGES ? both | 1u << LABEL : both;
+}
+
+static clv_code take_value(clv_page_lines *l, clv_json *j, int which, clv_err *err) {
+  static take_fn *const lists[] = {[WORDS] = take_word, [BOXES] = take_box, [LABELS] = take_label};
+  if (which < 0 || !(needed(l->wants) & 1u << which)) return clv_json_skip(j, err);
+  return which == LABEL ? take_page_label(l, j, err) : take_list(l, j, lists[which], err);
+}
+
+static clv_code check_line(const clv_page_lines *l, uint32_t seen, clv_err *err) {
+  size_t words = l->words.n;
+  for (int k = 0; k < KEYS; k++)
+    if (needed(l->wants) & ~seen & 1u << k)
+      return clv_fail(err, CLV_INVALID, "%s: has no '%s'", l->place, keys[k]);
+  if (l->kept.failed || l->label.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
+  if (l->boxes.n != 4 * words)
+    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->place, words,
+                    l->boxes.n / 4);
+  if (l->wants == CLV_PAGES_OF_WORDS && l->names.n != words)
+    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu labels", l->place, words,
+                    l->names.n);
+  return CLV_OK;
+}
+
+static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
+  uint32_t seen = 0;
+  bool more = true;
+  int which;
+  l->words.n = l->names.n = l->boxes.n = l->kept.len = 0;
+  CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) break;
+    CLV_TRY(clv_json_which(j, keys, KEYS, &seen, &which, err));
+    CLV_TRY(take_value(l, j, which, err));
+  }
+  CLV_TRY(clv_json_end(j, err));
+  return check_line(l, seen, err);
+}
+
+static clv_code make_room(clv_page_lines *l, clv_err *err) {
+  size_t n = l->words.n;
+  if (n <= l->cap) return CLV_OK;
+  free(l->list);
+  free(l->labels);
+  l->list = NULL;
+  l->labels = NULL;
+  l->cap = 0;
+  CLV_TRY(clv_alloc(n, sizeof *l->list, &l->list, err));
+  CLV_TRY(clv_alloc(n, sizeof *l->labels, &l->labels, err));
+  l->cap = n;
+  return CLV_OK;
+}
+
+static void hand_over(clv_page_lines *l, clv_labelled_page *ret) {
+  for (size_t i = 0; i < l->words.n; i++) {
+    const int32_t *b = l->boxes.at + 4 * i;
+    l->list[i] = (clv_page_word){l->kept.data + l->words.at[i], (uint16_t)b[0], (uint16_t)b[1],
+                                 (uint16_t)b[2], (uint16_t)b[3]};
+    if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->kept.data + l->names.at[i];
+  }
+  *ret = (clv_labelled_page){.place = l->place,
+                             .page = {l->list, l->words.n},
+                             .labels = l->wants == CLV_PAGES_OF_WORDS ? l->labels : NULL,
+                             .label = l->wants == CLV_PAGES_OF_PAGES ? l->label.data : NULL};
+}
+
+/* The next line that is not empty. */
+static bool find_line(clv_page_lines *l, clv_json *ret) {
+  for (; l->at < l->len; l->line++) {
+    const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);
+    size_t n = stop ? (size_t)(stop - from) : l->len - l->at;
+    l->at += n + 1;
+    if (strspn(from, " \t\r") >= n) continue;
+    *ret = (clv_json){.label = l->path, .text = from, .len = n, .lines_before = l->line++};
+    return true;
+  }
+  return false;
+}
+
+clv_code clv_page_lines_next(clv_page_lines *l, clv_labelled_page *ret, bool *ret_more,
+                             clv_err *err) {
+  clv_json j;
+  *ret_more = find_line(l, &j);
+  if (!*ret_more) return CLV_OK;
+  snprintf(l->place, sizeof l->place, "%.200s:%zu", l->path, l->line);
+  CLV_TRY(take_line(l, &j, err));
+  CLV_TRY(make_room(l, err));
+  hand_over(l, ret);
+  return CLV_OK;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages become windows of tokens with boxes, lengths and labels when the dataset is opened: from
+ * lines of JSON, or from PDFs and images that children read.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/page_int.h"
+#include "master/data/reader_int.h"
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static clv_code take_names(clv_page_rows *r, const clv_page_options *o, clv_err *err) {
+  int32_t number;
+  for (size_t i = 0; i < o->n_labels; i++) {
+    CLV_TRY(clv_names_number(&r->names, o->labels[i], strlen(o->labels[i]), &number, err));
+    if ((size_t)number != i)
+      return clv_fail(err, CLV_INVALID, "data.documents.labels has '%s' twice", o->labels[i]);
+  }
+  r->names.closed = o->n_labels > 0;
+  return CLV_OK;
+}
+
+clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_err *err) {
+  CLV_TRY(clv_rows_open(&r->tokens, o, err));
+  r->window = (clv_window_options){.width = r->tokens.width,
+                                   .stride = o->pages.stride,
+                                   .first = r->tokens.first,
+                                   .last = r->tokens.last,
+                                   .pad = r->tokens.pad};
+  r->wants = o->unlabelled       ? CLV_PAGES_UNLABELLED
+             : o->pages.per_page ? CLV_PAGES_OF_PAGES
+                                 : CLV_PAGES_OF_WORDS;
+  r->max_bytes = r->tokens.max_bytes;
+  r->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
+  return take_names(r, &o->pages, err);
+}
+
+void clv_page_rows_done(clv_page_rows *r) {
+  clv_rows_done(&r->tokens);
+  clv_ids_done(&r->ids);
+  clv_ids_done(&r->boxes);
+  clv_ids_done(&r->lengths);
+  clv_ids_done(&r->labels);
+  clv_names_done(&r->names);
+}
+
+static clv_code append(clv_ids *to, const int32_t *from, size_t n, clv_err *err) {
+  for (size_t i = 0; i < n; i++) CLV_TRY(clv_ids_add(to, from[i], err));
+  return CLV_OK;
+}
+
+static bool has_label(const clv_windows *w, size_t row) {
+  for (size_t i = row * w->width; i < (row + 1) * w->width; i++)
+    if (w->labels[i] != CLV_LABEL_IGNORED) return true;
+  return false;
+}
+
+/* A window without a label teaches nothing, and its loss is a mean of no numbers. */
+static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
+                           clv_err *err) {
+  size_t at = row * w->width;
+  bool words = r->wants == CLV_PAGES_OF_WORDS;
+  if (words && !has_label(w, row)) {
+    r->counts.left_out++;
+    return CLV_OK;
+  }
+  if (r->lengths.n >= UINT32_MAX || r->ids.n >= r->max_bytes / (6 * sizeof(int32_t)))
+    return clv_fail(err, CLV_EXHAUSTED, "more than %zu windows of %zu tokens", r->lengths.n,
+                    w->width);
+  r->counts.windows++;
+  CLV_TRY(append(&r->ids, w->ids + at, w->width, err));
+  CLV_TRY(append(&r->boxes, w->boxes + 4 * at, 4 * w->width, err));
+  CLV_TRY(append(&r->lengths, w->lengths + row, 1, err));
+  if (words) return append(&r->labels, w->labels + at, w->width, err);
+  return r->wants == CLV_PAGES_OF_PAGES ? append(&r->labels, &class, 1, err) : CLV_OK;
+}
+
+static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32_t *labels,
+                             clv_err *err) {
+  for (size_t i = 0; i < p->page.n; i++) {
+    labels[i] = CLV_LABEL_IGNORED;
+    if (p->labels[i])
+      CLV_TRY(clv_names_number(&r->names, p->labels[i], strlen(p->labels[i]), &labels[i], err));
+  }
+  return CLV_OK;
+}
+
+static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *err) {
+  CLV_AUTO(clv_freep) int32_t *labels = NULL;
+  CLV_AUTO(clv_windows_done) clv_windows w = {0};
+  int32_t class = 0;
+  if (p->labels) {
+    CLV_TRY(clv_alloc(p->page.n, sizeof *labels, &labels, err));
+    CLV_TRY(number_words(r, p, labels, err));
+  }
+  if (p->label) CLV_TRY(clv_names_number(&r->names, p->label, strlen(p->label), &class, err));
+  CLV_TRY(clv_windows_of(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
+  r->counts.pages++;
+  r->counts.words += p->page.n;
+  r->counts.long_pages += w.n > 1;
+  r->counts.no_token += w.no_token;
+  for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, err));
+  return CLV_OK;
+}
+
+clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page, clv_err *err) {
+  clv_err why;
+  if (add_page(r, page, &why) == CLV_OK) return CLV_OK;
+  return clv_fail(err, why.code, "%s: %s", page->place, why.text);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static clv_code tensor_of(const clv_ids *from, clv_shape shape, clv_tensor **ret, clv_err *err) {
+  CLV_TRY(clv_tensor_new(CLV_I32, &shape, ret, err));
+  memcpy((*ret)->data, from->at, (*ret)->bytes);
+  return CLV_OK;
+}
+
+static clv_code take_labels(clv_page_rows *r, clv_page_set *p, clv_err *err) {
+  CLV_AUTO(clv_freep) int32_t *rank = NULL;
+  int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
+  clv_shape shape = r->wants == CLV_PAGES_OF_WORDS ? CLV_SHAPE(n, width) : CLV_SHAPE(n);
+  p->names = r->names;
+  r->names = (clv_names){0};
+  CLV_TRY(clv_names_order(&p->names, &p->classes, &rank, err));
+  CLV_TRY(clv_tensor_new(CLV_I64, &shape, &p->labels, err));
+  int64_t *out = p->labels->data;
+  for (size_t i = 0; i < r->labels.n; i++)
+    out[i] = r->labels.at[i] < 0 ? r->ignored : rank[r->labels.at[i]];
+  return CLV_OK;
+}
+
+static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
+  int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
+  if (!n)
+    return clv_fail(err, CLV_INVALID, "%s: no window of its %zu page%s has a %s", r->tokens.path,
+                    r->counts.pages, CLV_S(r->counts.pages),
+                    r->wants == CLV_PAGES_OF_WORDS ? "labelled word" : "word");
+  p->counts = r->counts;
+  p->tokens = clv_tokenizer_rows(r->tokens.tokenizer);
+  CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
+  CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
+  CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
+  return r->wants == CLV_PAGES_UNLABELLED ? CLV_OK : take_labels(r, p, err);
+}
+
+clv_code clv_page_rows_take(clv_page_rows *r, clv_page_set **ret, clv_err *err) {
+  clv_page_set *p = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  clv_code code = fill(r, p, err);
+  if (code == CLV_OK)
+    *ret = p;
+  else
+    clv_page_set_free(p);
+  return code;
+}
+
+void clv_page_set_free(clv_page_set *p) {
+  if (!p) return;
+  clv_tensor_unref(p->ids);
+  clv_tensor_unref(p->boxes);
+  clv_tensor_unref(p->lengths);
+  clv_tensor_unref(p->labels);
+  clv_names_done(&p->names);
+  free(p->classes);
+  free(p);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+typedef struct page_reading {
+  clv_page_rows *rows;
+  const clv_dataset_options *o;
+} page_reading;
+
+static bool ends_in(const char *name, const char *ending) {
+  size_t n = strlen(name), k = strlen(ending);
+  return n > k && strcasecmp(name + n - k, ending) == 0;
+}
+
+static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
+  clv_labelled_page page;
+  CLV_TRY(clv_read_all(path, r->rows->max_bytes, &text, err));
+  lines.text = text.data ? text.data : "";
+  lines.len = text.len;
+  for (bool more;;) {
+    CLV_TRY(clv_page_lines_next(&lines, &page, &more, err));
+    if (!more) return CLV_OK;
+    CLV_TRY(clv_page_rows_add(r->rows, &page, err));
+  }
+}
+
+static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err *err) {
+  CLV_AUTO(clv_document_done) clv_document d = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes class = {0};
+  if (r->rows->wants == CLV_PAGES_OF_WORDS)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: a file like this has no labels of words: print its words with "
+                    "cleave-master words, and give each line its 'labels'",
+                    f->path);
+  if (r->rows->wants == CLV_PAGES_OF_PAGES && !f->class_bytes)
+    return clv_fail(err, CLV_INVALID, "%s: has no label: it must be in a folder of its class",
+                    f->path);
+  clv_bytes_add(&class, f->name, f->class_bytes);
+  clv_bytes_add(&class, "", 1);
+  if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
+  CLV_TRY(clv_document_read(f->path, &r->o->pages.limits, &d, err));
+  clv_labelled_page page = {.place = f->path};
+  if (r->rows->wants == CLV_PAGES_OF_PAGES) page.label = class.data;
+  for (size_t i = 0; i < d.n; i++) {
+    page.page = d.pages[i];
+    CLV_TRY(clv_page_rows_add(r->rows, &page, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code read_file(void *user, const clv_found_file *f, clv_err *err) {
+  static const char *const documents[] = {".pdf", ".png", ".jpg", ".jpeg"};
+  page_reading *r = user;
+  if (ends_in(f->name, ".jsonl") || ends_in(f->name, ".jsonl.gz"))
+    return read_lines(r, f->path, err);
+  for (size_t i = 0; i < CLV_COUNT(documents); i++)
+    if (ends_in(f->name, documents[i])) return read_document(r, f, err);
+  if (strcmp(f->path, r->o->inputs_path) == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: documents come as .jsonl, also with .gz, as .pdf, .png or .jpg, or as a "
+                    "folder of such files",
+                    f->path);
+  r->rows->counts.strays++;
+  return CLV_OK;
+}
+
+clv_code clv_page_set_open(const clv_dataset_options *o, clv_page_set **ret, clv_err *err) {
+  CLV_AUTO(clv_page_rows_done) clv_page_rows rows = {0};
+  page_reading r = {&rows, o};
+  CLV_TRY(clv_page_rows_open(&rows, o, err));
+  CLV_TRY(clv_documents_walk(o->inputs_path, read_file, &r, err));
+  return clv_page_rows_take(&rows, ret, err);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lines of pages: the first byte says which labels are wanted. Windows have tokens of the
+ * vocabulary, boxes on the page, and labels that there are.
+ */
+#include "master/data/page_int.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { WIDTH = 8, TOKENS = 8 };
+
+static const int32_t *row_of(const clv_tensor *t, int64_t i) {
+  return (const int32_t *)t->data + (size_t)i * t->n / (size_t)t->shape.dim[0];
+}
+
+static void check_window(const clv_page_set *p, int64_t i) {
+  const int32_t *ids = row_of(p->ids, i), *boxes = row_of(p->boxes, i);
+  NEVER(*row_of(p->lengths, i) < 2 || *row_of(p->lengths, i) > WIDTH);
+  for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= TOKENS);
+  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MOST);
+  for (int k = 0; k < WIDTH; k++)
+    NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
+}
+
+static void check_pages(const clv_page_set *p) {
+  for (int64_t i = 0; i < p->ids->shape.dim[0]; i++) check_window(p, i);
+  for (size_t i = 0; p->labels && i < p->labels->n; i++) {
+    int64_t label = ((const int64_t *)p->labels->data)[i];
+    NEVER(label != CLV_LABEL_IGNORED && (label < 0 || label >= (int64_t)p->names.n));
+  }
+  for (size_t i = 1; i < p->names.n; i++) NEVER(strcmp(p->classes[i - 1], p->classes[i]) >= 0);
+}
+
+static clv_code add_all(clv_page_rows *r, const clv_bytes *text, clv_err *err) {
+  clv_page_lines lines = {.path = "fuzz", .text = text->data, .len = text->len, .wants = r->wants};
+  clv_labelled_page page;
+  bool more = true;
+  clv_code code = CLV_OK;
+  while (code == CLV_OK && more) {
+    code = clv_page_lines_next(&lines, &page, &more, err);
+    if (code == CLV_OK && more) code = clv_page_rows_add(r, &page, err);
+  }
+  clv_page_lines_done(&lines);
+  return code;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
+  const clv_tokenizer_options pieces = {0};
+  clv_page_set *p = NULL;
+  clv_err err = {0};
+  if (!size) return 0;
+  clv_page_rows r = {.tokens = {.path = "fuzz"},
+                     .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
+                     .wants = (clv_page_labels)(data[0] % 3),
+                     .ignored = CLV_LABEL_IGNORED,
+                     .max_bytes = 1 << 20};
+  NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokens.tokenizer,
+                            &err) != CLV_OK);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_add(&text, data + 1, size - 1);
+  clv_code code = add_all(&r, &text, &err);
+  NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  if (code == CLV_OK && clv_page_rows_take(&r, &p, &err) == CLV_OK) check_pages(p);
+  clv_page_set_free(p);
+  clv_page_rows_done(&r);
+  return 0;
+}

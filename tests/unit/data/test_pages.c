@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages become windows of tokens with boxes, lengths and labels; classes are sorted or as the
+ * session says; what is wrong with a line is located.
+ */
+#include <sys/stat.h>
+
+#include "master/data/page_int.h"
+#include "tests/unit/data/data_test.h"
+#include "tests/unit/must.h"
+
+static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\nc\n";
+static const char *const names[] = {"ids", "boxes", "lengths"};
+
+static clv_dataset_options options_for(const char *path) {
+  return (clv_dataset_options){
+      .format = CLV_FORMAT_DOCUMENTS,
+      .inputs_path = path,
+      .n_named = 3,
+      .names = names,
+      .text = {.max_tokens = 6, .tokenizer = put("vocab.txt", vocabulary, sizeof vocabulary - 1)},
+      .pages = {.stride = 1}};
+}
+
+static clv_dataset_options options_of(const char *name, const char *text) {
+  return options_for(put(name, text, strlen(text)));
+}
+
+static clv_dataset *open_pages(const clv_dataset_options *o) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  must(clv_dataset_open(o, &ds, &err), &err);
+  return ds;
+}
+
+/* ab b | c ab in two windows, the last piece of the former again; then a page of one word. */
+static const char two_pages[] =
+    "{\"file\": \"x.pdf\", \"page\": 1, \"words\": [\"ab\", \"b\", \"c\", \"ab\"], \"label\": "
+    "\"k\","
+    " \"boxes\": [[1,2,3,4],[5,6,7,8],[9,9,9,9],[0,0,1000,1000]],"
+    " \"labels\": [\"name\", \"other\", null, \"date\"]}\n\n"
+    "{\"labels\": [\"other\"], \"boxes\": [[2,2,2,2]], \"words\": [\"c\"], \"label\": 7}\n";
+
+static void all_of(const clv_dataset *ds, clv_tensor *x[3], clv_tensor **y, size_t n) {
+  static const uint32_t index[] = {0, 1, 2};
+  clv_err err;
+  clv_shape y_shape = clv_dataset_y_shape(ds, n);
+  for (size_t k = 0; k < 3; k++) {
+    clv_data_input in = clv_dataset_input(ds, k, n);
+    assert_int_equal(in.dtype, CLV_I64);
+    must(clv_tensor_new(in.dtype, &in.shape, &x[k], &err), &err);
+  }
+  must(clv_tensor_new(CLV_I64, &y_shape, y, &err), &err);
+  must(clv_batch_draw(ds, NULL, index, n, x, *y, &err), &err);
+}
+
+static void words_have_their_labels(void **state) {
+  (void)state;
+  static const int64_t ids[] = {2, 4, 5, 6, 7, 3, 2, 7, 4, 5, 3, 0, 2, 7, 3, 0, 0, 0},
+                       lengths[] = {6, 5, 3},
+                       labels[] = {-100, 1,    -100, 2,    -100, -100, -100, -100, 0,
+                                   -100, -100, -100, -100, 2,    -100, -100, -100, -100},
+                       box[] = {0, 0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4};
+  clv_dataset_options o = options_of("a.jsonl", two_pages);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  CLV_AUTO(clv_tensor_unrefp)
+  clv_tensor *ids_of = NULL, *boxes = NULL, *lengths_of = NULL, *y = NULL;
+  clv_tensor *x[3];
+  assert_int_equal(clv_dataset_count(ds), 3);
+  assert_int_equal(clv_dataset_classes(ds), 3);
+  assert_string_equal(clv_dataset_class(ds, 0), "date");
+  assert_string_equal(clv_dataset_class(ds, 1), "name");
+  assert_string_equal(clv_dataset_class(ds, 2), "other");
+  all_of(ds, x, &y, 3);
+  ids_of = x[0];
+  boxes = x[1];
+  lengths_of = x[2];
+  assert_memory_equal(ids_of->data, ids, sizeof ids);
+  assert_memory_equal(lengths_of->data, lengths, sizeof lengths);
+  assert_memory_equal(boxes->data, box, sizeof box);
+  assert_int_equal(((int64_t *)boxes->data)[4 * 5 + 2], 1000);
+  assert_memory_equal(y->data, labels, sizeof labels);
+  clv_page_counts n = clv_dataset_pages(ds);
+  assert_int_equal(n.pages, 2);
+  assert_int_equal(n.words, 5);
+  assert_int_equal(n.windows, 3);
+  assert_int_equal(n.long_pages, 1);
+  assert_int_equal(clv_dataset_tokens(ds), 8);
+}
+
+static void pages_have_a_class_each(void **state) {
+  (void)state;
+  clv_dataset_options o = options_of("b.jsonl", two_pages);
+  static const int64_t want[] = {1, 1, 0};
+  clv_tensor *x[3];
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
+  o.pages.per_page = true;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_string_equal(clv_dataset_class(ds, 0), "7");
+  assert_string_equal(clv_dataset_class(ds, 1), "k");
+  all_of(ds, x, &y, 3);
+  assert_memory_equal(y->data, want, sizeof want);
+  for (size_t k = 0; k < 3; k++) clv_tensor_unref(x[k]);
+}
+
+static void labels_may_have_an_order(void **state) {
+  (void)state;
+  static const char *const order[] = {"other", "name", "date", "more"}, *const twice[] = {"a", "a"};
+  clv_dataset_options o = options_of("c.jsonl", two_pages);
+  clv_dataset *none = NULL;
+  clv_err err;
+  o.pages.labels = order;
+  o.pages.n_labels = 4;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_int_equal(clv_dataset_classes(ds), 4);
+  assert_string_equal(clv_dataset_class(ds, 0), "other");
+  assert_string_equal(clv_dataset_class(ds, 3), "more");
+  o.pages.n_labels = 2;
+  expect_error(CLV_INVALID, "c.jsonl:1: the class 'date' is none of data.documents.labels",
+               clv_dataset_open(&o, &none, &err), &err);
+  o.pages.labels = twice;
+  expect_error(CLV_INVALID, "has 'a' twice", clv_dataset_open(&o, &none, &err), &err);
+}
+
+static void windows_without_labels_are_left_out(void **state) {
+  (void)state;
+  static const char lines[] =
+      "{\"words\": [\"a\"], \"boxes\": [[0,0,1,1]], \"labels\": [null]}\n"
+      "{\"words\": [\"\", \"a\"], \"boxes\": [[0,0,1,1],[0,0,1,1]], \"labels\": [\"x\", \"y\"]}\n"
+      "{\"words\": [], \"boxes\": [], \"labels\": []}\n";
+  clv_dataset_options o = options_of("d.jsonl", lines);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_int_equal(clv_dataset_count(ds), 1);
+  assert_int_equal(clv_dataset_pages(ds).left_out, 2);
+  assert_int_equal(clv_dataset_pages(ds).no_token, 1);
+  o.unlabelled = true;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *all = open_pages(&o);
+  assert_int_equal(clv_dataset_count(all), 3);
+  assert_false(clv_dataset_has_labels(all));
+}
+
+static void inputs_are_those_asked_for(void **state) {
+  (void)state;
+  static const char *const less[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
+  clv_dataset_options o = options_of("e.jsonl", two_pages);
+  clv_dataset *none = NULL;
+  clv_err err;
+  o.n_named = 2;
+  o.names = less;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_int_equal(clv_dataset_inputs(ds), 2);
+  assert_int_equal(clv_dataset_input(ds, 0, 1).shape.rank, 1);
+  assert_int_equal(clv_dataset_input(ds, 1, 1).shape.rank, 2);
+  o.names = other;
+  expect_error(CLV_INVALID, "no input 'masks'", clv_dataset_open(&o, &none, &err), &err);
+}
+
+static void a_folder_is_read_whole(void **state) {
+  (void)state;
+  char folder[512];
+  snprintf(folder, sizeof folder, "%s", at("pages"));
+  assert_int_equal(mkdir(folder, 0700), 0);
+  put("pages/1.jsonl", two_pages, sizeof two_pages - 1);
+  put_gzip("pages/2.jsonl.gz", two_pages, sizeof two_pages - 1);
+  put("pages/README", "x", 1);
+  clv_dataset_options o = options_for(folder);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_int_equal(clv_dataset_count(ds), 6);
+  assert_int_equal(clv_dataset_pages(ds).strays, 1);
+}
+
+static void refused(const char *text, const char *says) {
+  clv_dataset_options o = options_of("r.jsonl", text);
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  expect_error(CLV_INVALID, says, clv_dataset_open(&o, &ds, &err), &err);
+  assert_null(ds);
+}
+
+#define WORDS "{\"words\": [\"a\", \"b\"], "
+#define BOXES "\"boxes\": [[0,0,1,1], [0,0,2,2]]"
+
+static void what_is_wrong_is_located(void **state) {
+  (void)state;
+  refused("", "r.jsonl: no window of its 0 pages has a labelled word");
+  refused("\n" WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
+          "r.jsonl:2:49: 1001 is no whole number from 0 to 1000");
+  refused(WORDS "\"boxes\": [[0,0,1,1], [0,5,1,1]]",
+          "r.jsonl:1:44: this box ends before it begins");
+  refused(WORDS "\"boxes\": [[0,0,1]", "r.jsonl:1:33: a box has four numbers, and this one 3");
+  refused(WORDS "\"boxes\": [[0,0,1,1,1]", "a box has four numbers, and this one more");
+  refused(WORDS "\"boxes\": [[0,0,1,1]], \"labels\": [\"x\",\"y\"]}",
+          "r.jsonl:1: has 2 words and 1 boxes");
+  refused(WORDS BOXES "}", "r.jsonl:1: has no 'labels'");
+  refused(WORDS "\"labels\": [null, null]}", "r.jsonl:1: has no 'boxes'");
+  refused(WORDS BOXES ", \"labels\": [\"x\"]}", "r.jsonl:1: has 2 words and 1 labels");
+  refused(WORDS BOXES ", \"labels\": [\"x\", 3]}", "r.jsonl:1:72: a text is expected");
+  refused(WORDS BOXES ", \"labels\": [\"x\", \"a/b\"]}", "r.jsonl:1: a class's name has 1 to 255");
+  refused(WORDS BOXES ", " BOXES "}", "r.jsonl:1:");
+  refused("[1]", "r.jsonl:1:1: ");
+  refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
+}
+
+static void other_files_are_refused(void **state) {
+  (void)state;
+  clv_dataset_options o = options_for(put("x.csv", "a,b\n", 4));
+  clv_dataset *ds = NULL;
+  clv_err err;
+  expect_error(CLV_INVALID, "documents come as .jsonl", clv_dataset_open(&o, &ds, &err), &err);
+  o = options_for(put("x.pdf", "%PDF-1.4\n", 9));
+  expect_error(CLV_INVALID, "x.pdf: a file like this has no labels of words",
+               clv_dataset_open(&o, &ds, &err), &err);
+  o.pages.per_page = true;
+  expect_error(CLV_INVALID, "x.pdf: has no label: it must be in a folder of its class",
+               clv_dataset_open(&o, &ds, &err), &err);
+  o.text.max_tokens = 2;
+  expect_error(CLV_INVALID, "data.documents.max_tokens: 2 leaves no room",
+               clv_dataset_open(&o, &ds, &err), &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(words_have_their_labels),
+      cmocka_unit_test(pages_have_a_class_each),
+      cmocka_unit_test(labels_may_have_an_order),
+      cmocka_unit_test(windows_without_labels_are_left_out),
+      cmocka_unit_test(inputs_are_those_asked_for),
+      cmocka_unit_test(a_folder_is_read_whole),
+      cmocka_unit_test(what_is_wrong_is_located),
+      cmocka_unit_test(other_files_are_refused),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
