@@ -38,6 +38,17 @@ of("common/models/from.c", "tests/unit/models/test_models",
    inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = node_called(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool comes_later", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_keeps_records", "!g->joins", "g->n_nodes"))
+of("common/graph/slice.c", "tests/net/training/test_graphs.py",
+   values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
+   what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
+of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
+   inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("),
+   lengths_count_as_records=("static clv_shows shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
+of("common/graph/reads.c", "tests/unit/plan/test_plan_graphs",
+   what_is_also_a_length_is_no_record=("int64_t clv_graph_lengths", "return 0;", "continue;"))
+of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
+   inputs_of_later_stages_are_not_told=("static void leaf_rows", "s->worker < 0", "s->worker < 0 || i"),
+   values_that_cross_are_told_as_one=("static void put_values", "r->n_values < 2", "r->n_values"))
 # ---- losses --------------------------------------------------------------------------------------
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    ignored_places_count=("static clv_code label_at(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
@@ -354,7 +365,7 @@ of("common/engine/context_free.c", SIMULATED,
 of("common/graph/divide.c", "tests/unit/graph/test_divide",
    any_layer_is_divided=("clv_code clv_divide_check", "n->op != CLV_OP_LINEAR", "false"),
    a_remainder_is_lost=("clv_code clv_divide_check", "extent % n_parts", "false"),
-   glue_has_a_layers_key=("static clv_code glue", "name, GLUE_LAYER,", "name, 0,"),
+   glue_has_a_layers_key=("static clv_code glue", "name, CLV_GLUE_LAYER,", "name, 0,"),
    the_last_part_is_added_first=("static clv_code sum", "(int)k;", "(int)(v->d->n_parts - k);"),
    each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
 of("master/api/parallel_state.c", "tests/unit/api/test_parallel",

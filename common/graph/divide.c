@@ -28,9 +28,6 @@ void clv_division_freep(clv_division **d) {
   *d = NULL;
 }
 
-/* Of glue: no layer of a model, so that no node gets a key of one with it. */
-enum { GLUE_LAYER = 1 << 20 };
-
 /* ---- what can be divided --------------------------------------------------------------------- */
 
 clv_code clv_divide_check(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
@@ -102,7 +99,7 @@ static clv_code glue(divider *v, uint32_t k, clv_op op, const clv_attr_value *va
   char name[32];
   snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
   CLV_TRY(clv_attrs_from(op, values, n_values, &attrs, err));
-  return clv_graph_add(g, op, &attrs, name, GLUE_LAYER, in, n_in, &v->last[k], err);
+  return clv_graph_add(g, op, &attrs, name, CLV_GLUE_LAYER, in, n_in, &v->last[k], err);
 }
 
 static clv_attr_value integer(clv_attr_key key, int64_t v) {

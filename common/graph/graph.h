@@ -103,9 +103,15 @@ clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
  * why. */
 clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESULT;
 
-/* A new graph of nodes with first_layer <= layer <= last_layer of a chain (one tensor crosses each
- * cut); its input is called "input" and has the shape and dtype of the value cut. Refuses a range
- * that more than one tensor enters, naming them. */
+/* Of nodes that the slices add; no layer of a model has this number. */
+enum { CLV_GLUE_LAYER = 1 << 20 };
+
+/* A new graph of the nodes with first_layer <= layer <= last_layer. Its first input is what crosses
+ * in front of them, called "input" ("-.cut" if it reads an input of that name besides), and its
+ * output is what crosses behind them: the value of a node or, where several cross, of dtype f32 or
+ * f64, [N, widths...] with the values of each record beside each other in the order of their
+ * nodes. Values that only pass are among them. Inputs of g cross no cut: those that the nodes read
+ * are inputs here too, by name, behind the first one. */
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -136,6 +142,14 @@ bool clv_lora_is_adapter(const char *name);
 /* Is a node called `name` the module `path`, or inside it: do the parts of `path` follow each other
  * somewhere among those of `name`? peft's modules_to_save. */
 bool clv_lora_is_inside(const char *name, const char *path);
+/* The nodes whose values cross behind a layer, ascending, in ret_nodes [g->n_nodes]; how many. */
+int clv_graph_crossing(const clv_graph *g, uint32_t layer, int *ret_nodes);
+/* Whether g can be cut behind that layer; CLV_INVALID: which value cannot go with the others. */
+clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) CLV_USE_RESULT;
+
+/* How many steps the readers of input `node` have at least, if each takes it as the lengths of
+ * sequences and no more than that; 0: it is no such input. */
+int64_t clv_graph_lengths(const clv_graph *g, int node);
 
 /* ---- tensor parallelism (divide.c) ----------------------------------------------------------- */
 

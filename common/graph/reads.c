@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a backward reads, told from the graph alone: whoever keeps the tape has no plan.
+ * What is read of parameters and inputs, told from the graph alone: whoever keeps the tape has no
+ * plan.
  */
 #include <stdlib.h>
 
@@ -57,4 +58,23 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
       any |= reads(g, nodes, i);
   free(nodes);
   return any;
+}
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+static bool takes_lengths(const clv_node *n, int slot) {
+  const clv_op_def *def = clv_op_def_of(n->op);
+  return def->lengths && slot == def->max_in - 1;
+}
+
+int64_t clv_graph_lengths(const clv_graph *g, int node) {
+  int64_t steps = 0;
+  for (int i = node + 1; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i].n_in; k++) {
+      const clv_shape *of = &g->nodes[g->nodes[i].in[0]].shape;
+      if (g->nodes[i].in[k] != node) continue;
+      if (!takes_lengths(&g->nodes[i], k) || of->rank < 2) return 0;
+      steps = steps ? CLV_MIN(steps, of->dim[1]) : of->dim[1];
+    }
+  return steps;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a layer of a session file reads. Names are those of the whole model, whatever stage a layer
- * is in; a layer without a name is called by its number, and the data are called input.
+ * is in; a layer without a name is called by its number, and the data by the names of
+ * data.inputs, or input.
  */
 #include <string.h>
 
@@ -41,11 +42,12 @@ static clv_code unknown(const clv_session_config *c, const clv_layer_spec *spec,
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
   for (int i = 0; i < g->n_nodes; i++) names[i] = g->nodes[i].name;
   const char *near = clv_did_you_mean(name, names, (size_t)g->n_nodes);
-  return clv_session_fail_at(c, spec->from_pos, err,
-                             "from: no earlier layer is called '%.64s'%s%s%s; the layer before "
-                             "this one is '%s', and the data are 'input'",
-                             name, near ? ", did you mean '" : "", near ? near : "",
-                             near ? "'?" : "", g->nodes[g->n_nodes - 1].name);
+  return clv_session_fail_at(
+      c, spec->from_pos, err,
+      "from: no earlier layer is called '%.64s'%s%s%s; the one before this is "
+      "'%s', and the data begin with '%s'",
+      name, near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
+      g->nodes[g->n_nodes - 1].name, g->nodes[0].name);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -56,8 +58,8 @@ clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spe
   int most = CLV_MAX(def->max_in, def->n_in), n = (int)spec->from.n;
   if (!n && def->n_in > 1)
     return clv_session_fail_at(c, spec->op_pos, err,
-                               "%s reads %d values: name them, as in from: [%s, input]", spec->op,
-                               def->n_in, g->nodes[in[0]].name);
+                               "%s reads %d values: name them, as in from: [%s, %s]", spec->op,
+                               def->n_in, g->nodes[in[0]].name, g->nodes[0].name);
   if (!n) return CLV_OK;
   if (n < def->n_in || n > most)
     return clv_session_fail_at(c, spec->from_pos, err, "from: %s reads %d%s%.0d value%s, not %d",

@@ -40,10 +40,18 @@ static clv_code labels_of(const clv_session_config *c, int64_t *ret, clv_err *er
   return CLV_OK;
 }
 
+static int input_called(const clv_graph *g, const char *name, int fallback) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT && strcmp(g->nodes[i].name, name) == 0) return i;
+  return fallback;
+}
+
 clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                              clv_err *err) {
   clv_hf_config model;
-  clv_hf_inputs in = {.records = *last, .boxes = -1, .lengths = -1};
+  clv_hf_inputs in = {.records = input_called(g, "ids", *last),
+                      .boxes = input_called(g, "boxes", -1),
+                      .lengths = input_called(g, "lengths", -1)};
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   int64_t labels;
   clv_err why;

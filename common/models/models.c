@@ -108,9 +108,7 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
     final[i] = layer - 1;
   }
   CLV_TRY(clv_layers_are_read(c, g, err));
-  for (size_t i = 0; i + 1 < c->n_stages; i++)
-    CLV_TRY(clv_stage_end_check(c, g, &c->stages[i], final[i], err));
-  return CLV_OK;
+  return clv_stage_cuts_check(c, g, final, err);
 }
 
 bool clv_model_takes_tokens(const clv_session_config *c) {
@@ -121,31 +119,49 @@ bool clv_model_takes_tokens(const clv_session_config *c) {
   return c->model.arch == CLV_ARCH_NONE && first && strcmp(first->op, "embedding") == 0;
 }
 
-static clv_code add_model_input(const clv_session_config *c, clv_graph *g, const clv_shape *sample,
-                                int *ret, clv_err *err) {
-  clv_dtype dtype = clv_model_takes_tokens(c) ? CLV_I64 : CLV_F32;
-  return clv_graph_add_input(g, "input", dtype, sample, ret, err);
+clv_model_inputs clv_model_one_input(const clv_session_config *c, const clv_shape *shape) {
+  clv_model_inputs ret = {.n = 1};
+  memcpy(ret.list[0].name, "input", sizeof "input");
+  ret.list[0].dtype = clv_model_takes_tokens(c) ? CLV_I64 : CLV_F32;
+  ret.list[0].shape = *shape;
+  return ret;
 }
 
-clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
-                         clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
-                         clv_err *err) {
+static clv_code add_inputs(const clv_model_inputs *inputs, clv_graph *g, int *ret_first,
+                           clv_err *err) {
+  for (size_t i = 0; i < inputs->n; i++)
+    CLV_TRY(clv_graph_add_input(g, inputs->list[i].name, inputs->list[i].dtype,
+                                &inputs->list[i].shape, i ? NULL : ret_first, err));
+  return CLV_OK;
+}
+
+clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_inputs *inputs,
+                              clv_graph **ret_whole, uint32_t *ret_first_layer,
+                              uint32_t *ret_last_layer, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  int last;
+  int last = 0;
   CLV_TRY(clv_graph_new(&g, err));
-  CLV_TRY(add_model_input(config, g, input_sample, &last, err));
+  CLV_TRY(add_inputs(inputs, g, &last, err));
   CLV_TRY((clv_model_is_given(&config->model) ? from_model : from_stages)(
       config, g, &last, ret_first_layer, ret_last_layer, err));
   *ret_whole = clv_steal(&g);
   return CLV_OK;
 }
 
+clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
+                         clv_err *err) {
+  const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
+  return clv_model_graph_over(config, &inputs, ret_whole, ret_first_layer, ret_last_layer, err);
+}
+
 clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  int last;
+  const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
+  int last = 0;
   CLV_TRY(clv_graph_new(&g, err));
-  CLV_TRY(add_model_input(config, g, input_sample, &last, err));
+  CLV_TRY(add_inputs(&inputs, g, &last, err));
   CLV_TRY(add_model(config, g, &last, err));
   *ret = clv_steal(&g);
   return CLV_OK;
@@ -157,5 +173,7 @@ clv_code clv_model_part(const clv_session_config *config, const clv_shape *input
   uint32_t first, last;
   CLV_TRY(clv_model_whole(config, input_sample, &whole, err));
   CLV_TRY(clv_stage_range(config, whole, 0, &first, &last, err));
+  if (first) CLV_TRY(clv_stage_lone_check(config, whole, 0, first - 1, err));
+  CLV_TRY(clv_stage_lone_check(config, whole, 0, last, err));
   return clv_graph_slice(whole, first, last, ret, err);
 }

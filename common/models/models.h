@@ -19,11 +19,28 @@
 extern "C" {
 #endif
 
-/* The uncut graph of all stages of a session over an input of shape `input_sample` ([N, ...],
- * called "input"; f32, or i64 if it takes tokens). ret_first_layer, ret_last_layer: [n_stages], the
- * layers each stage runs (both included), for clv_graph_slice; at least one layer each. CLV_INVALID
- * points at the layer of the session file (file:line:column) and names op, attribute or shape with
- * a suggestion. */
+/* What a record is made of: each has a name, and a shape [N, ...]. */
+typedef struct clv_model_inputs {
+  size_t n;
+  struct {
+    char name[CLV_NAME_MAX];
+    clv_dtype dtype;
+    clv_shape shape;
+  } list[CLV_MAX_INPUTS];
+} clv_model_inputs;
+
+/* One input called "input": f32, or i64 if the model takes tokens. */
+clv_model_inputs clv_model_one_input(const clv_session_config *config, const clv_shape *shape);
+
+/* The uncut graph of all stages of a session over these inputs; the first layer reads the first one
+ * unless it says otherwise. ret_first_layer, ret_last_layer: [n_stages], the layers each stage runs
+ * (both included), for clv_graph_slice; at least one layer each. CLV_INVALID points at the layer of
+ * the session file (file:line:column) and names op, attribute or shape with a suggestion. */
+clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_inputs *inputs,
+                              clv_graph **ret_whole, uint32_t *ret_first_layer,
+                              uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
+
+/* The same over one input of shape `input_sample` ([N, ...]). */
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) CLV_USE_RESULT;

@@ -49,16 +49,19 @@ clv_code clv_layer_keeps_records(const clv_session_config *c, const clv_layer_sp
 clv_code clv_layers_are_read(const clv_session_config *c, const clv_graph *g,
                              clv_err *err) CLV_USE_RESULT;
 
-/* One value crosses behind layer `last`, where a stage ends. */
-clv_code clv_stage_end_check(const clv_session_config *c, const clv_graph *g,
-                             const clv_stage_spec *s, uint32_t last, clv_err *err) CLV_USE_RESULT;
+/* What crosses behind each stage can go as one tensor; last: [n_stages]. */
+clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, const uint32_t *last,
+                              clv_err *err) CLV_USE_RESULT;
+/* One value crosses behind layer `last`, where the stage ends. */
+clv_code clv_stage_lone_check(const clv_session_config *c, const clv_graph *g, size_t stage,
+                              uint32_t last, clv_err *err) CLV_USE_RESULT;
 
 /* The same of the session's model.hf; and whether its records are tokens. */
 clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                              clv_err *err) CLV_USE_RESULT;
 bool clv_hf_model_takes_tokens(const clv_session_config *c);
 
-/* One stage's range as layers of the whole graph; one value crosses where it ends. */
+/* One stage's range as layers of the whole graph. */
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
 

@@ -2,7 +2,7 @@
  *
  * The stages' ranges into the model. An end is a layer's number or a name: of a layer, or of a
  * block, whose layers have names that go on behind a dot ("layer3" is all of "layer3.0.conv1" to
- * "layer3.5.relu"). In the graph of a model, node i + 1 is layer i.
+ * "layer3.5.relu"). In the graph of a model the inputs come first, and then a node for each layer.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,13 @@
 
 #include "common/models/models_int.h"
 
-static uint32_t n_layers(const clv_graph *g) { return (uint32_t)g->n_nodes - 1; }
+static uint32_t n_inputs(const clv_graph *g) {
+  uint32_t n = 0;
+  while (n < (uint32_t)g->n_nodes && g->nodes[n].op == CLV_OP_INPUT) n++;
+  return n;
+}
+
+static uint32_t n_layers(const clv_graph *g) { return (uint32_t)g->n_nodes - n_inputs(g); }
 
 static const char *without_prefix(const clv_graph *g, const char *name) {
   size_t len = strlen(g->prefix);
@@ -19,7 +25,7 @@ static const char *without_prefix(const clv_graph *g, const char *name) {
 }
 
 static const char *name_of(const clv_graph *g, uint32_t layer) {
-  return without_prefix(g, g->nodes[layer + 1].name);
+  return without_prefix(g, g->nodes[layer + n_inputs(g)].name);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -120,26 +126,13 @@ static clv_code unknown(const clv_session_config *c, const clv_graph *g, const c
 
 /* ---- where a stage ends ---------------------------------------------------------------------- */
 
-/* How many values of layers up to this one, or of the input, are used behind it; two are named. */
-static int n_crossing(const clv_graph *g, uint32_t layer, int ret_nodes[2]) {
-  int n = 0, end = (int)layer + 1;
-  for (int i = 0; i <= end; i++) {
-    bool crosses = false;
-    for (int k = end + 1; k < g->n_nodes; k++)
-      for (int j = 0; j < g->nodes[k].n_in; j++) crosses |= g->nodes[k].in[j] == i;
-    if (crosses && n < 2) ret_nodes[n] = i;
-    n += crosses;
-  }
-  return n;
-}
-
 /* The nearest end of a layer in this direction where one value crosses, outside the block that is
  * cut; -1 if there is none. */
 static int64_t near_end(const clv_graph *g, uint32_t layer, int step, size_t block) {
   int64_t at = (int64_t)layer + step;
-  int unused[2];
+  int unused[CLV_MAX_NODES];
   for (; at >= 0 && at + 1 < n_layers(g); at += step)
-    if (n_crossing(g, (uint32_t)at, unused) == 1 &&
+    if (clv_graph_crossing(g, (uint32_t)at, unused) == 1 &&
         common_block(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
       return at;
   return -1;
@@ -174,9 +167,9 @@ static clv_code find_end(const clv_session_config *c, const clv_graph *g, const 
   return CLV_OK;
 }
 
-/* A stage's range into `model`. */
-static clv_code find_range(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                           uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
+clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
+                         uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
+  const clv_stage_spec *s = &c->stages[stage];
   char begin[96], end[96];
   uint64_t first, last;
   if (!s->range.given)
@@ -209,19 +202,27 @@ static clv_code check_next(const clv_session_config *c, const clv_graph *g, cons
                              describe(g, at, -1, next, sizeof next));
 }
 
-clv_code clv_stage_end_check(const clv_session_config *c, const clv_graph *g,
-                             const clv_stage_spec *s, uint32_t last, clv_err *err) {
-  int crossing[2];
-  if (last + 1 < n_layers(g) && n_crossing(g, last, crossing) != 1)
-    return no_cut(c, g, s, last, crossing, err);
+/* A value may cross a cut alone, or beside others that are like it. */
+static clv_code check_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                          uint32_t last, clv_err *err) {
+  clv_err why;
+  if (last + 1 == n_layers(g) || clv_graph_cut_check(g, last, &why) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, s->layers_pos, err, "stage '%.64s': behind it %s", s->name,
+                             why.text);
+}
+
+clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, const uint32_t *last,
+                              clv_err *err) {
+  for (size_t i = 0; i < c->n_stages; i++) CLV_TRY(check_cut(c, g, &c->stages[i], last[i], err));
   return CLV_OK;
 }
 
-clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
-                         uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
-  const clv_stage_spec *s = &c->stages[stage];
-  CLV_TRY(find_range(c, g, s, ret_first, ret_last, err));
-  return clv_stage_end_check(c, g, s, *ret_last, err);
+clv_code clv_stage_lone_check(const clv_session_config *c, const clv_graph *g, size_t stage,
+                              uint32_t last, clv_err *err) {
+  int crossing[CLV_MAX_NODES];
+  if (last + 1 < n_layers(g) && clv_graph_crossing(g, last, crossing) != 1)
+    return no_cut(c, g, &c->stages[stage], last, crossing, err);
+  return CLV_OK;
 }
 
 clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,
@@ -233,7 +234,7 @@ clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint3
     CLV_TRY(check_next(c, g, &c->stages[i], ret_first[i], at, err));
     at = ret_last[i] + 1;
   }
-  if (at == n_layers(g)) return CLV_OK;
+  if (at == n_layers(g)) return clv_stage_cuts_check(c, g, ret_last, err);
   return clv_session_fail_at(c, c->model.pos, err, "the stages end with %s, the model with %s",
                              describe(g, at - 1, 1, end, sizeof end),
                              describe(g, n_layers(g) - 1, 1, model_end, sizeof model_end));

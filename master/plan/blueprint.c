@@ -11,10 +11,11 @@ enum { EVAL_WINDOW = CLV_EVAL_WINDOW };
 
 static const char *loss_op_name(const clv_session_config *c) { return clv_loss_name(c->loss.kind); }
 
-static clv_shape with_batch(const clv_shape *sample, int64_t n) {
-  clv_shape s = *sample;
-  if (s.rank > 0) s.dim[0] = n;
-  return s;
+static clv_model_inputs with_batch(const clv_model_inputs *sample, int64_t n) {
+  clv_model_inputs ret = *sample;
+  for (size_t i = 0; i < ret.n; i++)
+    if (ret.list[i].shape.rank > 0) ret.list[i].shape.dim[0] = n;
+  return ret;
 }
 
 void clv_blueprint_free(clv_blueprint *b) {
@@ -80,11 +81,18 @@ static bool linked(const clv_blueprint *b, int one, int other) {
   return false;
 }
 
+/* Its inputs that are the model's: all, but for the first one behind a cut. */
+static void find_leaves(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
+  for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
+    for (uint32_t k = 0; k < b->inputs.n; k++)
+      if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0) s->leaf[s->n_leaves++] = k;
+}
+
 static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
-  clv_shape input = with_batch(&b->sample, b->micro_size);
-  CLV_TRY(clv_model_graph(c, &input, &b->whole, first, last, err));
+  const clv_model_inputs inputs = with_batch(&b->inputs, b->micro_size);
+  CLV_TRY(clv_model_graph_over(c, &inputs, &b->whole, first, last, err));
   CLV_TRY(clv_adapters_put(b, first, last, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
@@ -93,6 +101,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
     CLV_TRY(clv_graph_slice(b->whole, first[i], last[i], &s->graph, err));
+    find_leaves(b, i > 0, s);
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
@@ -133,9 +142,10 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 /* ---- egress ---------------------------------------------------------------------------------- */
 
 /* Of an input of the loss: its labels; its predictions are a value. */
-static clv_shows shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint32_t stage) {
+static clv_shows shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint32_t stage,
+                          uint32_t input) {
   if (kind == CLEAVE_SENDING_LEAF)
-    return stage == b->n_stages ? CLV_SHOWS_LABELS : CLV_SHOWS_RAW_INPUT;
+    return stage == b->n_stages ? CLV_SHOWS_LABELS : clv_shown_by_leaf(b, stage, input);
   if (kind == CLEAVE_SENDING_VALUE) return b->stages[stage].shows;
   return kind == CLEAVE_SENDING_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
 }
@@ -152,7 +162,7 @@ static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, 
                         .input = input,
                         .worker = worker,
                         .relayed = relayed,
-                        .shows = shown_by(b, kind, stage),
+                        .shows = shown_by(b, kind, stage, input),
                         .dtype = CLV_F32};
   va_list ap;
   va_start(ap, fmt);
@@ -177,26 +187,53 @@ static bool through_master(const clv_blueprint *b, uint32_t i) {
   return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
 }
 
+/* "layer 3", or "3 values" where so many cross. */
+static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
+  uint32_t n = clv_blueprint_crossing(b, i, NULL);
+  if (n > 1)
+    snprintf(buf, size, "%u values", n);
+  else
+    snprintf(buf, size, "layer %u", b->stages[i].last_layer);
+}
+
 static void hop_rows(clv_blueprint *b, uint32_t i) {
-  const clv_session_config *c = b->config;
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
-  const char *name = c->stages[i].name;
+  const char *name = b->config->stages[i].name;
+  size_t first = b->n_egress;
+  char what[24];
   if (!through_master(b, i)) return;
+  put_what_crosses(b, i, what, sizeof what);
   if (to->worker >= 0)
     add_row(b, CLEAVE_SENDING_VALUE, i, 0, to->worker, output_of(from), from->worker >= 0,
-            "activation of stage '%.40s' (layer %u)", name, from->last_layer);
+            "activation of stage '%.40s' (%s)", name, what);
   if (from->worker >= 0 && to->input_needs_grad)
     add_row(b, CLEAVE_SENDING_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
-            "gradient for stage '%.40s' (layer %u)", name, from->last_layer);
+            "gradient for stage '%.40s' (%s)", name, what);
+  while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_crossing(b, i, NULL);
+}
+
+/* Inputs of the model go from the master to each stage that reads them. */
+static void leaf_rows(clv_blueprint *b, uint32_t i) {
+  const clv_stage_plan *s = &b->stages[i];
+  bool named = b->inputs.n > 1 || strcmp(b->inputs.list[0].name, "input") != 0;
+  if (s->worker < 0) return;
+  for (uint32_t k = 0; k < s->n_leaves; k++) {
+    uint32_t input = k + (i > 0);
+    const clv_node *n = &s->graph->nodes[input];
+    bool lengths = clv_shown_by_leaf(b, i, input) == CLV_SHOWS_MIXED;
+    add_row(b, CLEAVE_SENDING_LEAF, i, input, s->worker, n, false,
+            named ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s", lengths ? "LENGTHS" : "RAW INPUT",
+            n->name, i ? ", for stage " : "", i ? b->config->stages[i].name : "");
+  }
 }
 
 static clv_code make_egress(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   const clv_stage_plan *loss = &b->stages[b->n_stages];
-  CLV_TRY(clv_alloc(3 * (size_t)b->n_stages + 8, sizeof *b->egress, &b->egress, err));
-  if (b->stages[0].worker >= 0)
-    add_row(b, CLEAVE_SENDING_LEAF, 0, 0, b->stages[0].worker, &b->stages[0].graph->nodes[0], false,
-            "RAW INPUT");
+  size_t n_rows = 3 * (size_t)b->n_stages + 8;
+  for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_leaves;
+  CLV_TRY(clv_alloc(n_rows, sizeof *b->egress, &b->egress, err));
+  for (uint32_t i = 0; i < b->n_stages; i++) leaf_rows(b, i);
   for (uint32_t i = 0; i < b->n_stages; i++) hop_rows(b, i);
   if (loss->worker >= 0)
     add_row(b, CLEAVE_SENDING_LEAF, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
@@ -271,15 +308,15 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   return make_egress(b, err);
 }
 
-clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
-                           clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
+clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_inputs *inputs,
+                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
   if (config->n_stages == 0 || config->n_stages > CLV_MAX_STAGES)
     return clv_fail(err, CLV_INVALID, "%s: %zu stages (1..%d)", config->file, config->n_stages,
                     CLV_MAX_STAGES);
   clv_blueprint *b;
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->config = config;
-  b->sample = *sample;
+  b->inputs = *inputs;
   b->n_stages = (uint32_t)config->n_stages;
   clv_code code = blueprint_fill(b, label_dtype, err);
   if (code != CLV_OK) {
@@ -288,6 +325,45 @@ clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sa
   }
   *ret = b;
   return CLV_OK;
+}
+
+clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
+                           clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
+  const clv_model_inputs inputs = clv_model_one_input(config, sample);
+  return clv_blueprint_over(config, &inputs, label_dtype, ret, err);
+}
+
+clv_code clv_blueprint_of_data(const clv_session_config *config, const clv_dataset *data,
+                               clv_blueprint **ret, clv_err *err) {
+  clv_model_inputs inputs = {.n = clv_dataset_inputs(data)};
+  for (size_t k = 0; k < inputs.n; k++) {
+    clv_data_input in = clv_dataset_input(data, k, 1);
+    snprintf(inputs.list[k].name, sizeof inputs.list[k].name, "%s", in.name);
+    inputs.list[k].dtype = in.dtype;
+    inputs.list[k].shape = in.shape;
+  }
+  return clv_blueprint_over(config, &inputs, clv_dataset_y_dtype(data), ret, err);
+}
+
+/* ---- the table as text ----------------------------------------------------------------------- */
+
+uint32_t clv_blueprint_crossing(const clv_blueprint *b, uint32_t stage,
+                                const clv_node *ret[CLV_MAX_NODES]) {
+  int nodes[CLV_MAX_NODES];
+  int n = clv_graph_crossing(b->whole, b->stages[stage].last_layer, nodes);
+  for (int i = 0; ret && i < n; i++) ret[i] = &b->whole->nodes[nodes[i]];
+  return (uint32_t)n;
+}
+
+/* Of several values that cross together, each. */
+static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+  const clv_node *values[CLV_MAX_NODES];
+  char shape[160];
+  if (r->n_values < 2) return;
+  clv_blueprint_crossing(b, r->stage, values);
+  for (uint32_t k = 0; k < r->n_values; k++)
+    clv_bytes_printf(out, "  of layer %u '%s' | %s\n", values[k]->layer, values[k]->name,
+                     clv_shape_format(&values[k]->shape, shape, sizeof shape));
 }
 
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
@@ -302,5 +378,6 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
                      w->identity, r->relayed ? " (relayed)" : "", *word ? " | " : "", word);
+    put_values(b, r, out);
   }
 }

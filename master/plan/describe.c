@@ -103,7 +103,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
       f->reorders);
   for (int k = 0; k < s->graph->n_nodes; k++) {
     const clv_node *n = &s->graph->nodes[k];
-    if (n->op == CLV_OP_INPUT) continue;
+    if (n->op == CLV_OP_INPUT || n->layer == CLV_GLUE_LAYER) continue;
     clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
                      clv_shape_format(&n->shape, shape, sizeof shape),
                      f->falls_back[k] ? "  ref" : "");
@@ -155,6 +155,19 @@ static void json_policy(const clv_policy *p, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
+/* Of several values that cross together, each, where its layer is. */
+static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+  const clv_node *values[CLV_MAX_NODES];
+  char shape[160], of[96];
+  if (r->n_values < 2) return;
+  clv_blueprint_crossing(b, r->stage, values);
+  for (uint32_t k = 0; k < r->n_values; k++) {
+    snprintf(of, sizeof of, "of layer %u '%s'", values[k]->layer, values[k]->name);
+    clv_bytes_printf(out, "    %-46s %s\n", of,
+                     clv_shape_format(&values[k]->shape, shape, sizeof shape));
+  }
+}
+
 static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], size[24];
   clv_bytes_puts(out, "leaves the private network:\n");
@@ -170,6 +183,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
                      clv_format_size(r->bytes_per_step, size, sizeof size),
                      state ? " once  " : "/step", w->name, w->identity,
                      r->relayed ? ", relayed" : "", *word ? ", " : "", word);
+    text_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
   text_policy(b->policy, out);
@@ -196,6 +210,25 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_bytes_puts(out, "]}");
 }
 
+static void json_shape(const clv_shape *shape, clv_bytes *out) {
+  for (int d = 0; d < shape->rank; d++)
+    clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)shape->dim[d]);
+}
+
+static void json_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+  const clv_node *values[CLV_MAX_NODES];
+  if (r->n_values < 2) return;
+  clv_blueprint_crossing(b, r->stage, values);
+  for (uint32_t k = 0; k < r->n_values; k++) {
+    clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", k ? "," : ",\"values\":[", values[k]->layer);
+    clv_bytes_json(out, values[k]->name);
+    clv_bytes_puts(out, ",\"shape\":[");
+    json_shape(&values[k]->shape, out);
+    clv_bytes_puts(out, "]}");
+  }
+  clv_bytes_puts(out, "]");
+}
+
 static void json_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
@@ -206,12 +239,13 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out, ",\"identity\":");
     clv_bytes_json(out, b->config->workers[r->worker].identity);
     clv_bytes_puts(out, ",\"shape\":[");
-    for (int d = 0; d < r->shape.rank; d++)
-      clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->shape.dim[d]);
+    json_shape(&r->shape, out);
     clv_bytes_printf(out,
-                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s,\"shows\":\"%s\"}",
+                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s,\"shows\":\"%s\"",
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
                      r->relayed ? "true" : "false", clv_shows_word(r->shows));
+    json_values(b, r, out);
+    clv_bytes_puts(out, "}");
   }
 }
 

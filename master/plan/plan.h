@@ -11,6 +11,7 @@
 #define CLEAVE_PLAN_H
 
 #include "common/config/config.h"
+#include "common/models/models.h"
 #include "common/sched/sched.h"
 #include "common/tensor/tensor.h"
 #include "common/weights/weights.h"
@@ -67,9 +68,10 @@ bool clv_privacy_permits(const clv_session_config *c, clv_shows shows);
 typedef struct clv_egress_row {
   char name[96]; /* "activation of stage 'a' (layer 2)" */
   cleave_sending_kind kind;
-  uint32_t stage; /* of the module, as libcleave names it */
-  uint32_t input; /* of a LEAF */
-  int worker;     /* index into the session's workers */
+  uint32_t stage;    /* of the module, as libcleave names it */
+  uint32_t input;    /* of a LEAF: of the module, in its order */
+  uint32_t n_values; /* of a cut: the values that cross it together */
+  int worker;        /* index into the session's workers */
   clv_dtype dtype;
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
@@ -81,6 +83,8 @@ typedef struct clv_stage_plan {
   clv_graph *graph;   /* of a micro-batch */
   clv_params *params; /* with frozen ones marked */
   int worker;         /* index into the session's workers, -1 = master */
+  uint32_t n_leaves;  /* inputs of the model that it reads, behind what crosses the cut */
+  uint32_t leaf[CLV_MAX_INPUTS]; /* [n_leaves] indexes into the blueprint's inputs */
   bool input_needs_grad, participates;
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
@@ -96,7 +100,7 @@ typedef struct clv_blueprint {
   clv_graph *whole;
   uint32_t n_stages;             /* of the model; the loss is stage n_stages */
   clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
-  clv_shape sample;              /* of one record, N = 1 */
+  clv_model_inputs inputs;       /* of one record, N = 1 */
   int64_t micro_size, eval_size; /* largest micro-batch, samples */
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
@@ -105,9 +109,16 @@ typedef struct clv_blueprint {
   clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
 } clv_blueprint;
 
-/* sample: shape of the data's x for one record with N = 1. Errors point into the session file. */
+/* inputs: of one record, N = 1. Errors point into the session file. */
+clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_inputs *inputs,
+                            clv_dtype label_dtype, clv_blueprint **ret,
+                            clv_err *err) CLV_USE_RESULT;
+/* The same for records of one input without a name. */
 clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
+/* The same for these data. */
+clv_code clv_blueprint_of_data(const clv_session_config *config, const clv_dataset *data,
+                               clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
 void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);
 

@@ -12,6 +12,11 @@
 
 /* Fills shows, gradient_shows and head_layers of the stages. */
 void clv_privacy_find(clv_blueprint *b);
+/* What an input of the model shows that is this input of a stage. */
+clv_shows clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input);
+/* The nodes of the whole model whose values cross behind a stage, and how many; ret: or NULL. */
+uint32_t clv_blueprint_crossing(const clv_blueprint *b, uint32_t stage,
+                                const clv_node *ret[CLV_MAX_NODES]);
 /* CLV_INVALID, at the stage that would be shown what the session does not permit: the path that
  * makes it so, and what helps. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;

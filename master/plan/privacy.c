@@ -173,9 +173,14 @@ static clv_shows shows_after(const view *v, int k) {
   return hides(v, k, false) ? CLV_SHOWS_MIXED : CLV_MIN(in, CLV_SHOWS_FRONT_KNOWN);
 }
 
+/* How long a sequence is counts as no record; `plan` says that it is sent. */
+static clv_shows shows_of_input(const clv_graph *g, int k) {
+  return clv_graph_lengths(g, k) ? CLV_SHOWS_MIXED : CLV_SHOWS_RAW_INPUT;
+}
+
 static void go_forward(view *v) {
   for (int k = 0; k < v->g->n_nodes; k++)
-    v->shows[k] = is_input(v, k) ? CLV_SHOWS_RAW_INPUT : shows_after(v, k);
+    v->shows[k] = is_input(v, k) ? shows_of_input(v->g, k) : shows_after(v, k);
 }
 
 /* ---- from the loss --------------------------------------------------------------------------- */
@@ -198,16 +203,21 @@ static void go_back(view *v) {
 
 static void look(const clv_blueprint *b, bool all_home, view *v) {
   *v = (view){.b = b, .g = b->whole, .all_home = all_home, .one_value = true};
-  for (int i = 1; i < b->sample.rank; i++) v->one_value &= b->sample.dim[i] == 1;
+  for (size_t k = 0; k < b->inputs.n; k++)
+    for (int i = 1; i < b->inputs.list[k].shape.rank; i++)
+      v->one_value &= b->inputs.list[k].shape.dim[i] == 1;
   take_layers(v);
   take_uses(v);
   go_forward(v);
   go_back(v);
 }
 
-/* Is the value made before a cut and read behind it? */
+/* Is the value made before a cut and read behind it? Inputs cross none: they go to the stages that
+ * read them. What would show if all behind a cut were away counts them. */
 static bool crosses(const view *v, int k, uint32_t last) {
-  return (is_input(v, k) || v->g->nodes[k].layer <= last) && v->until[k] > last;
+  bool before = is_input(v, k) ? v->all_home && v->shows[k] == CLV_SHOWS_RAW_INPUT
+                               : v->g->nodes[k].layer <= last;
+  return before && v->until[k] > last;
 }
 
 /* The value behind layer `last` that shows most. */
@@ -251,6 +261,21 @@ void clv_privacy_find(clv_blueprint *b) {
     s->head_layers = head_at(&v, s->last_layer);
     s->gradient_shows = home ? shows_of_head(s->head_layers) : CLV_SHOWS_MIXED;
   }
+}
+
+/* Inputs come first in a graph, in their order. */
+clv_shows clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input) {
+  return shows_of_input(b->whole, (int)b->stages[stage].leaf[input - (stage > 0)]);
+}
+
+/* The most that inputs of stage i show to its worker; false: it is at home, or reads none. */
+static bool leaves_shown(const clv_blueprint *b, uint32_t i, clv_shows *ret) {
+  const clv_stage_plan *s = &b->stages[i];
+  if (s->worker < 0 || !s->n_leaves) return false;
+  *ret = CLV_SHOWS_MIXED;
+  for (uint32_t k = 0; k < s->n_leaves; k++)
+    *ret = CLV_MAX(*ret, clv_shown_by_leaf(b, i, k + (i > 0)));
+  return true;
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -350,6 +375,20 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       key[shows]);
 }
 
+/* The first stage at a worker is refused with the file, before there is a model. */
+static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
+  const clv_stage_plan *s = &b->stages[i];
+  clv_shows shows;
+  if (!i || !leaves_shown(b, i, &shows) || clv_privacy_permits(b->config, shows)) return CLV_OK;
+  uint32_t k = 0;
+  while (clv_shown_by_leaf(b, i, k + 1) != shows) k++;
+  return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
+                             "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
+                             "read it at master, or set privacy.raw_input_leaves: true",
+                             place_name(b, i), b->config->stages[i].name,
+                             b->inputs.list[s->leaf[k]].name);
+}
+
 static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
   view v;
@@ -379,6 +418,7 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
         !clv_privacy_permits(b->config, b->stages[i].shows))
       return refuse_records(b, i, err);
+  for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;)
     if (has_gradient(b, i) && !clv_privacy_permits(b->config, b->stages[i].gradient_shows))
       return refuse_labels(b, i, err);
@@ -390,9 +430,11 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
 
 /* The most that leaves of the records; false: nothing does. */
 static bool records_shown(const clv_blueprint *b, clv_shows *ret) {
-  bool any = b->stages[0].worker >= 0;
-  *ret = any ? CLV_SHOWS_RAW_INPUT : CLV_SHOWS_MIXED;
+  clv_shows leaves;
+  bool any = false;
+  *ret = CLV_SHOWS_MIXED;
   for (uint32_t i = 0; i < b->n_stages; i++) {
+    if (leaves_shown(b, i, &leaves)) any = true, *ret = CLV_MAX(*ret, leaves);
     if (b->stages[i].worker >= 0 || b->stages[i + 1].worker < 0) continue;
     any = true;
     *ret = CLV_MAX(*ret, b->stages[i].shows);
@@ -415,6 +457,14 @@ static bool single_output(const clv_blueprint *b) {
   int64_t n = 1;
   for (int i = 1; i < out->rank; i++) n *= out->dim[i];
   return n == 1;
+}
+
+/* Is an input sent that is the lengths of sequences? */
+static bool lengths_leave(const clv_blueprint *b) {
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
+      if (clv_shown_by_leaf(b, i, k + (i > 0)) == CLV_SHOWS_MIXED) return true;
+  return false;
 }
 
 static const char *labels_case(const clv_blueprint *b, uint32_t at) {
@@ -466,9 +516,10 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_show
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out,
                    "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,\"records\":\"%s\","
-                   "\"seed_guessable\":%s}",
+                   "%s\"seed_guessable\":%s}",
                    which, head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false",
-                   any ? words[shows] : "stay", b->config->train.seed.guessable ? "true" : "false");
+                   any ? words[shows] : "stay", lengths_leave(b) ? "\"lengths\":\"leave\"," : "",
+                   b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
@@ -481,6 +532,8 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   }
   text_labels(b, at, out);
   text_records(any, shows, out);
+  if (lengths_leave(b))
+    clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,
                    "train.seed can be tried out: weights that are drawn from it count as known\n");

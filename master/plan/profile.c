@@ -53,13 +53,16 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
   return CLV_OK;
 }
 
-/* Small numbers of both signs; token numbers and classes are all 0. */
-static clv_code fill_value(const clv_node *n, uint32_t stream, void **ret, clv_err *err) {
+/* Small numbers of both signs; whole numbers, which are of tokens and classes, become `whole`. */
+static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, void **ret,
+                           clv_err *err) {
   size_t bytes;
   clv_rng_key key = {.layer = stream};
   CLV_TRY(clv_shape_bytes(&n->shape, n->dtype, &bytes, err));
   CLV_TRY(clv_alloc_aligned(bytes, ret, err));
   memset(*ret, 0, bytes);
+  for (size_t i = 0; n->dtype == CLV_I64 && i < bytes / sizeof whole; i++)
+    ((int64_t *)*ret)[i] = whole;
   if (n->dtype == CLV_F32) clv_rng_uniform(&key, -1, 1, *ret, bytes / sizeof(float));
   return CLV_OK;
 }
@@ -72,11 +75,12 @@ static clv_code take_memory(bench *m, clv_err *err) {
   clv_params_init(m->graph, m->params, m->weights);
   for (int i = 0; i < m->graph->n_nodes; i++) {
     if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
-    CLV_TRY(fill_value(&m->graph->nodes[i], input, &m->x[input], err));
+    CLV_TRY(
+        fill_value(&m->graph->nodes[i], input, clv_graph_lengths(m->graph, i), &m->x[input], err));
     input++;
   }
-  CLV_TRY(fill_value(out, CLV_MAX_INPUTS, &m->out, err));
-  CLV_TRY(fill_value(out, CLV_MAX_INPUTS + 1, &m->dout, err));
+  CLV_TRY(fill_value(out, CLV_MAX_INPUTS, 0, &m->out, err));
+  CLV_TRY(fill_value(out, CLV_MAX_INPUTS + 1, 0, &m->dout, err));
   return clv_alloc((size_t)m->graph->n_nodes * MOST_REPETITIONS, sizeof *m->times, &m->times, err);
 }
 

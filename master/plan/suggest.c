@@ -205,8 +205,8 @@ static clv_code make_variant(const clv_cutter *c, const clv_sched_split *split, 
   }
   v->config.pipeline.micro_batches = split->n_micro;
   v->config.pipeline.schedule = (clv_pipeline_kind)c->cuts.kind;
-  return clv_blueprint_new(&v->config, &b->sample, b->stages[b->n_stages].graph->nodes[1].dtype,
-                           &v->b, err);
+  return clv_blueprint_over(&v->config, &b->inputs, b->stages[b->n_stages].graph->nodes[1].dtype,
+                            &v->b, err);
 }
 
 /* "stages:" and what belongs to it, out of the whole session as it would be written. */

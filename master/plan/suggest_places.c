@@ -27,12 +27,14 @@ static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last)
   return CLV_OK;
 }
 
-/* The one value that crosses behind a layer, -1: it is none, or several. */
+/* The one value that crosses behind a layer, -1: it is none, or several, or an input is read behind
+ * it that a worker should not have for the sake of a cut. */
 static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
   int found = -1;
   for (int i = 0; i < g->n_nodes; i++) {
     bool input = g->nodes[i].op == CLV_OP_INPUT;
     if ((!input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
+    if (input && clv_graph_lengths(g, i)) continue;
     if (found >= 0 || input) return -1;
     found = i;
   }

@@ -16,9 +16,8 @@ static clv_sends sends_of(const clv_run *r) {
 
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
-  clv_shape sample = clv_dataset_x_shape(d, 1);
   clv_blueprint_freep(&r->blueprint);
-  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
+  CLV_TRY(clv_blueprint_of_data(r->config, d, &r->blueprint, err));
   r->blueprint->policy = r->policy;
   const clv_sends sends = sends_of(r);
   return clv_blueprint_hold(r->blueprint, &sends, err);

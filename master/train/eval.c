@@ -45,17 +45,21 @@ static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
 }
 
 /* The output of the last stage, on its way here. */
-static clv_code call_stages(evaluation *e, eval_slot *s, const cleave_tensor *x,
+static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
                             cleave_reference *ret, clv_err *err) {
   clv_trainer *t = e->t;
-  uint32_t last = t->b->n_stages - 1;
-  CLV_API(cleave_leaf(t->runtime, s->context, x, false, ret, CLV_WHY));
+  uint32_t last = t->b->n_stages - 1, n;
+  clv_tensor *x[CLV_MAX_INPUTS];
+  cleave_reference in[CLV_MAX_INPUTS];
+  for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
   for (uint32_t i = 0; i < last; i++) {
+    CLV_TRY(clv_trainer_leaves(t, s->context, i, x, 0, s->n, in, &n, err));
     CLV_TRY(clv_trainer_hop(t, i, s->n, false, err));
-    CLV_API(cleave_call(t->runtime, s->context, t->modules[i], ret, 1, ret, CLV_WHY));
+    CLV_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_WHY));
   }
+  CLV_TRY(clv_trainer_leaves(t, s->context, last, x, 0, s->n, in, &n, err));
   CLV_API(
-      cleave_rpc_async(t->runtime, s->context, t->modules[last], ret, 1, ret, &s->output, CLV_WHY));
+      cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output, CLV_WHY));
   return CLV_OK;
 }
 
@@ -93,8 +97,7 @@ static clv_code inject(evaluation *e, clv_err *err) {
   s->y = clv_steal(&y);
   e->in_flight++;
   e->at += batch.n;
-  cleave_tensor input = clv_rows_of(batch.x, 0, batch.n);
-  CLV_TRY(call_stages(e, s, &input, &output, err));
+  CLV_TRY(call_stages(e, s, &batch, &output, err));
   return s->y ? call_loss(e, s, output, err) : CLV_OK;
 }
 

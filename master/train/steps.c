@@ -22,6 +22,22 @@ cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
   return t;
 }
 
+clv_tensor *clv_batch_input(const clv_batch *batch, size_t k) {
+  return batch->n_inputs ? batch->inputs[k] : batch->x;
+}
+
+clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
+                            clv_tensor *const *x, size_t start, size_t rows,
+                            cleave_reference in[CLV_MAX_INPUTS], uint32_t *n, clv_err *err) {
+  const clv_stage_plan *s = &t->b->stages[stage];
+  *n = stage > 0;
+  for (uint32_t k = 0; k < s->n_leaves; k++) {
+    cleave_tensor leaf = clv_rows_of(x[s->leaf[k]], start, rows);
+    CLV_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_WHY));
+  }
+  return CLV_OK;
+}
+
 /* ---- a round --------------------------------------------------------------------------------- */
 
 /* What trains together: one batch, or those of a round of an asynchronous schedule. */
@@ -76,15 +92,16 @@ static cleave_call_options call_options_of(const clv_trainer *t, const clv_place
 static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
   const clv_micro_batch *m = &t->micros[k];
   uint32_t n = t->b->n_stages;
-  cleave_reference *refs = &t->references[k * (n + 1)], in[2];
-  cleave_tensor x = clv_rows_of(r->batches[m->batch].x, m->start, m->size);
-  cleave_tensor y = clv_rows_of(r->batches[m->batch].y, m->start, m->size);
-  CLV_API(cleave_leaf(t->runtime, r->context, &x, false, &in[0], CLV_WHY));
-  for (uint32_t i = 0; i <= n; i++) {
+  const clv_held_batch *batch = &r->batches[m->batch];
+  cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
+  cleave_tensor y = clv_rows_of(batch->y, m->start, m->size);
+  for (uint32_t i = 0, n_in = 2; i <= n; i++) {
     cleave_call_options o = call_options_of(t, r->l, i, k);
+    if (i < n)
+      CLV_TRY(clv_trainer_leaves(t, r->context, i, batch->x, m->start, m->size, in, &n_in, err));
     if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, true, err));
     if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
-    CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : 1, &o,
+    CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
                              &refs[i], CLV_WHY));
     in[0] = refs[i];
   }
@@ -191,25 +208,25 @@ static clv_code copy_of(const clv_tensor *from, clv_tensor **ret, clv_err *err) 
   return CLV_OK;
 }
 
+static void drop(clv_held_batch *h) {
+  for (size_t k = 0; k < CLV_MAX_INPUTS; k++) clv_tensor_unref(h->x[k]);
+  clv_tensor_unref(h->y);
+  *h = (clv_held_batch){0};
+}
+
 static clv_code hold(clv_trainer *t, const clv_batch *batch, clv_err *err) {
   clv_held_batch *h = &t->held[t->n_held];
-  CLV_TRY(copy_of(batch->x, &h->x, err));
   clv_code code = copy_of(batch->y, &h->y, err);
-  if (code != CLV_OK) {
-    h->x = clv_tensor_unref(h->x);
-    return code;
-  }
+  for (size_t k = 0; code == CLV_OK && k < t->b->inputs.n; k++)
+    code = copy_of(clv_batch_input(batch, k), &h->x[k], err);
+  if (code != CLV_OK) return drop(h), code;
   h->n = batch->n;
   t->n_held++;
   return CLV_OK;
 }
 
 void clv_trainer_let_go(clv_trainer *t) {
-  for (; t->n_held; t->n_held--) {
-    clv_held_batch *h = &t->held[t->n_held - 1];
-    clv_tensor_unref(h->x);
-    clv_tensor_unref(h->y);
-  }
+  while (t->n_held) drop(&t->held[--t->n_held]);
 }
 
 static clv_code run_held(clv_trainer *t, uint32_t *n_done, clv_err *err) {
@@ -228,7 +245,8 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
   if (t->round == 1) {
-    const clv_held_batch lent = {.x = batch->x, .y = batch->y, .n = batch->n};
+    clv_held_batch lent = {.y = batch->y, .n = batch->n};
+    for (size_t k = 0; k < t->b->inputs.n; k++) lent.x[k] = clv_batch_input(batch, k);
     round_group r = {.batches = &lent, .n_batches = 1, .results = t->results};
     *ret_done = 1;
     return run_round(t, &r, err);

@@ -27,7 +27,7 @@ typedef struct clv_micro_batch {
 
 /* A batch that waits for its round: copies, since the loader's memory is lent for one step. */
 typedef struct clv_held_batch {
-  clv_tensor *x, *y;
+  clv_tensor *x[CLV_MAX_INPUTS], *y; /* x: [inputs of the blueprint] */
   size_t n;
 } clv_held_batch;
 
@@ -148,6 +148,14 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step);
 
 /* n rows of a batch from row `start` on, as an argument of libcleave. */
 cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n);
+/* What stage i is called with: *n arguments in `in`, whose first one is what crosses the cut before
+ * it, if there is one, and already there. The others are inputs of the model, of n rows of x. */
+clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
+                            clv_tensor *const *x, size_t start, size_t rows,
+                            cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
+                            clv_err *err) CLV_USE_RESULT;
+/* Input k of a batch, whoever made it. */
+clv_tensor *clv_batch_input(const clv_batch *batch, size_t k);
 /* Whether predictions can be right or wrong: with classes, and with binary losses. */
 bool clv_trainer_counts_right(const clv_trainer *t);
 /* Rows of a prediction that are right, with the labels of rows from `start` on. */

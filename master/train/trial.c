@@ -25,7 +25,7 @@ typedef struct trial {
   clv_session_config config;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
-  clv_tensor *x, *y;
+  clv_batch batch;
   clv_sched_costs costs; /* of the quickest step */
   double seconds;
   clv_code code;
@@ -35,18 +35,31 @@ typedef struct trial {
 static void trial_done(trial *t) {
   clv_trainer_close(t->trainer);
   clv_blueprint_free(t->blueprint);
-  clv_tensor_unref(t->x);
-  clv_tensor_unref(t->y);
+  for (size_t k = 0; k < t->batch.n_inputs; k++) clv_tensor_unref(t->batch.inputs[k]);
+  clv_tensor_unref(t->batch.y);
 }
 
-static clv_code random_tensor(const clv_node *n, int64_t batch, clv_tensor **ret, clv_err *err) {
+/* Whole numbers, which are of tokens and classes, become `whole`. */
+static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, clv_tensor **ret,
+                              clv_err *err) {
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
   shape.dim[0] = batch;
   CLV_TRY(clv_tensor_new(n->dtype, &shape, ret, err));
-  memset((*ret)->data, 0, (*ret)->bytes); /* token numbers and classes */
+  for (size_t i = 0; n->dtype == CLV_I64 && i < (*ret)->n; i++)
+    ((int64_t *)(*ret)->data)[i] = whole;
   if (n->dtype == CLV_F32) clv_rng_uniform(&key, 0, 1, (*ret)->data, (*ret)->bytes / sizeof(float));
   return CLV_OK;
+}
+
+/* Sequences are as long as they may be. */
+static clv_code random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
+  const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
+  for (size_t k = 0; k < b->inputs.n; k++, ret->n_inputs++)
+    CLV_TRY(random_tensor(&b->whole->nodes[k], n, clv_graph_lengths(b->whole, (int)k),
+                          &ret->inputs[k], err));
+  ret->n = (size_t)n;
+  return random_tensor(labels, n, 0, &ret->y, err);
 }
 
 /* After each step: what it showed. The first one makes plans, and is not looked at. */
@@ -68,9 +81,8 @@ static void on_step(void *user, clv_trainer *trainer, const clv_placed_schedule 
 static clv_code steps(trial *t, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
-  const clv_batch batch = {.x = t->x, .y = t->y, .n = (size_t)t->x->shape.dim[0]};
   for (int i = 0; i < TRIAL_STEPS; i++) {
-    CLV_TRY(clv_trainer_step(t->trainer, &batch, true, &done, &results, err));
+    CLV_TRY(clv_trainer_step(t->trainer, &t->batch, true, &done, &results, err));
     if (t->code != CLV_OK) return *err = t->err, t->code;
   }
   return CLV_OK;
@@ -88,10 +100,9 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* takes multiples of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(
-      clv_blueprint_new(&t->config, &b->sample, loss->graph->nodes[1].dtype, &t->blueprint, err));
+      clv_blueprint_over(&t->config, &b->inputs, loss->graph->nodes[1].dtype, &t->blueprint, err));
   t->blueprint->policy = b->policy;
-  CLV_TRY(random_tensor(&b->whole->nodes[0], batch, &t->x, err));
-  CLV_TRY(random_tensor(&loss->graph->nodes[1], batch, &t->y, err));
+  CLV_TRY(random_batch(b, batch, &t->batch, err));
   CLV_TRY(clv_trainer_open(t->blueprint, record, true, &t->trainer, err));
   t->trainer->sampler.sink = on_step;
   t->trainer->sampler.sink_user = t;

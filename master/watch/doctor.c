@@ -251,8 +251,7 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
   report(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
          code == CLV_OK ? "readable" : err.text);
   if (code == CLV_OK) {
-    clv_shape sample = clv_dataset_x_shape(data.train, 1);
-    code = clv_blueprint_new(config, &sample, clv_dataset_y_dtype(data.train), &b, &err);
+    code = clv_blueprint_of_data(config, data.train, &b, &err);
     report(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
            code == CLV_OK ? "shapes fit" : err.text);
     clv_run_data_done(&data);

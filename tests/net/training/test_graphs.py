@@ -8,6 +8,7 @@ suite = Suite()
 STEPS = 12
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy")
 
+# y is read three times, and x by a layer far behind; the head reads the data again.
 NET = [
     "{op: conv2d, out: 6, kernel: 3, pad: 1, name: x}",
     "{op: conv2d, out: 6, kernel: 3, pad: 1, name: f}",
@@ -16,9 +17,14 @@ NET = [
     "{op: relu, name: y}",
     "{op: maxpool, kernel: 2, name: narrow}",
     "{op: conv2d, out: 4, kernel: 3, stride: 2, pad: 1, name: wide, from: [y]}",
-    "{op: concat, dim: 1, name: both, from: [narrow, wide]}",
     "{op: dropout, p: 0.25}",
-    "{op: flatten}",
+    "{op: avgpool, kernel: 2, name: far, from: [x]}",
+    "{op: avgpool, kernel: 2, name: near, from: [y]}",
+    "{op: concat, dim: 1, name: both, from: [narrow, \"7\", far, near]}",
+    "{op: relu}",
+    "{op: flatten, name: flat}",
+    "{op: flatten, name: again, from: [input]}",
+    "{op: concat, from: [flat, again]}",
     "{op: linear, out: 10}",
 ]
 cluster = None
@@ -33,7 +39,7 @@ def body(cuts, places, transfer="direct", schedule="1f1b", name="s"):
                    f"train: {{epochs: 100, max_steps: {STEPS}, batch: 22, seed: 5eed5eed5eed5eed5eed5eed5eed5eed,"
                    " clip_grad_norm: 1.0, optimizer: {kind: adam, lr: 0.003}}\n"
                    f"pipeline: {{micro_batches: 4, schedule: {schedule}}}\ntransfer: {transfer}\n"
-                   "checkpoint: {every_steps: 100000}\n")
+                   "checkpoint: {every_steps: 100000}\nprivacy: {raw_input_leaves: true}\n")
 
 
 UNSPLIT = {}
@@ -51,8 +57,19 @@ def compare(tag, *args, **how):
 
 
 @suite.test
-def cut_where_one_value_crosses():
-    compare("blocks", [1, 5, 8], ["master", "w1", "w2", "master"])
+def one_cut_anywhere():
+    for k in range(1, len(NET)):
+        compare(f"cut{k}", [k], ["master", "w1"])
+
+
+@suite.test
+def three_workers():
+    for k in range(1, len(NET) - 2):
+        compare(f"three{k}", [k, k + 1, k + 2], ["master", "w1", "w2", "w3"])
+    for transfer in ("direct", "via_master"):
+        for schedule in ("gpipe", "1f1b", "zb-h1"):
+            compare(f"u-{transfer}-{schedule}", [1, 6, 9, 11], ["master", "w1", "w2", "w3", "master"],
+                    transfer=transfer, schedule=schedule)
 
 
 @suite.test

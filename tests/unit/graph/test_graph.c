@@ -130,7 +130,7 @@ static void slices(void **state) {
   clv_graph_free(g);
 }
 
-/* input > 0 > 1 > 2 (add of 0 and 1) > 3: the skip connection may not be cut. */
+/* input > 0 > 1 > 2 (add of 0 and 1) > 3: behind 1 two values cross. */
 static void slices_of_branches(void **state) {
   (void)state;
   int x;
@@ -138,9 +138,17 @@ static void slices_of_branches(void **state) {
   int a = add_linear(g, 0, x, 6), b = add_plain(g, CLV_OP_RELU, 1, a);
   int c = add_node(g, CLV_OP_ADD, 2, a, b, NULL, 0);
   add_plain(g, CLV_OP_TANH, 3, c);
-  assert_fails(clv_graph_slice(g, 2, 3, &part, err), CLV_INVALID,
-               "both '0' [4, 6] and '1' [4, 6] enter them");
-  assert_fails(clv_graph_slice(g, 0, 1, &part, err), CLV_INVALID, "leave them");
+  int nodes[8];
+  assert_int_equal(clv_graph_crossing(g, 1, nodes), 2);
+  assert_int_equal(nodes[0], a);
+  assert_int_equal(nodes[1], b);
+  assert_ok(clv_graph_slice(g, 0, 1, &part, err));
+  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 12)));
+  clv_graph_free(part);
+  assert_ok(clv_graph_slice(g, 2, 3, &part, err));
+  assert_true(clv_shape_equal(&part->nodes[0].shape, &CLV_SHAPE(4, 12)));
+  assert_string_equal(part->nodes[part->output].name, "3");
+  clv_graph_free(part);
   assert_ok(clv_graph_slice(g, 1, 2, &part, err));
   assert_int_equal(part->n_nodes, 3);
   assert_int_equal(part->nodes[2].in[0], 0);
@@ -149,6 +157,27 @@ static void slices_of_branches(void **state) {
   g->output = a; /* something else than the last value leaves, too */
   assert_fails(clv_graph_slice(g, 0, 3, &part, err) == CLV_OK, true, "");
   assert_int_equal(part->output, 1);
+  clv_graph_free(part);
+  clv_graph_free(g);
+}
+
+/* More values than an op takes at once cross, each with its own shape, in the order of nodes. */
+static void slices_of_many_branches(void **state) {
+  (void)state;
+  enum { MANY = 20 };
+  int x, nodes[64], sum;
+  clv_graph *part, *g = new_graph(CLV_F32, CLV_SHAPE(4, 6, 2), &x);
+  for (uint32_t i = 0; i < MANY; i++) add_plain(g, CLV_OP_RELU, i, x);
+  sum = add_node(g, CLV_OP_ADD, MANY, 1, 2, NULL, 0);
+  for (uint32_t i = 1; i + 1 < MANY; i++)
+    sum = add_node(g, CLV_OP_ADD, MANY + i, sum, (int)i + 2, NULL, 0);
+  assert_int_equal(clv_graph_crossing(g, MANY - 1, nodes), MANY);
+  assert_ok(clv_graph_slice(g, 0, MANY - 1, &part, err));
+  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 12 * MANY)));
+  clv_graph_free(part);
+  assert_ok(clv_graph_slice(g, MANY, 2 * MANY, &part, err));
+  assert_true(clv_shape_equal(&part->nodes[0].shape, &CLV_SHAPE(4, 12 * MANY)));
+  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 6, 2)));
   clv_graph_free(part);
   clv_graph_free(g);
 }
@@ -314,6 +343,7 @@ int main(void) {
       cmocka_unit_test(joined_batches),
       cmocka_unit_test(slices),
       cmocka_unit_test(slices_of_branches),
+      cmocka_unit_test(slices_of_many_branches),
       cmocka_unit_test(parameter_layout),
       cmocka_unit_test(first_values),
       cmocka_unit_test(first_values_do_not_know_cuts),

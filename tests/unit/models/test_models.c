@@ -175,7 +175,7 @@ static const refusal refusals[] = {
     {STAGE("{op: relu, name: a},\n      {op: tanh, from: [a, input]}"),
      "/s.yaml:8:18: ", "from: tanh reads 1 value, not 2"},
     {STAGE("{op: relu, name: abc},\n      {op: add, from: [abd, input]}"),
-     "/s.yaml:8:17: ", "no earlier layer is called 'abd', did you mean 'abc'?; the layer before"},
+     "/s.yaml:8:17: ", "no earlier layer is called 'abd', did you mean 'abc'?; the one before"},
     {STAGE("{op: relu, name: a},\n      {op: add, from: [a, z]},\n      {op: tanh, name: z}"),
      "/s.yaml:8:17: ", "layer 'z' does not come before this one"},
     {STAGE("{op: relu, name: a},\n      {op: add, name: b, from: [a, b]}"),
@@ -187,9 +187,9 @@ static const refusal refusals[] = {
     {STAGE("{op: conv2d, out: 2, kernel: 1, name: a},\n      {op: conv2d, out: 3, kernel: 1},\n"
            "      {op: add, from: [a, 1]}"),
      "/s.yaml:9:7: ", "layer 2: "},
-    {"stages:\n  - {name: a, at: master, layers: [{op: relu, name: x}, {op: tanh}]}\n"
-     "  - {name: b, at: master, layers: [{op: add, from: [x, 1]}]}\n",
-     "/s.yaml:6:27: ", "stage 'a' ends where branches are open, where two values would cross"},
+    {"stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: mean, dim: 1, name: k}, "
+     "{op: relu}]}\n  - {name: b, at: master, layers: [{op: add, from: [k, 2]}]}\n",
+     "/s.yaml:6:27: ", "stage 'a': behind it 2 values cross, and that of layer 'k'"},
     {ARCH("hiden: [3]"), "/s.yaml:5:20: ", "mlp has no 'hiden'; did you mean 'hidden'?"},
     {ARCH("width: 3"), "/s.yaml:5:20: ", "mlp has no 'width'"},
     {ARCH("hidden: 3"), "/s.yaml:5:20: ", "hidden is a list"},

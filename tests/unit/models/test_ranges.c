@@ -30,12 +30,6 @@ static void ways_to_write_it(void **state) {
 static const struct {
   const char *ranges[2], *where, *text;
 } refusals[] = {
-    {{"conv1..layer2.2.bn1", "layer2.2.relu1..fc"},
-     "/s.yaml:8:36: ",
-     "stage 's0' ends inside block 'layer2.2', where two values would cross, of 'layer2.1.relu' "
-     "and 'layer2.2.bn1'; end it with layer2.1 or layer2.2"},
-    {{"0..4", "5..174"}, "/s.yaml:8:36: ", "end it with maxpool or layer1.0"},
-    {{"conv1..layer4.2.bn3", "layer4.2.add..fc"}, "/s.yaml:8:36: ", "layer4.1 or layer4"},
     {{"conv1..layer2.7", "layer3..fc"},
      "/s.yaml:8:36: ",
      "no layer or block 'layer2.7', did you mean 'layer2.0'?; it has conv1, bn1, relu, maxpool, "
@@ -65,10 +59,56 @@ static void cuts_refused(void **state) {
   }
 }
 
+/* A stage may end inside a block: what crosses are the values of both branches. */
+static void inside_a_block(void **state) {
+  (void)state;
+  static const char *const ranges[] = {"conv1..layer2.2.bn1", "layer2.2.relu1..fc"};
+  clv_session_config *c = session("resnet50", "", ranges, 2);
+  clv_graph *g = NULL, *part = NULL;
+  uint32_t first[2], last[2];
+  assert_ok(clv_model_graph(c, &image, &g, first, last, err));
+  assert_ok(clv_graph_slice(g, first[0], last[0], &part, err));
+  assert_true(clv_shape_equal(&part->nodes[part->output].shape,
+                              &CLV_SHAPE(2, 512 * 28 * 28 + 128 * 28 * 28)));
+  clv_graph_free(part);
+  assert_ok(clv_graph_slice(g, first[1], last[1], &part, err));
+  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(2, 1000)));
+  clv_graph_free(part);
+  clv_graph_free(g);
+  clv_session_config_free(c);
+}
+
+/* A program that takes a part of a model gets one value, and gives one. */
+static const struct {
+  const char *range, *text;
+} parts[] = {
+    {"conv1..layer2.2.bn1",
+     "stage 's0' ends inside block 'layer2.2', where two values would cross, of 'layer2.1.relu' "
+     "and 'layer2.2.bn1'; end it with layer2.1 or layer2.2"},
+    {"0..4", "end it with maxpool or layer1.0"},
+    {"conv1..layer4.2.bn3", "layer4.1 or layer4"},
+    {"5..174", "end it with maxpool or layer1.0"},
+};
+
+static void parts_refused(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(parts); i++) {
+    clv_session_config *c = session("resnet50", "", &parts[i].range, 1);
+    clv_graph *g = NULL;
+    clv_err err = {0};
+    assert_int_equal(clv_model_part(c, &image, &g, &err), CLV_INVALID);
+    if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, parts[i].text))
+      fail_msg("'%s' is not '...%s'", err.text, parts[i].text);
+    clv_session_config_free(c);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ways_to_write_it),
       cmocka_unit_test(cuts_refused),
+      cmocka_unit_test(inside_a_block),
+      cmocka_unit_test(parts_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void each_addend_is_a_path(void **state) {
     clv_session_config *c = session(ALL, "", "  - {name: front, at: master, layers: [" CONV "]}\n");
     clv_shape in = {4, {8, 1, 6, 6}};
     clv_attrs conv = {.out = 1, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}, .groups = 1};
-    clv_blueprint b = {.config = c, .n_stages = 1, .sample = image};
+    clv_blueprint b = {.config = c, .n_stages = 1, .inputs = clv_model_one_input(c, &image)};
     clv_stage_plan stages[2] = {{.worker = -1}, {.worker = -1}};
     int x, y, z;
     clv_err err;

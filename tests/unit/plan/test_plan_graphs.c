@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What `plan` knows of a model with branches and with several inputs: which values cross each cut,
+ * which inputs go where, and what that shows.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/plan/plan_int.h"
+
+static clv_session_config *session(const char *privacy, const char *stages) {
+  clv_session_config *c = NULL;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_printf(&text,
+                   "version: 1\nname: t\ntls: {ca: a, cert: b, key: c}\nworkers:\n"
+                   "  w1: {address: \"h:1\", identity: \"spiffe://t/w1\"}\n"
+                   "data: {format: npy, root: /data, inputs: [ids, extra, lengths], "
+                   "train: [i, e, l, y]}\nloss: {kind: cross_entropy}\n"
+                   "privacy: {%s}\ntrain: {batch: 8, optimizer: {kind: sgd, lr: 0.1}}\nstages:\n%s",
+                   privacy, stages);
+  if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  return c;
+}
+
+/* Twelve tokens, four numbers, a length. */
+static clv_code plan(const clv_session_config *c, clv_blueprint **ret, clv_err *err) {
+  static const clv_model_inputs inputs = {.n = 3,
+                                          .list = {{"ids", CLV_I64, {2, {1, 12}}},
+                                                   {"extra", CLV_F32, {2, {1, 4}}},
+                                                   {"lengths", CLV_I64, {1, {1}}}}};
+  return clv_blueprint_over(c, &inputs, CLV_I64, ret, err);
+}
+
+#define FRONT                                                                              \
+  "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}, {op: linear, " \
+  "out: 4, name: x}, {op: linear, out: 4, name: q}]}\n"
+#define ATTEND "{op: attention, heads: 2, name: a, from: [q, x, x, lengths]}"
+#define HEAD                                                                                   \
+  "  - {name: head, at: master, layers: [{op: mean, dim: 1, name: m}, {op: concat, from: [m, " \
+  "extra]}, {op: linear, out: 3}]}\n"
+
+static void expect_table(const char *privacy, const char *middle, const char *want) {
+  CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, got = {0};
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
+  clv_err err;
+  clv_bytes_printf(&stages, FRONT "%s" HEAD, middle);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(privacy, stages.data);
+  if (plan(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
+  clv_blueprint_egress_text(b, &got);
+  if (strncmp(got.data, want, strlen(want)) != 0) fail_msg("\n%s\nis not\n%s", got.data, want);
+}
+
+/* Each value that crosses is told, and each input that goes to a worker; what is read at home
+ * stays. */
+static void each_tensor_is_told(void **state) {
+  (void)state;
+  expect_table("tokens_readable: true",
+               "  - {name: middle, at: w1, layers: [" ATTEND ", {op: add, from: [a, x]}]}\n",
+               "LENGTHS 'lengths', for stage middle | [8] | i64 | 64 | w1 spiffe://t/w1\n"
+               "activation of stage 'front' (2 values) | [8, 96] | f32 | 3072 | w1 spiffe://t/w1 | "
+               "TOKENS\n"
+               "  of layer 1 'x' | [8, 12, 4]\n"
+               "  of layer 2 'q' | [8, 12, 4]\n"
+               "gradient for stage 'middle' (layer 4) | [8, 12, 4] | f32 | 1536 | w1 "
+               "spiffe://t/w1\n");
+  expect_table("raw_input_leaves: true",
+               "  - {name: middle, at: w1, layers: [" ATTEND
+               ", {op: embedding, rows: 9, out: 4, "
+               "name: again, from: [ids]}, {op: add, from: [a, again]}]}\n",
+               "RAW INPUT 'ids', for stage middle | [8, 12] | i64 | 768 | w1 spiffe://t/w1\n"
+               "LENGTHS 'lengths', for stage middle | [8] | i64 | 64 | w1 spiffe://t/w1\n"
+               "activation of stage 'front' (2 values) | ");
+}
+
+static void inputs_at_workers_are_permitted_or_refused(void **state) {
+  (void)state;
+  clv_blueprint *b = NULL;
+  clv_err err = {0};
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = session(
+      "tokens_readable: true, labels_readable: true", FRONT
+      "  - {name: tail, at: w1, layers: [" ATTEND
+      ", {op: mean, dim: 1, name: m}, {op: concat, from: [m, extra]}, {op: linear, out: 3}]}\n");
+  assert_int_equal(plan(c, &b, &err), CLV_INVALID);
+  if (strncmp(err.text, "/s.yaml:12:", 11) ||
+      !strstr(err.text,
+              "worker 'w1' is sent the records: layers of stage 'tail' read 'extra'; read "
+              "it at master, or set privacy.raw_input_leaves: true"))
+    fail_msg("%s", err.text);
+  assert_null(b);
+}
+
+static void lengths_are_told(void **state) {
+  (void)state;
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  clv_err err;
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = session("tokens_readable: true",
+                                  FRONT "  - {name: middle, at: w1, layers: [" ATTEND "]}\n" HEAD);
+  if (plan(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
+  clv_privacy_describe(b, false, &text);
+  clv_privacy_describe(b, true, &json);
+  assert_non_null(strstr(text.data, "lengths: of every record's sequence are sent"));
+  assert_non_null(strstr(json.data, "\"lengths\":\"leave\""));
+  assert_int_equal(b->stages[0].shows, CLV_SHOWS_TOKENS); /* by the tokens, not by the lengths */
+  assert_int_equal(b->stages[1].n_leaves, 1);
+  assert_int_equal(b->stages[2].leaf[0], 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_tensor_is_told),
+      cmocka_unit_test(inputs_at_workers_are_permitted_or_refused),
+      cmocka_unit_test(lengths_are_told),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
