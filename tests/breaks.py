@@ -581,10 +581,12 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
    a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
 of("kernels/cuda/timer.c", "tests/gpu/test_node",
    the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.runs)", "if (false)"))
+of("kernels/cuda/staging.c", "tests/gpu/test_node",
+   a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
-   a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "g->vendor->event_finish((*ret)->free, err)", "CLV_OK"))
+   a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "CLV_OK"))
 of("tests/gpu/run.py", "tests/gpu/test_bundle.py",
    the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"))
 RECORDING = "tests/gpu/test_recording"

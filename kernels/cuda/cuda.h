@@ -8,7 +8,8 @@
  * simulated device. A table is constant and lives as long as the process.
  *
  * Order: what takes a stream is only asked for, and done in the order of the stream; functions
- * called `finish` wait. Nothing else waits for a device, and nothing uses the default stream.
+ * called `finish` wait. Beside them stream_free waits, and host_take and host_give may. Nothing
+ * uses the default stream: a stream that is NULL is refused with CLV_PRECONDITION.
  *
  * Threads: the table's functions may be called from any thread. A backend opened from it is used
  * by one thread at a time.

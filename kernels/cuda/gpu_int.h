@@ -37,6 +37,7 @@ enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 256 << 10 };
 typedef struct cuda_slot {
   void *host;
   clv_cuda_event *free; /* its last copy is done */
+  bool busy;            /* nobody has waited for that */
 } cuda_slot;
 
 /* A run of a block: n values from the one with number `at`; `first`: how many chunks are before. */

@@ -26,10 +26,22 @@ void clv_gpu_close_slots(clv_gpu *g) {
   }
 }
 
+static clv_code wait_for_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
+  if (slot->busy) CLV_TRY(g->vendor->event_finish(slot->free, err));
+  slot->busy = false;
+  return CLV_OK;
+}
+
 static clv_code next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
   *ret = &g->slots[g->next_slot];
   g->next_slot = (g->next_slot + 1) % GPU_SLOTS;
-  return g->vendor->event_finish((*ret)->free, err);
+  return wait_for_slot(g, *ret, err);
+}
+
+/* Its copy has been asked for. */
+static clv_code occupy_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
+  slot->busy = true;
+  return g->vendor->event_record(slot->free, g->stream, err);
 }
 
 clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
@@ -42,14 +54,14 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
     CLV_TRY(next_slot(g, &slot, err));
     memcpy(slot->host, (const char *)host + at, n);
     CLV_TRY(g->vendor->put(g->stream, (char *)dst + at, slot->host, n, err));
-    CLV_TRY(g->vendor->event_record(slot->free, g->stream, err));
+    CLV_TRY(occupy_slot(g, slot, err));
   }
   return CLV_OK;
 }
 
 /* The piece at `from` has arrived in its slot. */
 static clv_code take_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
-  CLV_TRY(g->vendor->event_finish(slot->free, err));
+  CLV_TRY(wait_for_slot(g, slot, err));
   memcpy(host, slot->host, bytes);
   return CLV_OK;
 }
@@ -72,7 +84,7 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
       CLV_TRY(next_slot(g, slot, err));
       CLV_TRY(g->vendor->get(g->stream, (*slot)->host, (const char *)src + asked, n, err));
       if (asked + n == bytes) clv_gpu_mark_time(g);
-      CLV_TRY(g->vendor->event_record((*slot)->free, g->stream, err));
+      CLV_TRY(occupy_slot(g, *slot, err));
       asked += n;
       continue;
     }

@@ -44,7 +44,10 @@ typedef struct clv_sim_options {
 typedef struct clv_sim_counts {
   uint64_t takes, host_takes, launches, captures, graph_launches, calls;
   uint64_t products; /* and convolutions, of the libraries */
-  uint64_t waits;    /* finish functions that were called */
+  /* Calls that hold up the host: functions called `finish`, the end of a stream, and page-locked
+   * memory that is taken or given back. */
+  uint64_t waits;
+  uint64_t default_stream; /* what was asked of no stream, and refused */
   uint64_t put_bytes, get_bytes, copy_bytes;
   uint64_t host_left; /* bytes of page-locked memory that were not 0 when it was given back */
 } clv_sim_counts;

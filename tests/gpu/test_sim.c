@@ -190,7 +190,7 @@ static void what_is_used_is_counted(void **state) {
   clv_sim_counts c = clv_sim_count();
   assert_int_equal(c.takes, 2);
   assert_int_equal(c.launches, 1);
-  assert_int_equal(c.waits, 1);
+  assert_int_equal(c.waits, 2); /* `begin` takes page-locked memory */
   assert_int_equal(c.put_bytes, 4000);
   assert_int_equal(c.get_bytes, 40);
   b.v->give(b.g.stream, x);
@@ -298,6 +298,44 @@ static void devices_copy_to_each_other(void **state) {
   }
 }
 
+#define REFUSED(call) assert_int_equal((call), CLV_PRECONDITION)
+
+/* NULL is it: what is asked of it would wait for all streams of the device, and they for it. */
+static void the_default_stream_is_refused(void **state) {
+  const clv_cuda_matmul_desc product = {
+      .m = 1, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldd = 1, .batch = 1};
+  bench b;
+  clv_gpu none;
+  clv_cuda_event *e;
+  clv_cuda_matmul *m;
+  size_t workspace;
+  void *p;
+  (void)state;
+  begin(&b, &(clv_sim_options){0});
+  none = (clv_gpu){.vendor = b.v};
+  OK(b.v->event_new(0, false, &e, &b.err));
+  OK(b.v->matmul_new(0, &product, &m, &workspace, &b.err));
+  float *x = put(&b);
+  assert_int_equal(clv_sim_count().default_stream, 0);
+  REFUSED(b.v->take(NULL, 4, &p, &b.err));
+  REFUSED(b.v->put(NULL, x, b.host, 4, &b.err));
+  REFUSED(b.v->get(NULL, b.host, x, 4, &b.err));
+  REFUSED(b.v->copy(NULL, x, x + 1, 4, &b.err));
+  REFUSED(b.v->fill(NULL, x, 0, 4, &b.err));
+  REFUSED(b.v->stream_finish(NULL, &b.err));
+  REFUSED(b.v->event_record(e, NULL, &b.err));
+  REFUSED(b.v->stream_wait(NULL, e, &b.err));
+  REFUSED(sample_add(&none, x, x, 1, N, &b.err));
+  REFUSED(b.v->capture_begin(NULL, &b.err));
+  REFUSED(b.v->matmul(NULL, m, x, x, NULL, 0, x, x, &b.err));
+  b.v->give(NULL, x);
+  assert_int_equal(clv_sim_count().default_stream, 12);
+  b.v->give(b.g.stream, x);
+  b.v->matmul_free(m);
+  b.v->event_free(e);
+  end(&b);
+}
+
 /* One of several threads of the host, each with a stream of its own. */
 static void *use_a_stream(void *arg) {
   bench *b = arg;
@@ -337,6 +375,7 @@ int main(void) {
       cmocka_unit_test(a_failure_stays),
       cmocka_unit_test(products_are_column_major),
       cmocka_unit_test(devices_copy_to_each_other),
+      cmocka_unit_test(the_default_stream_is_refused),
       cmocka_unit_test(threads_use_it_one_at_a_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,6 +51,7 @@ def nothing_is_left_on_the_device():
 # fault of worker.c -> what each build says of it
 PLANTED = {
     "no_wait": {"tsan": "ThreadSanitizer: data race"},
+    "default_stream": dict.fromkeys(("release", "debug", "asan", "tsan"), "cuda-sim: the default stream was used"),
     "given": dict.fromkeys(("release", "debug", "asan", "tsan"), "device memory that was given back"),
 }
 

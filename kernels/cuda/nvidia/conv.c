@@ -428,7 +428,7 @@ clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w,
   if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % CONV_ALIGNMENT)
     return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
                     CONV_ALIGNMENT);
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   CLV_TRY(clv_nvidia_handle(s, c->lib, err));
   CLV_TRY(pack_pointers(c->lib, way, pointers, workspace, err));
   cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, way->plan, way->pack);

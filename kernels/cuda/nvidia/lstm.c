@@ -158,7 +158,7 @@ static clv_code begin(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err 
 clv_code clv_nvidia_lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                              clv_cuda_lstm_space *ret_space, clv_err *err) {
   clv_cuda_lstm *l;
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   CLV_TRY(begin(d, &l, err));
   clv_code code = make(l, d, s, err);
   if (code != CLV_OK) {
@@ -193,7 +193,7 @@ clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
  * NULL where they are zeros or nobody asks for them. */
 clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
                                  clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   CLV_TRY(clv_nvidia_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnRNNForward, s->cudnn, l->rnn, mode_of(l), NULL, l->x, a->x, l->y, a->y,
            l->state, NULL, NULL, l->state, NULL, NULL, l->space.weights, a->weights,
@@ -203,7 +203,7 @@ clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv
 
 clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
                                        const clv_cuda_lstm_args *a, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   CLV_TRY(clv_nvidia_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnRNNBackwardData_v8, s->cudnn, l->rnn, NULL, l->y, a->y, a->dy, l->x,
            a->dx, l->state, NULL, NULL, NULL, l->state, NULL, NULL, NULL, l->space.weights,
@@ -213,7 +213,7 @@ clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
 
 clv_code clv_nvidia_lstm_backward_weight(clv_cuda_stream *s, clv_cuda_lstm *l,
                                          const clv_cuda_lstm_args *a, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   CLV_TRY(clv_nvidia_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnRNNBackwardWeights_v8, s->cudnn, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
            l->x, a->x, l->state, NULL, l->y, a->y, l->space.weights, a->dweights,

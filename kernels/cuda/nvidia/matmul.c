@@ -209,7 +209,7 @@ static int way_of(const void *a, const void *b, const float *d) {
 clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                            const float *bias, float beta, float *d, void *workspace, clv_err *err) {
   static const float one = 1;
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
   LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &beta, d, m->d, d, m->d,
          &m->way[way_of(a, b, d)], workspace, m->workspace, s->stream);

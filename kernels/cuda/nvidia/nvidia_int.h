@@ -87,6 +87,8 @@ clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
                            clv_err *err) CLV_USE_RESULT;
 /* Makes it this thread's device. */
 clv_code clv_nvidia_use(int device, clv_err *err) CLV_USE_RESULT;
+/* Its device. CLV_PRECONDITION: it is none, which NVIDIA takes for the default stream. */
+clv_code clv_nvidia_use_stream(const clv_cuda_stream *s, clv_err *err) CLV_USE_RESULT;
 /* The pool that its memory comes from, made by the first call. */
 clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -23,6 +23,11 @@ clv_code clv_nvidia_use(int device, clv_err *err) {
   return CLV_OK;
 }
 
+clv_code clv_nvidia_use_stream(const clv_cuda_stream *s, clv_err *err) {
+  if (s) return clv_nvidia_use(s->device, err);
+  return clv_fail(err, CLV_PRECONDITION, "the default stream is asked for something");
+}
+
 clv_code clv_nvidia_count(int *ret, clv_err *err) {
   int n = 0;
   cudaError_t answer = cudaGetDeviceCount(&n);
@@ -89,6 +94,7 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
 clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   cudaMemPool_t pool;
   char size[32];
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
   cudaError_t answer = cudaMallocFromPoolAsync(ret, bytes ? bytes : 1, pool, s->stream);
   if (answer == cudaErrorMemoryAllocation) clv_format_size(bytes, size, sizeof size);
@@ -103,7 +109,7 @@ clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *
 
 void clv_nvidia_give(clv_cuda_stream *s, void *p) {
   clv_err err;
-  if (!p || clv_nvidia_use(s->device, &err) != CLV_OK) return;
+  if (!p || clv_nvidia_use_stream(s, &err) != CLV_OK) return;
   cudaError_t answer = cudaFreeAsync(p, s->stream);
   if (answer != cudaSuccess) clv_nvidia_fail_at(CLV_HERE, "cudaFreeAsync", s->device, answer, &err);
 }
@@ -138,7 +144,7 @@ void clv_nvidia_host_give(void *p) {
 
 static clv_code copy_as(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
                         enum cudaMemcpyKind kind, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyAsync, dst, src, bytes, kind, s->stream);
   return CLV_OK;
 }
@@ -183,14 +189,14 @@ clv_code clv_nvidia_copy_peer(clv_cuda_stream *s, void *dst, int dst_device, con
     CLV_TRY(let_reach(src_device, dst_device, err));
     CLV_TRY(let_reach(dst_device, src_device, err));
   }
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyPeerAsync, dst, dst_device, src, src_device, bytes,
              s->stream);
   return CLV_OK;
 }
 
 clv_code clv_nvidia_fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaMemsetAsync, dst, byte, bytes, s->stream);
   return CLV_OK;
 }

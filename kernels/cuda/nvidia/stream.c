@@ -46,13 +46,13 @@ void clv_nvidia_stream_free(clv_cuda_stream *s) {
 }
 
 clv_code clv_nvidia_stream_finish(clv_cuda_stream *s, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamSynchronize, s->stream);
   return CLV_OK;
 }
 
 clv_code clv_nvidia_stream_wait(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamWaitEvent, s->stream, e->event, 0);
   return CLV_OK;
 }
@@ -98,7 +98,7 @@ void clv_nvidia_event_free(clv_cuda_event *e) {
 }
 
 clv_code clv_nvidia_event_record(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaEventRecord, e->event, s->stream);
   return CLV_OK;
 }
@@ -135,7 +135,7 @@ clv_code clv_nvidia_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err
                                        .blockDim = {l->block, 1, 1},
                                        .dynamicSmemBytes = l->shared_bytes,
                                        .stream = s->stream};
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   cudaError_t answer = cudaLaunchKernelExC(&config, l->kernel, (void **)(uintptr_t)l->args);
   if (answer != cudaSuccess) return clv_nvidia_fail_at(CLV_HERE, l->name, s->device, answer, err);
   return CLV_OK;
@@ -148,7 +148,7 @@ struct clv_cuda_graph {
 
 /* Other threads may go on with what a capture of theirs would forbid. */
 clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamBeginCapture, s->stream, cudaStreamCaptureModeThreadLocal);
   return CLV_OK;
 }
@@ -167,7 +167,7 @@ static clv_code graph_of(int device, cudaGraph_t captured, clv_cuda_graph **ret,
 clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
                                 clv_err *err) {
   cudaGraph_t captured = NULL;
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
   clv_code code = graph_of(s->device, captured, ret, ret_launches, err);
   cudaGraphDestroy(captured);
@@ -175,7 +175,7 @@ clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t
 }
 
 clv_code clv_nvidia_graph_launch(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(s->device, err));
+  CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaGraphLaunch, g->exec, s->stream);
   return CLV_OK;
 }

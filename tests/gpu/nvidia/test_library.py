@@ -80,6 +80,18 @@ def it_needs_the_system_alone():
 
 
 @needs_toolkit
+def it_asks_the_runtime_for_nothing_that_waits_unseen():
+    """No call that waits for a whole device, or that the default stream is meant by."""
+    folder = os.path.join(BIN, "kernels/cuda/nvidia")
+    said = subprocess.run(["nm", "-u", *(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".o"))],
+                          stdout=subprocess.PIPE, text=True, check=True).stdout
+    calls = set(re.findall(r"\bcuda[A-Z]\w+", said))
+    assert {"cudaMemcpyAsync", "cudaStreamSynchronize", "cudaEventSynchronize"} <= calls, calls
+    waits = {c for c in calls if re.match(r"cuda(Mem(cpy|set)|Malloc$|Free$|StreamCreate$)", c) and "Async" not in c}
+    assert not waits | (calls & {"cudaDeviceSynchronize", "cudaCtxSynchronize", "cudaDeviceReset"}), calls
+
+
+@needs_toolkit
 def another_version_is_refused():
     if SANITIZED:
         return "a sanitized library does not go into this process"

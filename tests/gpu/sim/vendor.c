@@ -47,15 +47,26 @@ static clv_code check_device(int device, clv_err *err) {
   return CLV_OK;
 }
 
+/* No stream of one's own is the default one, behind which all others of the device would wait. */
+static clv_code check_stream(const sim_stream *s, clv_err *err) {
+  if (s) return check_device(s->device, err);
+  sim.counts.default_stream++;
+  return clv_fail(err, CLV_PRECONDITION, "the default stream is asked for something");
+}
+
 static clv_code check_not_captured(const sim_stream *s, clv_err *err) {
   return s->captures ? clv_fail(err, CLV_PRECONDITION, "the stream is captured") : CLV_OK;
 }
 
 static _Thread_local uint64_t waits_here;
 
-static clv_code check_waits(const sim_stream *s, clv_err *err) {
+static void count_wait(void) {
   sim.counts.waits++;
   waits_here++;
+}
+
+static clv_code check_waits(const sim_stream *s, clv_err *err) {
+  count_wait();
   return s ? check_not_captured(s, err) : CLV_OK;
 }
 
@@ -89,7 +100,7 @@ static clv_code vendor_describe(int device, clv_cuda_info *ret, clv_err *err) {
 static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *err) {
   LOCK;
   char *p;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err));
   sim.counts.takes++;
   if (is_planned(s->device, &sim.takes, sim.o.fail_take))
@@ -103,7 +114,8 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
 
 static void vendor_give(sim_stream *s, void *p) {
   LOCK;
-  if (!p) return;
+  clv_err ignored;
+  if (!p || (!s && check_stream(s, &ignored) != CLV_OK)) return;
   if (s->captures) sim_fault("device memory is given back while its stream is captured");
   sim_memory_give(s->device, p);
   sim_ask(s, &(sim_op){.run = sim_run_gone, .dst = p});
@@ -120,17 +132,20 @@ static clv_code vendor_memory(int device, size_t *ret_free, size_t *ret_total, c
 static clv_code vendor_host_take(size_t bytes, void **ret, clv_err *err) {
   LOCK;
   sim.counts.host_takes++;
+  count_wait();
   return sim_host_take(bytes, ret, err);
 }
 
 static void vendor_host_give(void *p) {
   LOCK;
-  if (p) sim_host_give(p);
+  if (!p) return;
+  count_wait();
+  sim_host_give(p);
 }
 
 static clv_code vendor_put(sim_stream *s, void *dst, const void *host, size_t bytes, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   sim_memory_check(s->device, dst, bytes, "what is put");
   sim_host_check(host, bytes, "what is put");
   sim.counts.put_bytes += bytes;
@@ -141,7 +156,7 @@ static clv_code vendor_put(sim_stream *s, void *dst, const void *host, size_t by
 
 static clv_code vendor_get(sim_stream *s, void *host, const void *src, size_t bytes, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   sim_memory_check(s->device, src, bytes, "what is got");
   sim_host_check(host, bytes, "what is got");
   sim.counts.get_bytes += bytes;
@@ -152,7 +167,6 @@ static clv_code vendor_get(sim_stream *s, void *host, const void *src, size_t by
 
 static clv_code copy(sim_stream *s, void *dst, int dst_device, const void *src, int src_device,
                      size_t bytes, clv_err *err) {
-  CLV_TRY(check_device(s->device, err));
   sim_memory_check(dst_device, dst, bytes, "what is copied to");
   sim_memory_check(src_device, src, bytes, "what is copied");
   if ((char *)dst < (const char *)src + bytes && (const char *)src < (char *)dst + bytes)
@@ -163,18 +177,20 @@ static clv_code copy(sim_stream *s, void *dst, int dst_device, const void *src, 
 
 static clv_code vendor_copy(sim_stream *s, void *dst, const void *src, size_t bytes, clv_err *err) {
   LOCK;
+  CLV_TRY(check_stream(s, err));
   return copy(s, dst, s->device, src, s->device, bytes, err);
 }
 
 static clv_code vendor_copy_peer(sim_stream *s, void *dst, int dst_device, const void *src,
                                  int src_device, size_t bytes, clv_err *err) {
   LOCK;
+  CLV_TRY(check_stream(s, err));
   return copy(s, dst, dst_device, src, src_device, bytes, err);
 }
 
 static clv_code vendor_fill(sim_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   sim_memory_check(s->device, dst, bytes, "what is filled");
   return ask(s, &(sim_op){.run = sim_run_fill, .dst = dst, .byte = byte, .bytes = bytes}, err);
 }
@@ -192,14 +208,15 @@ static clv_code vendor_stream_new(int device, bool urgent, sim_stream **ret, clv
 static void vendor_stream_free(sim_stream *s) {
   LOCK;
   if (!s) return;
+  count_wait();
   sim_finish_stream(s);
   sim_stream_free(s);
 }
 
 static clv_code vendor_stream_finish(sim_stream *s, clv_err *err) {
   LOCK;
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_waits(s, err));
-  CLV_TRY(check_device(s->device, err));
   sim_finish_stream(s);
   return sim.broken[s->device] ? check_device(s->device, err) : CLV_OK;
 }
@@ -239,7 +256,7 @@ static void vendor_event_free(clv_cuda_event *e) {
 static clv_code vendor_event_record(clv_cuda_event *e, sim_stream *s, clv_err *err) {
   LOCK;
   sim_mark *m;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err));
   m = calloc(1, sizeof *m);
   if (!m) abort();
@@ -279,7 +296,7 @@ static clv_code vendor_event_ms(clv_cuda_event *begin, clv_cuda_event *end, doub
 
 static clv_code vendor_stream_wait(sim_stream *s, clv_cuda_event *e, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err));
   if (!e->mark) return CLV_OK;
   return ask(s, &(sim_op){.run = sim_run_wait, .mark = e->mark}, err);
@@ -309,7 +326,7 @@ static void count_launch(int device) {
 static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *err) {
   LOCK;
   sim_lines lines;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_launch(l, err));
   sim_lines_here(&lines);
   sim_launch *launch = sim_launch_new(l, &lines);
@@ -336,7 +353,7 @@ static void check_makes_nothing(const char *what) {
 
 static clv_code vendor_capture_begin(sim_stream *s, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err));
   if (sim.o.no_graphs) return clv_fail(err, CLV_UNIMPLEMENTED, "no captures, as planned");
   s->captures = captures = true;
@@ -345,7 +362,7 @@ static clv_code vendor_capture_begin(sim_stream *s, clv_err *err) {
 }
 
 static clv_code check_captured(const sim_stream *s, clv_err *err) {
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   if (++sim.counts.captures != sim.o.fail_capture) return CLV_OK;
   return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
 }
@@ -353,6 +370,7 @@ static clv_code check_captured(const sim_stream *s, clv_err *err) {
 static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
                                    clv_err *err) {
   LOCK;
+  if (!s) return check_stream(s, err);
   if (!s->captures) return clv_fail(err, CLV_PRECONDITION, "the stream is not captured");
   sim_op *first = s->captured;
   s->captured = NULL;
@@ -386,7 +404,7 @@ static void check_again(const sim_op *op, int device) {
 
 static clv_code vendor_graph_launch(sim_stream *s, clv_cuda_graph *g, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err));
   sim.counts.graph_launches++;
   for (const sim_op *op = g->first; op; op = op->next) {
@@ -462,7 +480,7 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
   LOCK;
   const clv_cuda_matmul_desc *t = &m->d;
   size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8, factor = sim_factor_bytes(t->math);
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   sim_memory_check(s->device, a,
                    matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch,
                                 t->stride_a, factor),
@@ -518,7 +536,7 @@ static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, void *x, void *w, v
                             void *workspace, clv_err *err) {
   LOCK;
   size_t n[3], bytes = sim_factor_bytes(c->d.math);
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   if (c->d.math == CLV_CUDA_BF16 && beta > 0)
     return clv_fail(err, CLV_INVALID, "a convolution in bf16 adds to nothing");
   sim_conv_counts(&c->d, n);
@@ -548,7 +566,7 @@ struct clv_cuda_lstm {
 static clv_code vendor_lstm_new(sim_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                                 clv_cuda_lstm_space *ret_space, clv_err *err) {
   LOCK;
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err)); /* it may make a handle */
   if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
@@ -595,7 +613,7 @@ static clv_code lstm_call(sim_stream *s, const clv_cuda_lstm *l, const clv_cuda_
                .desc.lstm = l->d,
                .workspace = a->workspace,
                .workspace_bytes = l->space.workspace};
-  CLV_TRY(check_device(s->device, err));
+  CLV_TRY(check_stream(s, err));
   if (call != LSTM_FORWARD && !l->d.learns)
     return clv_fail(err, CLV_INVALID, "this LSTM was made for forwards alone");
   for (int i = 0; i < SIM_OPERANDS; i++) {

@@ -7,7 +7,8 @@
  * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
  * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
  * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see with_plant.
- * What is left on the device when the worker ends makes its exit code LEFT.
+ * What is left on the device when the worker ends, and any use of the default stream, makes its
+ * exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,10 @@ static uint64_t number(const char *name) {
 enum { LEFT = 71, AT_START = 4 };
 
 static void look_for_leaks(void) {
-  if (clv_sim_leaks()) _exit(LEFT);
+  uint64_t none = clv_sim_count().default_stream;
+  if (none)
+    fprintf(stderr, "cuda-sim: the default stream was used %llu times\n", (unsigned long long)none);
+  if (clv_sim_leaks() || none) _exit(LEFT);
 }
 
 /* ---- planted faults -------------------------------------------------------------------------- */
@@ -50,6 +54,12 @@ static clv_code take_and_give(clv_cuda_stream *s, size_t bytes, void **ret, clv_
   return CLV_OK;
 }
 
+static clv_code on_the_default_stream(clv_cuda_stream *s, void *dst, int byte, size_t bytes,
+                                      clv_err *err) {
+  static int n;
+  return right->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
+}
+
 /* What CLV_SIM_PLANT asks for, which a sanitizer or the simulation has to find in a session. */
 static const clv_vendor *with_plant(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
@@ -58,6 +68,7 @@ static const clv_vendor *with_plant(const clv_vendor *v) {
   planted = *v;
   if (strcmp(name, "no_wait") == 0) planted.event_finish = do_not_wait;
   if (strcmp(name, "given") == 0) planted.take = take_and_give;
+  if (strcmp(name, "default_stream") == 0) planted.fill = on_the_default_stream;
   return &planted;
 }
 
