@@ -138,7 +138,6 @@ of("master/data/inputs.c", "tests/unit/data/test_inputs",
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
 of("master/data/dataset.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
-   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == CLV_LABEL_IGNORED && ds", "v < 0 && ds"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MOST"),
