@@ -62,6 +62,13 @@ of("master/train/counted.c", "tests/unit/train/test_right",
    places_weigh_alike=("double clv_trainer_counted(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
 of("common/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
+of("master/train/optimizer.c", "tests/net/training/test_habits.py",
+   normalisations_decay=("static bool decays(", "p->shape.rank > 1 && !normalises(g->nodes[p->node].op)", "p->shape.rank > 1 || normalises(g->nodes[p->node].op)"),
+   nothing_is_left_out=("static size_t split_group(", "if (side) ret[n].weight_decay = 0;", ""))
+of("common/optim/schedule.c", "tests/unit/optim/test_schedule",
+   no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->from_zero) return", "if (!warmup && schedule->from_zero) return"))
+of("common/config/session.c", "tests/net/training/test_habits.py",
+   accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
 of("common/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 

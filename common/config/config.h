@@ -299,12 +299,16 @@ typedef struct clv_model_config {
 /* Whether there is a model that stages take ranges of. */
 bool clv_model_is_given(const clv_model_config *m);
 
+/* What weight decay is of: all that learns, or not biases and parameters of normalisations. */
+typedef enum clv_decayed { CLV_DECAYS_ALL, CLV_DECAYS_WEIGHTS } clv_decayed;
+
 /* The settings by their names in common/settings. */
 typedef struct clv_optimizer_config {
   clv_config_pos pos, eps_pos;
   clv_optim_kind kind;
   CLV_OPTIM_FIELDS
   clv_number_list betas; /* always 2: beta1, beta2 */
+  clv_decayed decay;
 } clv_optimizer_config;
 
 typedef struct clv_lr_config {
@@ -312,6 +316,7 @@ typedef struct clv_lr_config {
   clv_lr_kind kind;
   uint64_t warmup_steps, step_size, total_steps; /* total_steps 0 = the run's length */
   double gamma;
+  bool from_zero;
 } clv_lr_config;
 
 /* What random numbers follow from. given: by the file; drawn: not there, and drawn by a run, which
@@ -341,6 +346,7 @@ typedef struct clv_train_config {
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
   clv_lr_config schedule;
+  uint64_t accumulate;   /* micro-batches, one after another; 1: as the pipeline says */
   double clip_grad_norm; /* 0 = off */
   clv_text_list freeze;  /* globs of parameter names */
 } clv_train_config;

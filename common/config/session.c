@@ -280,12 +280,30 @@ static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+/* Gradients that are accumulated are those of micro-batches, of which one is under way at once. */
+static clv_code set_accumulation(clv_session_config *c, clv_err *err) {
+  uint64_t parts = c->train.accumulate;
+  if (parts == 1) return CLV_OK;
+  if (c->pipeline.micro_batches != 1 && c->pipeline.micro_batches != parts)
+    return fail_at(c, c->pipeline.pos, err,
+                   "train.accumulate: %llu cuts a batch into as many micro-batches, and "
+                   "pipeline.micro_batches says otherwise: give one of them",
+                   (unsigned long long)parts);
+  c->pipeline.micro_batches = parts;
+  if (c->pipeline.window == CLV_WINDOW_AUTO) c->pipeline.window = 1;
+  return CLV_OK;
+}
+
 static clv_code check_train(clv_session_config *c, clv_err *err) {
   clv_train_config *t = &c->train;
+  CLV_TRY(set_accumulation(c, err));
   if (!t->eval_batch) t->eval_batch = t->batch;
   CLV_TRY(check_optimizer(c, err));
   if (t->schedule.kind == CLV_LR_STEP && !t->schedule.step_size)
     return fail_at(c, t->schedule.pos, err, "a step schedule needs train.schedule.step_size");
+  if (t->schedule.from_zero && !t->schedule.warmup_steps)
+    return fail_at(c, t->schedule.pos, err,
+                   "train.schedule.from_zero is of the warm-up: it needs warmup_steps");
   if (c->pipeline.micro_batches > t->batch)
     return fail_at(c, c->pipeline.pos, err,
                    "pipeline.micro_batches is %llu, more than the %llu records of train.batch",

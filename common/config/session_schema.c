@@ -21,6 +21,7 @@ static const char *const arch_names[] = {"",         "mlp",      "cnn",      "le
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
 static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
+static const char *const decay_names[] = {"all", "weights", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
 static const char *const optimizer_names[] = {
@@ -397,6 +398,10 @@ static const clv_row rows[] = {
     {.path = "train.optimizer.weight_decay", .kind = CLV_ROW_NUMBER,
      .offset = AT(train.optimizer.weight_decay), .high = 1e300, .initial = "0",
      .doc = "Weight decay; adamw takes it from the weights, the others add it to the gradient."},
+    {.path = "train.optimizer.decay", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.decay),
+     .names = decay_names, .initial = "all",
+     .doc = "What decays: all, or weights, which leaves out biases and normalisations (as Hugging "
+            "Face's Trainer)."},
     {.path = "train.optimizer.betas", .kind = CLV_ROW_NUMBERS, .offset = AT(train.optimizer.betas),
      .min = 2, .max = 2, .high = 1, .initial = "[0.9, 0.999]",
      .doc = "adam, adamw, adamax: decay of both averages, each below 1."},
@@ -421,6 +426,9 @@ static const clv_row rows[] = {
     {.path = "train.schedule.warmup_steps", .kind = CLV_ROW_INT,
      .offset = AT(train.schedule.warmup_steps), .max = MAX_STEPS, .initial = "0",
      .doc = "Steps over which the rate rises from 0."},
+    {.path = "train.schedule.from_zero", .kind = CLV_ROW_BOOL,
+     .offset = AT(train.schedule.from_zero), .initial = "false",
+     .doc = "The first step's rate is 0, as in Hugging Face's schedules; else it is lr / warmup_steps."},
     {.path = "train.schedule.step_size", .kind = CLV_ROW_INT,
      .offset = AT(train.schedule.step_size), .max = MAX_STEPS, .initial = "0",
      .doc = "step: steps between two falls."},
@@ -429,6 +437,10 @@ static const clv_row rows[] = {
     {.path = "train.schedule.total_steps", .kind = CLV_ROW_INT,
      .offset = AT(train.schedule.total_steps), .max = MAX_STEPS, .initial = "0",
      .doc = "cosine, linear: steps until the rate is 0; 0 is the length of the run."},
+    {.path = "train.accumulate", .kind = CLV_ROW_INT, .offset = AT(train.accumulate), .min = 1,
+     .max = 4096, .initial = "1",
+     .doc = "Gradient accumulation: a batch goes through in so many parts, one after another, and is one "
+            "step. The same as pipeline: {micro_batches, window: 1}."},
     {.path = "train.clip_grad_norm", .kind = CLV_ROW_NUMBER, .offset = AT(train.clip_grad_norm),
      .high = 1e300, .initial = "0",
      .doc = "Clip gradients to this norm over all stages; 0 is off."},

@@ -94,10 +94,13 @@ typedef struct clv_lr_schedule {
   uint64_t step_size;    /* step: steps between two falls; 0 = never falls */
   uint64_t total_steps;  /* T, cosine and linear: steps until 0, warm-up included; 0 = stays */
   double gamma;          /* step: factor of a fall */
+  bool from_zero;        /* the warm-up begins at 0 */
 } clv_lr_schedule;
 
 /* The rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's
- * LinearLR(start_factor = 1/W, total_iters = W - 1). From then on, with s = t - W and S = T - W:
+ * LinearLR(start_factor = 1/W, total_iters = W - 1); with from_zero base t / W, as Hugging Face's
+ * get_linear_schedule_with_warmup (transformers/optimization.py; its cosine as well). From then on,
+ * with s = t - W and S = T - W:
  *   constant  base
  *   step      base gamma^floor(s / step_size)                       (StepLR)
  *   cosine    base (1 + cos(pi min(s, S) / S)) / 2                  (CosineAnnealingLR, eta_min 0,

@@ -1172,11 +1172,13 @@ typedef enum cleave_curve {
   CLEAVE_LINEAR = 3, /* to 0 at total_steps */
 } cleave_curve;
 
-/* t counts the steps after a linear warm-up of warmup_steps (0: none). */
+/* t counts the steps after a linear warm-up of warmup_steps (0: none). Its first rate is lr /
+ * warmup_steps, or with from_zero 0, as in Hugging Face's schedules. */
 typedef struct cleave_schedule {
   cleave_curve curve;
   uint64_t warmup_steps, step_size, total_steps;
   double gamma;
+  bool from_zero;
 } cleave_schedule;
 
 /* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0

@@ -35,7 +35,8 @@ clv_lr_schedule api_schedule_of(const cleave_schedule *s) {
                            .warmup_steps = s->warmup_steps,
                            .step_size = s->step_size,
                            .total_steps = s->total_steps,
-                           .gamma = s->gamma};
+                           .gamma = s->gamma,
+                           .from_zero = s->from_zero};
 }
 
 cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) {

@@ -168,6 +168,9 @@ bool clv_trainer_ignores(const clv_trainer *t, int64_t label);
 double clv_trainer_counted(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
 /* Rows, or places of theirs that count. */
 size_t clv_trainer_judged(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
+/* length: of the run in steps; 0: not known. */
+cleave_schedule clv_trainer_schedule_of(const clv_session_config *c, uint64_t length);
+clv_code clv_trainer_make_optimizer(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

@@ -388,6 +388,19 @@ def write_schedules(out):
     out.add("lr.warm_cosine", rates(warm(lambda o: S.CosineAnnealingLR(o, 20)), 26))
 
 
+def write_warm_from_zero(out):
+    """get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup of transformers'
+    optimization.py."""
+    warm, total = 5, 25
+
+    def behind(factor):
+        def at(step):
+            return step / max(1, warm) if step < warm else factor((step - warm) / max(1, total - warm))
+        return lambda o: torch.optim.lr_scheduler.LambdaLR(o, at)
+    out.add("lr.zero_linear", rates(behind(lambda s: max(0.0, 1 - s)), 28))
+    out.add("lr.zero_cosine", rates(behind(lambda s: max(0.0, 0.5 * (1 + np.cos(np.pi * s)))), 26))
+
+
 def write_clipping(out):
     rng = np.random.Generator(np.random.PCG64(99))
     g = rng.standard_normal(501).astype(np.float32)
@@ -413,4 +426,5 @@ if __name__ == "__main__":
     write_clipping(optim)
     write_groups(optim)
     write_optimisers(optim, MORE_OPTIMISERS, 107)
+    write_warm_from_zero(optim)
     optim.close()

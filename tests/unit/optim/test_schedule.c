@@ -23,6 +23,10 @@ static void test_torch_curves(void **state) {
       {"warm", {.curve = CLV_LR_CURVE_CONSTANT, .warmup_steps = 5}},
       {"warm_step", {.curve = CLV_LR_CURVE_STEP, .warmup_steps = 5, .step_size = 4, .gamma = 0.5}},
       {"warm_cosine", {.curve = CLV_LR_CURVE_COSINE, .warmup_steps = 5, .total_steps = 25}},
+      {"zero_linear",
+       {.curve = CLV_LR_CURVE_LINEAR, .warmup_steps = 5, .total_steps = 25, .from_zero = true}},
+      {"zero_cosine",
+       {.curve = CLV_LR_CURVE_COSINE, .warmup_steps = 5, .total_steps = 25, .from_zero = true}},
   };
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(curves); c++) {
