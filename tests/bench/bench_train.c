@@ -30,19 +30,26 @@ typedef struct bench {
   uint64_t next;
 } bench;
 
-static void prepare(bench *b) {
+static void fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_batch *batch) {
   clv_err err;
+  clv_shape y = clv_dataset_y_shape(ds, n);
+  batch->n = n;
+  batch->n_inputs = clv_dataset_inputs(ds);
+  for (size_t i = 0; i < batch->n_inputs; i++) {
+    clv_data_input of = clv_dataset_input(ds, i, n);
+    must(clv_tensor_new(of.dtype, &of.shape, &batch->inputs[i], &err), &err);
+  }
+  batch->x = batch->inputs[0];
+  must(clv_tensor_new(clv_dataset_y_dtype(ds), &y, &batch->y, &err), &err);
+  must(clv_batch_draw(ds, NULL, index, n, batch->inputs, batch->y, &err), &err);
+}
+
+static void prepare(bench *b) {
   size_t n = b->config->train.batch, at = 0;
   b->n_batches = CLV_MAX(CLV_MIN(b->data.train_rows.n / n, (size_t)BATCHES), (size_t)1);
   for (size_t k = 0; k < b->n_batches; k++, at = (at + n) % b->data.train_rows.n) {
-    clv_batch *batch = &b->batches[k];
-    clv_shape x = clv_dataset_x_shape(b->data.train, n), y = clv_dataset_y_shape(b->data.train, n);
     if (at + n > b->data.train_rows.n) at = 0;
-    batch->n = n;
-    must(clv_tensor_new(CLV_F32, &x, &batch->x, &err), &err);
-    must(clv_tensor_new(clv_dataset_y_dtype(b->data.train), &y, &batch->y, &err), &err);
-    must(clv_batch_fill(b->data.train, b->data.train_rows.index + at, n, batch->x, batch->y, &err),
-         &err);
+    fill(b->data.train, b->data.train_rows.index + at, n, &b->batches[k]);
   }
 }
 
