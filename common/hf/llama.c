@@ -18,7 +18,8 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t width = clv_hf_head_width(c), kv = c->kv_heads ? c->kv_heads : c->heads;
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "input_layernorm", x, err));
-  int key = *x, value = *x;
+  int key = *x;
+  int value = key;
   CLV_TRY(clv_hf_dense(b, "self_attn.q_proj", c->heads * width, c->qkv_bias, x, err));
   CLV_TRY(clv_hf_dense(b, "self_attn.k_proj", kv * width, c->qkv_bias, &key, err));
   CLV_TRY(clv_hf_dense(b, "self_attn.v_proj", kv * width, c->qkv_bias, &value, err));

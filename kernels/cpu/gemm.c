@@ -64,7 +64,8 @@ static bool is_wide(const char *core) {
 static void blas_load(void) {
   sgemm_fn *sgemm;
   void (*hold)(int);
-  char *(*config)(void), *(*core)(void);
+  char *(*config)(void);
+  char *(*core)(void);
   void *library = load_on_one_core("libopenblas.so.0");
   if (!library) return;
   *(void **)&sgemm = dlsym(library, "cblas_sgemm");
@@ -133,4 +134,16 @@ CPU_CLONES(column_sums,
 void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *dst,
                          bool accumulate) {
   column_sums(src, rows, columns, dst, accumulate);
+}
+
+CPU_INLINE void add_bias_body(float *y, const float *b, size_t rows, size_t columns) {
+  for (size_t i = 0; i < rows; i++)
+    for (size_t j = 0; j < columns; j++) y[i * columns + j] += b[j];
+}
+
+CPU_CLONES(add_bias, (float *restrict y, const float *restrict b, size_t rows, size_t columns),
+           (y, b, rows, columns))
+
+void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns) {
+  add_bias(y, b, rows, columns);
 }

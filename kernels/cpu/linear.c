@@ -12,24 +12,12 @@ typedef struct linear_kernel {
   cpu_gemm forward, backward_input, backward_weight;
 } linear_kernel;
 
-CPU_INLINE void add_bias_body(float *y, const float *b, size_t rows, size_t columns) {
-  for (size_t i = 0; i < rows; i++)
-    for (size_t j = 0; j < columns; j++) y[i * columns + j] += b[j];
-}
-
-CPU_CLONES(add_bias, (float *restrict y, const float *restrict b, size_t rows, size_t columns),
-           (y, b, rows, columns))
-
-void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns) {
-  add_bias(y, b, rows, columns);
-}
-
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_kernel *k = (const linear_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_gemm(&k->forward, a->in[0], a->param[CLV_SLOT_WEIGHT], 0, a->out, err));
   if (k->k.d.attrs.bias)
-    add_bias(a->out, a->param[CLV_SLOT_BIAS], (size_t)k->forward.m, (size_t)k->forward.n);
+    clv_cpu_add_bias(a->out, a->param[CLV_SLOT_BIAS], (size_t)k->forward.m, (size_t)k->forward.n);
   return CLV_OK;
 }
 

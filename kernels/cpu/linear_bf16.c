@@ -11,17 +11,17 @@
  */
 #include "kernels/cpu/dnnl_int.h"
 
-typedef struct product {
+typedef struct bf16_product {
   cpu_prim run, add; /* C = A B and C += A B; add: dW alone */
   cpu_prim pack;     /* f32 to B's layout */
   size_t packed_bytes;
-} product;
+} bf16_product;
 
 typedef struct linear_bf16 {
   cpu_kernel k;
   dnnl_stream_t stream;
   int64_t rows, in, out;
-  product forward, data, weight;
+  bf16_product forward, data, weight;
   size_t backward_at;           /* bytes into the cache */
   size_t rounded_at, packed_at; /* bytes into scratch, behind the library's scratchpad */
 } linear_bf16;
@@ -37,7 +37,7 @@ static clv_code multiply(linear_bf16 *k, cpu_prim *p, const void *left, const vo
   return clv_cpu_prim_run(p, k->stream, (const void *[]){left, right, result, a->scratch}, err);
 }
 
-static clv_code pack(linear_bf16 *k, product *p, const void *from, void *to,
+static clv_code pack(linear_bf16 *k, bf16_product *p, const void *from, void *to,
                      const clv_kernel_args *a, clv_err *err) {
   clv_cpu_count_reorder();
   return clv_cpu_prim_run(&p->pack, k->stream, (const void *[]){from, to, a->scratch}, err);
@@ -94,10 +94,10 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 /* ---- making ---------------------------------------------------------------------------------- */
 
 /* C[m][n] = A[m][k] B[k][n], A and B as their tags say how they lie, before B is packed. */
-typedef struct product_spec {
+typedef struct factors {
   int64_t m, n, k;
   dnnl_format_tag_t left, right;
-} product_spec;
+} factors;
 
 static clv_code matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t columns, dnnl_data_type_t type,
                        dnnl_format_tag_t tag, clv_err *err) {
@@ -114,7 +114,7 @@ static clv_code adding(dnnl_primitive_attr_t attr, clv_err *err) {
   return clv_cpu_dnnl_check(status, "post-op", err);
 }
 
-static clv_code describe(const product_spec *s, const dnnl_memory_desc_t *right, bool adds,
+static clv_code describe(const factors *s, const dnnl_memory_desc_t *right, bool adds,
                          dnnl_primitive_desc_t *ret, clv_err *err) {
   dnnl_memory_desc_t a, c;
   dnnl_matmul_desc_t d;
@@ -133,7 +133,7 @@ static clv_code describe(const product_spec *s, const dnnl_memory_desc_t *right,
   return code;
 }
 
-static clv_code init(cpu_prim *p, const product_spec *s, const dnnl_memory_desc_t *right, bool adds,
+static clv_code init(cpu_prim *p, const factors *s, const dnnl_memory_desc_t *right, bool adds,
                      dnnl_memory_desc_t *ret_right, clv_err *err) {
   static const cpu_prim_arg args[] = {
       {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
@@ -148,7 +148,7 @@ static clv_code init(cpu_prim *p, const product_spec *s, const dnnl_memory_desc_
   return code;
 }
 
-static clv_code make_product(product *p, const product_spec *s, bool adds, clv_err *err) {
+static clv_code make_product(bf16_product *p, const factors *s, bool adds, clv_err *err) {
   dnnl_memory_desc_t any, plain, right;
   CLV_TRY(matrix(&any, s->k, s->n, dnnl_bf16, dnnl_format_tag_any, err));
   CLV_TRY(matrix(&plain, s->k, s->n, dnnl_f32, s->right, err));
@@ -160,7 +160,7 @@ static clv_code make_product(product *p, const product_spec *s, bool adds, clv_e
 
 static void linear_free(clv_kernel *base) {
   linear_bf16 *k = (linear_bf16 *)base;
-  product *all[] = {&k->forward, &k->data, &k->weight};
+  bf16_product *all[] = {&k->forward, &k->data, &k->weight};
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     clv_cpu_prim_done(&all[i]->run);
     clv_cpu_prim_done(&all[i]->add);
@@ -171,7 +171,7 @@ static void linear_free(clv_kernel *base) {
 }
 
 static size_t scratchpad(const linear_bf16 *k) {
-  const product *all[] = {&k->forward, &k->data, &k->weight};
+  const bf16_product *all[] = {&k->forward, &k->data, &k->weight};
   size_t bytes = 0;
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     bytes = CLV_MAX(bytes, all[i]->run.scratch_bytes);
@@ -196,9 +196,9 @@ static void lay_out(linear_bf16 *k) {
 }
 
 static clv_code make(linear_bf16 *k, clv_err *err) {
-  const product_spec forward = {k->rows, k->out, k->in, dnnl_ab, dnnl_ba};
-  const product_spec data = {k->rows, k->in, k->out, dnnl_ab, dnnl_ab};
-  const product_spec weight = {k->out, k->in, k->rows, dnnl_ba, dnnl_ab};
+  const factors forward = {k->rows, k->out, k->in, dnnl_ab, dnnl_ba};
+  const factors data = {k->rows, k->in, k->out, dnnl_ab, dnnl_ab};
+  const factors weight = {k->out, k->in, k->rows, dnnl_ba, dnnl_ab};
   clv_kernel *base = &k->k.base;
   dnnl_engine_t engine;
   CLV_TRY(clv_cpu_engine(&engine, err));

@@ -10,6 +10,7 @@
 #include "master/data/reader_int.h"
 
 void clv_inputs_free(clv_dataset *ds) {
+  if (!ds) return;
   for (size_t k = 0; k < ds->n_named; k++) {
     free(ds->named[k].name);
     free(ds->named[k].path);
