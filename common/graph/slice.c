@@ -74,7 +74,7 @@ static clv_code check_joined(const clv_graph *g, const int *nodes, int n, clv_er
 }
 
 clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) {
-  int nodes[CLV_MAX_NODES];
+  int nodes[CLV_MAX_NODES] = {0};
   return check_joined(g, nodes, clv_graph_crossing(g, layer, nodes), err);
 }
 
@@ -98,7 +98,7 @@ static clv_code reshape(clv_graph *g, int node, const clv_shape *want, int *ret,
 /* Several values beside each other, as many at once as the op takes. */
 static clv_code join(slicer *s, clv_err *err) {
   const clv_attrs beside = {.dim = 1};
-  int in[CLV_MAX_IN], n = 0;
+  int in[CLV_MAX_IN] = {0}, n = 0;
   for (int i = 0; i < s->n_after; i++) {
     const clv_node *v = &s->g->nodes[s->after[i]];
     const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], width_of(v)}};
@@ -169,7 +169,7 @@ static clv_code add_inputs(slicer *s, clv_err *err) {
 static clv_code add_layers(slicer *s, clv_err *err) {
   for (int i = 0; i < s->g->n_nodes; i++) {
     const clv_node *n = &s->g->nodes[i];
-    int in[CLV_MAX_IN];
+    int in[CLV_MAX_IN] = {0};
     if (!inside(s, i)) continue;
     for (int j = 0; j < n->n_in; j++) in[j] = s->place[n->in[j]];
     CLV_TRY(

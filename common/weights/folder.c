@@ -132,8 +132,8 @@ static clv_code ready_part(clv_weights_folder *f, size_t k, clv_err *err) {
 
 static clv_code make_parts(clv_weights_folder *f, clv_err *err) {
   CLV_TRY(clv_alloc(f->index.n_files, sizeof *f->parts, &f->parts, err));
-  for (size_t i = 0; i < f->index.n_files; i++)
-    f->parts[i] = (part){.name = f->index.files[i], .fd = {.fd = -1}};
+  for (size_t i = 0; i < f->index.n_files; i++) f->parts[i].name = f->index.files[i];
+  for (size_t i = 0; i < f->index.n_files; i++) f->parts[i].fd.fd = -1;
   return CLV_OK;
 }
 
@@ -196,7 +196,7 @@ clv_code clv_weights_folder_open(const char *path, const char *label, clv_weight
 
 static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_err *err) {
   const char *near = clv_did_you_mean(l->first, f->index.names, f->index.n);
-  clv_name_list_close(l);
+  clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.120s: %zu missing tensors: %s%s%.48s%s", f->label, l->n,
                   l->text.data, near ? " (did you mean '" : "", near ? near : "",
@@ -244,7 +244,7 @@ clv_code clv_weights_folder_left(const clv_weights_folder *f, const size_t *foun
   for (size_t i = 0; i < f->index.n; i++)
     if (!used[i] && !clv_weights_is_derived(f->index.names[i]))
       clv_name_list_add(&left, f->index.names[i]);
-  clv_name_list_close(&left);
+  clv_name_list_end(&left);
   if (left.n) clv_bytes_puts(out, left.text.data);
   *ret_n = left.n;
   return CLV_OK;

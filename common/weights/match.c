@@ -18,7 +18,7 @@ void clv_name_list_add(clv_name_list *l, const char *name) {
   if (l->n++ < most) clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
 }
 
-void clv_name_list_close(clv_name_list *l) {
+void clv_name_list_end(clv_name_list *l) {
   size_t most = l->most ? l->most : LISTED;
   if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
 }
@@ -38,8 +38,8 @@ static clv_code suggest(const clv_weights_file *f, const bool *used, const char 
 static clv_code names_differ(const clv_weights_file *f, const bool *used, clv_name_list *missing,
                              clv_name_list *unexpected, clv_err *err) {
   const char *near = NULL;
-  clv_name_list_close(missing);
-  clv_name_list_close(unexpected);
+  clv_name_list_end(missing);
+  clv_name_list_end(unexpected);
   if (missing->n) CLV_TRY(suggest(f, used, missing->first, &near, err));
   if (missing->text.failed || unexpected->text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -95,7 +95,7 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++) names[i] = known[i].name;
   const char *near = known_like(l->first, names, n);
-  clv_name_list_close(l);
+  clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%.48s%s",
                   clv_weights_label(f), l->n, l->text.data, near ? " (the model has '" : "",

@@ -58,19 +58,19 @@ static bool old_name(const char *name, char *ret, size_t len) {
 }
 
 /* What has been found so far; two different ones are one too many. */
-typedef struct search {
+typedef struct name_search {
   const char *const *names;
   size_t n, found, other;
-} search;
+} name_search;
 
-static void try_name(search *s, const char *name) {
+static void try_name(name_search *s, const char *name) {
   size_t at = find(s->names, s->n, name);
   if (at == CLV_WEIGHTS_NONE || at == s->found) return;
   *(s->found == CLV_WEIGHTS_NONE ? &s->found : &s->other) = at;
 }
 
 /* The name with each prefix before it; and without the one that it has. */
-static void try_prefixes(search *s, const char *name) {
+static void try_prefixes(name_search *s, const char *name) {
   char longer[CLV_WEIGHTS_MAX_NAME + 32];
   for (size_t i = 0; i < CLV_COUNT(prefixes); i++) {
     size_t len = strlen(prefixes[i]);
@@ -83,7 +83,7 @@ static void try_prefixes(search *s, const char *name) {
 clv_code clv_weights_find_name(const char *const *names, size_t n, const char *want,
                                const char *label, size_t *ret, clv_err *err) {
   char old[CLV_WEIGHTS_MAX_NAME + 32];
-  search s = {names, n, find(names, n, want), CLV_WEIGHTS_NONE};
+  name_search s = {names, n, find(names, n, want), CLV_WEIGHTS_NONE};
   if (s.found == CLV_WEIGHTS_NONE) try_prefixes(&s, want);
   if (s.found == CLV_WEIGHTS_NONE && old_name(want, old, sizeof old)) try_prefixes(&s, old);
   if (s.other != CLV_WEIGHTS_NONE)

@@ -93,7 +93,7 @@ typedef struct clv_name_list {
 
 void clv_name_list_done(clv_name_list *l);
 void clv_name_list_add(clv_name_list *l, const char *name);
-void clv_name_list_close(clv_name_list *l);
+void clv_name_list_end(clv_name_list *l);
 
 /* Where names[n], which are sorted, have the parameter `want`, CLV_WEIGHTS_NONE for nowhere: by its
  * name; by that with or without the name of a base model before it; by the old names of norms.

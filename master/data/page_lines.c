@@ -11,6 +11,7 @@
 #include "master/data/page_int.h"
 
 void clv_page_lines_done(clv_page_lines *l) {
+  if (!l) return;
   clv_bytes_done(&l->kept);
   clv_bytes_done(&l->one);
   clv_bytes_done(&l->label);

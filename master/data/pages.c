@@ -38,6 +38,7 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
 }
 
 void clv_page_rows_done(clv_page_rows *r) {
+  if (!r) return;
   clv_rows_done(&r->tokens);
   clv_ids_done(&r->ids);
   clv_ids_done(&r->boxes);
