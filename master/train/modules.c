@@ -8,43 +8,6 @@
 
 #include "master/train/train_int.h"
 
-/* No stage can be called that. */
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-/* How libcleave says that the connection is the matter; a worker that reports such a word means
- * something else. */
-static bool hop_is(const cleave_error *why, const char *hop) {
-  return !why->reported && strcmp(why->hop, hop) == 0;
-}
-
-/* The reason with its worker in front, unless it names it. */
-static void put_reason(const cleave_error *why, clv_err *err) {
-  bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
-  clv_code code = (clv_code)why->status;
-  if (at_worker && cleave_is_passed_on(why))
-    clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", why->text, why->node);
-  else if (at_worker && why->reported)
-    clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", why->node,
-             why->hop[0] ? " for " : "", why->hop, why->text);
-  else if (at_worker && !strstr(why->text, why->node))
-    clv_fail(err, code, "worker '%s': %s", why->node, why->text);
-  else
-    clv_fail(err, code, "%s", why->text);
-}
-
-/* A code that a worker chose does not decide how the program ends. */
-clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err) {
-  clv_err text;
-  bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
-  put_reason(why, &text);
-  if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
-  if (hop_is(why, "link") && text.code != CLV_ANSWER) text.code = CLV_UNAVAILABLE;
-  if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
-  if (err) *err = text;
-  return text.code;
-}
-
 /* ---- modules --------------------------------------------------------------------------------- */
 
 /* Workers that the stage's node sends to without the master: those of the hops on either side. */
