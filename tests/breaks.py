@@ -41,6 +41,11 @@ of("common/models/from.c", "tests/unit/models/test_models",
 of("common/graph/slice.c", "tests/net/training/test_graphs.py",
    values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
+of("master/train/steps.c", "tests/net/training/test_inputs.py",
+   every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"),
+   waiting_batches_keep_one_input=("static clv_code hold", "k < t->b->inputs.n", "k < 1"))
+of("master/train/egress.c", "tests/net/training/test_inputs.py",
+   inputs_have_no_name_in_the_record=("static clv_code make_row", "t->b->inputs.n > 1", "t->b->inputs.n > 8"))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("),
    lengths_count_as_records=("static clv_shows shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))

@@ -182,6 +182,8 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret,
   if (r->kind == CLEAVE_SENDING_WEIGHTS) return CLV_OK;
   place(t, -1, r->worker, &what);
   name_stage(t, r->stage, &what);
+  if (r->kind == CLEAVE_SENDING_LEAF && r->stage < t->b->n_stages && t->b->inputs.n > 1)
+    snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
   CLV_TRY(measure(r->dtype, &r->shape, &what, &ret->sample_bytes, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }

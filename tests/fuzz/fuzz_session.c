@@ -4,6 +4,7 @@
  * written as text that is accepted again and written as the same text, and has a graph or a reason
  * for none.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +40,35 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
   NEVER(with && with->nodes[with->output].layer != g->nodes[g->output].layer);
 }
 
+/* The layers of each stage, or a reason for none: too many values may cross. */
+static void check_slices(const clv_session_config *config, const clv_graph *g,
+                         const uint32_t *first, const uint32_t *last) {
+  for (size_t s = 0; s < config->n_stages; s++) {
+    CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
+    clv_err err = {0};
+    clv_code code = clv_graph_slice(g, first[s], last[s], &part, &err);
+    NEVER((code == CLV_OK) != (part != NULL) || (code != CLV_OK && !err.text[0]));
+    NEVER(part && s + 1 == config->n_stages &&
+          !clv_shape_equal(&part->nodes[part->output].shape, &g->nodes[g->output].shape));
+  }
+}
+
+/* The same over the inputs that data.inputs names, whole numbers and others. */
+static void check_inputs(const clv_session_config *config, uint32_t *first, uint32_t *last) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_model_inputs inputs = {.n = config->data.inputs.n};
+  clv_err err = {0};
+  if (!inputs.n) return;
+  for (size_t k = 0; k < inputs.n; k++) {
+    snprintf(inputs.list[k].name, sizeof inputs.list[k].name, "%s", config->data.inputs.items[k]);
+    inputs.list[k].dtype = k % 2 ? CLV_F32 : CLV_I64;
+    inputs.list[k].shape = k % 3 == 2 ? CLV_SHAPE(1) : CLV_SHAPE(1, 16);
+  }
+  clv_code code = clv_model_graph_over(config, &inputs, &g, first, last, &err);
+  NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
+  if (g) check_slices(config, g, first, last);
+}
+
 /* The graph of what is accepted, over images or rows: what fits neither is refused with a text. */
 static void check_model(const clv_session_config *config) {
   const clv_shape samples[] = {CLV_SHAPE(1, 3, 32, 32), CLV_SHAPE(1, 16)};
@@ -52,15 +82,17 @@ static void check_model(const clv_session_config *config) {
     NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
     for (size_t s = 0; g && s < config->n_stages; s++)
       NEVER(first[s] > last[s] || (s && first[s] != last[s - 1] + 1));
+    if (g) check_slices(config, g, first, last);
     for (size_t s = 0; g && s < config->n_stages; s++) check_adapters(&config->stages[s].lora, g);
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
     NEVER(g && config->stages[0].range.given &&
-          clv_model_part(config, &samples[i], &part, &err) != CLV_OK);
+          clv_model_part(config, &samples[i], &part, &err) != CLV_OK && !err.text[0]);
     CLV_AUTO(clv_graph_freep) clv_graph *loss = NULL;
     NEVER(g &&
           clv_session_loss_graph(config, &g->nodes[g->output].shape, 2, &loss, &err) != CLV_OK &&
           !err.text[0]);
   }
+  check_inputs(config, first, last);
 }
 
 /* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones
