@@ -156,7 +156,7 @@ of("master/data/page_lines.c", PAGES,
    words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * words)", "if (l->boxes.n > 4 * words)"),
    lines_need_no_labels=("static uint32_t needed(", "both |= 1u << LABELS;", ";"))
 of("master/data/pages.c", PAGES,
-   windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !w"),
+   windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code take_names(", "r->names.closed = o->n_labels > 0;", ";"))
 of("master/data/names.c", PAGES,
    classes_stand_as_they_came=("clv_code clv_names_order(", "s->closed ? number : (int32_t)i", "number"))

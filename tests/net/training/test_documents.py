@@ -115,6 +115,24 @@ def check_finds_what_is_wrong_with_labelled_pages():
 
 
 @suite.test
+def every_word_of_the_seeds_documents_is_known():
+    out = path("forms")
+    script = os.path.join(HERE, "../../seeds/documents.py")
+    done = subprocess.run([script, out, "--train", "12", "--test", "6", "--pieces", "400"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sets = {part: [json.loads(line) for line in open(f"{out}/{part}.jsonl")] for part in ("train", "test")}
+    assert [len(s) for s in sets.values()] == [12, 6]
+    packages = {part: {w for line in s for w, y in zip(line["words"], line["labels"]) if y.endswith("package")} for part, s in sets.items()}
+    assert packages["train"] and not packages["train"] & packages["test"], packages
+    labels = ", ".join(open(f"{out}/labels.txt").read().split())
+    data = (DOCUMENTS.replace("train: [lines", f"root: {out}\n  train: [train").replace("test: [lines", "test: [test")
+            .replace("{max_tokens: 16}", f"{{max_tokens: 64, stride: 16, labels: [{labels}]}}").replace(VOCABULARY, f"{out}/vocab.txt"))
+    done = master("check", cluster.session("forms-check", data + STAGES.replace("out: 2}", "out: 12}") + TAIL, keys=""), cwd=cluster.dir)
+    said = re.search(r"data\.test: 6 pages with (\d+) words in (\d+) windows of 64 tokens; 6 take more than one", done.stdout + done.stderr)
+    assert said and int(said.group(1)) == sum(len(line["words"]) for line in sets["test"]) and int(said.group(2)) > 12, done.stdout + done.stderr
+
+
+@suite.test
 def a_network_learns_from_pages():
     r = random.Random(7)
     for part, count in (("train", 40), ("test", 16)):
