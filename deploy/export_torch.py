@@ -100,11 +100,12 @@ def rows():
 def row_of(m):
     """(row, {ours: theirs}) of a module. The exact type decides: a subclass may compute something
     else."""
-    for row in rows():
-        for name, pairs in row.modules:
-            if getattr(nn, name, None) is type(m):
-                return row, pairs
-    raise NotMapped
+    found = [(row, pairs) for row in rows() for name, pairs in row.modules
+             if getattr(nn, name, None) is type(m)]
+    if not found:
+        raise NotMapped
+    fits = lambda row: all(getattr(m, key, wanted) == wanted for key, wanted in row.needs.items())
+    return next((f for f in found if fits(f[0])), found[0])
 
 
 def exportable():

@@ -77,14 +77,29 @@ int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_sto
   return attrs->start < 0 ? attrs->start + extent : attrs->start;
 }
 
-clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64_t rows,
-                        clv_err *err) {
-  for (size_t i = 0; i < n; i++)
-    if (index[i] < 0 || index[i] >= rows) {
-      clv_fail(err, CLV_INVALID, "row number of sample %zu, place %zu, is outside 0..%lld",
-               i / per_sample, i % per_sample, (long long)rows - 1);
-      return clv_err_element(err, "%lld", (long long)index[i]);
-    }
+clv_row_numbers clv_row_numbers_of(const clv_node_desc *d) {
+  const clv_shape *in = &d->in[0];
+  size_t n = 1;
+  for (int i = 0; i < in->rank; i++) n *= (size_t)in->dim[i];
+  clv_row_numbers l = {.width = 1, .rows = d->attrs.rows, .minus = d->attrs.minus};
+  if (d->attrs.column >= 0) {
+    l.column = d->attrs.column;
+    l.width = (size_t)in->dim[in->rank - 1];
+    n /= l.width;
+  }
+  l.n = n;
+  l.per_sample = in->dim[0] ? n / (size_t)in->dim[0] : 1;
+  return l;
+}
+
+clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value, clv_err *err) {
+  for (size_t i = 0; i < l->n; i++) {
+    int64_t row = clv_row_number_at(l, value, i);
+    if (row >= 0 && row < l->rows) continue;
+    clv_fail(err, CLV_INVALID, "row number of sample %zu, place %zu, is outside 0..%lld",
+             i / l->per_sample, i % l->per_sample, (long long)l->rows - 1);
+    return clv_err_element(err, "%lld", (long long)row);
+  }
   return CLV_OK;
 }
 

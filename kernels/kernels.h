@@ -65,9 +65,12 @@ typedef struct clv_attrs {
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
   int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
   bool causal;
-  clv_shape order;      /* of permute */
-  double base;          /* of rotary */
-  int64_t ignore_index; /* the label of places that a loss does not count */
+  clv_shape order;       /* of permute */
+  double base;           /* of rotary */
+  int64_t column, minus; /* of embedding; -1: none */
+  int64_t offset;        /* of positions */
+  bool bare;             /* the parameter is called as the node */
+  int64_t ignore_index;  /* the label of places that a loss does not count */
   double label_smoothing;
   clv_class_weights class_weights;
   bool init_zero; /* of linear: weight and bias begin with 0 */
@@ -111,11 +114,6 @@ int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
 
 /* slice's first index along an axis of `extent`; *ret_stop: the first behind. Not yet checked. */
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
-
-/* Row numbers of embedding: CLV_INVALID for the first outside 0..rows-1, with its sample (of
- * per_sample numbers each) and its place there; the number is the error's element. */
-clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64_t rows,
-                        clv_err *err) CLV_USE_RESULT;
 
 /* An op of a chain, with the number that it computes with: p of dropout, factor of scale. */
 typedef struct clv_chain_link {
@@ -177,6 +175,24 @@ typedef struct clv_matmul {
   int64_t batch, m, k, n;
 } clv_matmul;
 clv_matmul clv_matmul_of(const clv_node_desc *d);
+
+/* The n row numbers of an embedding, per_sample of each sample: number i is value i width + column
+ * of its input, less value i width + minus where that is not -1. */
+typedef struct clv_row_numbers {
+  size_t n, per_sample, width;
+  int64_t rows, column, minus;
+} clv_row_numbers;
+clv_row_numbers clv_row_numbers_of(const clv_node_desc *d);
+static inline int64_t clv_row_number_at(const clv_row_numbers *l, const int64_t *value, size_t i) {
+  const int64_t *at = value + i * l->width;
+  int64_t row = at[l->column];
+  if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;
+  return row;
+}
+/* CLV_INVALID for the first outside 0..rows-1, with its sample and its place there; the number is
+ * the error's element. */
+clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value,
+                        clv_err *err) CLV_USE_RESULT;
 
 /* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
 static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
@@ -300,7 +316,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 9 };
+enum { CLV_KERNELS_ABI = 10 };
 
 typedef struct clv_backend clv_backend;
 

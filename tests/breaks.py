@@ -77,6 +77,17 @@ of("common/config/session.c", "tests/net/training/test_habits.py",
 of("common/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
+# ---- ops of transformers -------------------------------------------------------------------------
+of("kernels/ops/embedding.c", "tests/ops/test_refusals embedding",
+   columns_may_be_missing=("static clv_code columns_fit(", "in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1]", "false"),
+   what_is_subtracted_needs_no_column=("static clv_code columns_fit(", "if (column < 0)", "if (false)"))
+of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
+   there_are_steps_without_a_position=("static clv_code positions_shape(", "if (in->dim[1] + a->offset > a->rows)", "if (false)"))
+of("kernels/kernels.h", "tests/unit/graph/test_sequence",
+   a_difference_may_overflow=("static inline int64_t clv_row_number_at(", "if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;", "if (l->minus >= 0) row = (int64_t)((uint64_t)row - (uint64_t)at[l->minus]);"))
+of("common/graph/params.c", "tests/unit/graph/test_ops",
+   two_parameters_have_one_name=("clv_code clv_params_of(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
+
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/fair/account.c", "tests/unit/fair/test_account",
    a_refused_charge_stays=("clv_account *clv_account_try", "take_back(a, at, q, n);", ""),

@@ -55,6 +55,12 @@ static const struct {
     [CLV_ATTR_CAUSAL] = KEY(causal, KIND_BOOL, "whether a step sees none behind it"),
     [CLV_ATTR_ORDER] = KEY(order, KIND_EXTENTS, "dimensions behind the batch, in their new order"),
     [CLV_ATTR_BASE] = KEY(base, KIND_REAL, "base of the angles"),
+    [CLV_ATTR_COLUMN] = KEY(column, KIND_INT,
+                            "column of the last dimension that has the row numbers; -1: all have"),
+    [CLV_ATTR_MINUS] = KEY(minus, KIND_INT, "column that is subtracted from it; -1: none"),
+    [CLV_ATTR_OFFSET] = KEY(offset, KIND_INT, "row of the first step"),
+    [CLV_ATTR_BARE] =
+        KEY(bare, KIND_BOOL, "whether the parameter is called as the layer, without .weight"),
     [CLV_ATTR_IGNORE_INDEX] = KEY(ignore_index, KIND_INT, "label of places that are not counted"),
     [CLV_ATTR_LABEL_SMOOTHING] =
         KEY(label_smoothing, KIND_REAL, "share of a label that all classes have alike"),

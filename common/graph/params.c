@@ -26,9 +26,23 @@ static clv_code describe_slot(const clv_node *node, int index, int slot, const c
                      .shape = s->shape,
                      .dtype = s->i64 ? CLV_I64 : node->dtype,
                      .trainable = !s->buffer};
-  snprintf(ret->name, sizeof ret->name, "%s.%s", node->name, s->suffix);
+  snprintf(ret->name, sizeof ret->name, "%s%s%s", node->name, s->bare ? "" : ".",
+           s->bare ? "" : s->suffix);
   CLV_TRY(clv_shape_numel(&s->shape, &ret->n, err));
   return clv_shape_bytes(&s->shape, ret->dtype, &ret->bytes, err);
+}
+
+/* "a.weight" may be a layer whose parameter is called as it is, and the weight of a layer "a". */
+static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *err) {
+  for (int i = 0; i < p->n; i++) {
+    const clv_param *q = &p->list[i];
+    if (strcmp(q->name, g->nodes[q->node].name) != 0) continue;
+    for (int j = 0; j < p->n; j++)
+      if (j != i && strcmp(p->list[j].name, q->name) == 0)
+        return clv_fail(err, CLV_INVALID, "two layers have a parameter '%s': rename one of them",
+                        q->name);
+  }
+  return CLV_OK;
 }
 
 /* Offsets of the trainable ones first, of the buffers behind. */
@@ -56,6 +70,7 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
     for (int s = 0; s < n_slots; s++)
       CLV_TRY(describe_slot(&g->nodes[i], i, s, &slots[s], &p->list[p->n++], err));
   }
+  CLV_TRY(check_names(p, g, err));
   CLV_TRY(place(p, true, &p->trainable_bytes, err));
   p->total_bytes = p->buffer_offset = p->trainable_bytes;
   CLV_TRY(place(p, false, &p->total_bytes, err));

@@ -9,29 +9,26 @@
 #include "kernels/cpu/cpu_int.h"
 
 typedef struct rows_job {
-  const cpu_kernel *k;
-  const int64_t *row;
+  clv_row_numbers l;
+  const int64_t *value;
   const float *from;
   float *to;
   size_t out;
 } rows_job;
 
-static clv_code check(const cpu_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  return clv_check_rows(a->in[0], k->n_in, k->n_in / (size_t)k->d.in[0].dim[0], k->d.attrs.rows,
-                        err);
-}
-
 static void take_rows(void *arg, size_t begin, size_t end) {
   const rows_job *j = arg;
   for (size_t i = begin; i < end; i++)
-    memcpy(j->to + i * j->out, j->from + (size_t)j->row[i] * j->out, j->out * sizeof(float));
+    memcpy(j->to + i * j->out, j->from + (size_t)clv_row_number_at(&j->l, j->value, i) * j->out,
+           j->out * sizeof(float));
 }
 
 static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  rows_job j = {k, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, (size_t)k->d.attrs.out};
-  CLV_TRY(check(k, a, err));
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), k->n_in, take_rows, &j);
+  rows_job j = {clv_row_numbers_of(&k->d), a->in[0], a->param[CLV_SLOT_WEIGHT], a->out,
+                (size_t)k->d.attrs.out};
+  CLV_TRY(clv_check_rows(&j.l, j.value, err));
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), j.l.n, take_rows, &j);
   return CLV_OK;
 }
 
@@ -43,14 +40,17 @@ CPU_CLONES(add_row, (const float *restrict src, float *restrict dst, size_t n), 
 
 static void add_columns(void *arg, size_t begin, size_t end) {
   const rows_job *j = arg;
-  for (size_t i = 0; i < j->k->n_in; i++)
-    add_row(j->from + i * j->out + begin, j->to + (size_t)j->row[i] * j->out + begin, end - begin);
+  for (size_t i = 0; i < j->l.n; i++) {
+    size_t row = (size_t)clv_row_number_at(&j->l, j->value, i);
+    add_row(j->from + i * j->out + begin, j->to + row * j->out + begin, end - begin);
+  }
 }
 
 static clv_code embedding_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  rows_job j = {k, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], (size_t)k->d.attrs.out};
-  CLV_TRY(check(k, a, err));
+  rows_job j = {clv_row_numbers_of(&k->d), a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT],
+                (size_t)k->d.attrs.out};
+  CLV_TRY(clv_check_rows(&j.l, j.value, err));
   if (!a->accumulate) memset(j.to, 0, (size_t)k->d.attrs.rows * j.out * sizeof(float));
   clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), j.out, add_columns, &j);
   return CLV_OK;

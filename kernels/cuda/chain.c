@@ -15,9 +15,9 @@ static const struct {
   clv_op op;
   link_needs needs;
 } known[] = {
-    {CLV_OP_RELU, NEEDS_OUT},    {CLV_OP_SIGMOID, NEEDS_OUT},     {CLV_OP_TANH, NEEDS_OUT},
-    {CLV_OP_GELU, NEEDS_IN},     {CLV_OP_SILU, NEEDS_IN},         {CLV_OP_SCALE, NEEDS_NOTHING},
-    {CLV_OP_ADD, NEEDS_NOTHING}, {CLV_OP_DROPOUT, NEEDS_NOTHING},
+    {CLV_OP_RELU, NEEDS_OUT},      {CLV_OP_SIGMOID, NEEDS_OUT},  {CLV_OP_TANH, NEEDS_OUT},
+    {CLV_OP_GELU, NEEDS_IN},       {CLV_OP_GELU_TANH, NEEDS_IN}, {CLV_OP_SILU, NEEDS_IN},
+    {CLV_OP_SCALE, NEEDS_NOTHING}, {CLV_OP_ADD, NEEDS_NOTHING},  {CLV_OP_DROPOUT, NEEDS_NOTHING},
 };
 
 static int find(clv_op op) {

@@ -38,6 +38,7 @@ static __device__ inline float link_of(int op, float x, float z, float by) {
   LINK(SIGMOID, sigmoid)
   LINK(TANH, tanh)
   LINK(GELU, gelu)
+  LINK(GELU_TANH, gelu_tanh)
   LINK(SILU, silu)
   LINK(ADD, add)
   return of_scale(x, z, by);
@@ -49,13 +50,16 @@ static __device__ inline float link_back(int op, float x, float z, float by) {
   LINK(SIGMOID, sigmoid_back)
   LINK(TANH, tanh_back)
   LINK(GELU, gelu_back)
+  LINK(GELU_TANH, gelu_tanh_back)
   LINK(SILU, silu_back)
   if (op == CLV_OP_ADD) return z;
   return of_scale(z, x, by);
 }
 #undef LINK
 
-static __device__ inline bool keeps_input(int op) { return op == CLV_OP_GELU || op == CLV_OP_SILU; }
+static __device__ inline bool keeps_input(int op) {
+  return op == CLV_OP_GELU || op == CLV_OP_GELU_TANH || op == CLV_OP_SILU;
+}
 
 /* What link j multiplies by. */
 static __device__ inline float factor_of(const cuda_chain &c, int j, bool keep) {

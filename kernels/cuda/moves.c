@@ -62,12 +62,8 @@ CLV_CUDA_OP(slice) = {.forward = slice_forward, .backward_input = slice_backward
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 static cuda_lookup lookup_of(const cuda_kernel *k, const clv_kernel_args *a) {
-  int64_t samples = k->r.d.in[0].dim[0];
-  return (cuda_lookup){.n = k->r.n_in,
-                       .out = (size_t)k->r.d.attrs.out,
-                       .rows = k->r.d.attrs.rows,
-                       .per_sample = samples ? (int64_t)k->r.n_in / samples : 1,
-                       .layer = a->key.layer};
+  return (cuda_lookup){
+      .l = clv_row_numbers_of(&k->r.d), .out = (size_t)k->r.d.attrs.out, .layer = a->key.layer};
 }
 
 static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -85,10 +81,11 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
 }
 
 static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
-  if (k->r.n_in > UINT32_MAX)
-    return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u",
-                    k->r.n_in, UINT32_MAX);
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_keys(k->r.n_in) * sizeof(uint64_t) : 0;
+  size_t n = clv_row_numbers_of(&k->r.d).n;
+  if (n > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u", n,
+                    UINT32_MAX);
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_keys(n) * sizeof(uint64_t) : 0;
   return CLV_OK;
 }
 

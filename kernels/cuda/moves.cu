@@ -15,37 +15,57 @@ clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *d
 
 /* ---- rows of a table ------------------------------------------------------------------------- */
 
-/* What places whose number is refused are computed with: row 0. */
-static __device__ inline size_t row_at(const cuda_lookup &l, const int64_t *row, size_t i) {
-  return row[i] < 0 || row[i] >= l.rows ? 0 : static_cast<size_t>(row[i]);
+/* clv_row_number_at, which is the host's; a difference that overflows is none of a table. */
+static __device__ inline int64_t number_at(const clv_row_numbers &l, const int64_t *value,
+                                           size_t i) {
+  const int64_t *at = value + i * l.width;
+  int64_t row = at[l.column];
+  if (l.minus < 0) return row;
+  int64_t less = at[l.minus];
+  bool far = less < 0 ? row > INT64_MAX + less : row < INT64_MIN + less;
+  return far ? INT64_MIN : row - less;
 }
 
-static __global__ void lookup(cuda_lookup l, const int64_t *row, const float *table, float *y,
+static __device__ inline bool is_row(const clv_row_numbers &l, int64_t row) {
+  return row >= 0 && row < l.rows;
+}
+
+/* What places whose number is refused are computed with: row 0. */
+static __device__ inline size_t row_at(const clv_row_numbers &l, const int64_t *value, size_t i) {
+  int64_t row = number_at(l, value, i);
+  return is_row(l, row) ? static_cast<size_t>(row) : 0;
+}
+
+static __global__ void lookup(cuda_lookup t, const int64_t *value, const float *table, float *y,
                               clv_gpu_fault *f) {
-  GPU_FOR(i, l.n * l.out) {
-    size_t place = i / l.out;
-    y[i] = table[row_at(l, row, place) * l.out + i % l.out];
-    if (i % l.out == 0 && (row[place] < 0 || row[place] >= l.rows)) gpu_refuse(f, place);
+  GPU_FOR(i, t.l.n * t.out) {
+    size_t place = i / t.out;
+    y[i] = table[row_at(t.l, value, place) * t.out + i % t.out];
+    if (i % t.out == 0 && !is_row(t.l, number_at(t.l, value, place))) gpu_refuse(f, place);
   }
 }
 
-static __global__ void note(cuda_lookup l, const int64_t *row, clv_gpu_fault *f) {
-  gpu_note(f, row, cuda_refusal{CLV_OP_EMBEDDING, l.layer, l.rows, l.per_sample});
+static __global__ void note(cuda_lookup t, const int64_t *value, clv_gpu_fault *f) {
+  bool first = !f->noted && f->place;
+  gpu_note(f, value,
+           cuda_refusal{CLV_OP_EMBEDDING, t.layer, t.l.rows, static_cast<int64_t>(t.l.per_sample)});
+  if (first) f->whole = number_at(t.l, value, f->at);
 }
 
-clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *table,
+clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *t, const int64_t *value, const float *table,
                         float *y, clv_err *err) {
-  CLV_TRY(gpu_launch(g, gpu_blocks(l->n * l->out), GPU_BLOCK, err, lookup, *l, row, table, y,
+  CLV_TRY(gpu_launch(g, gpu_blocks(t->l.n * t->out), GPU_BLOCK, err, lookup, *t, value, table, y,
                      g->fault));
-  return gpu_launch(g, 1, 1, err, note, *l, row, g->fault);
+  return gpu_launch(g, 1, 1, err, note, *t, value, g->fault);
 }
 
 /* ---- their gradients ------------------------------------------------------------------------- */
 
 /* Row and place in one number, the row in the upper half; places behind the last are greater. */
-static __global__ void make_keys(cuda_lookup l, const int64_t *row, uint64_t *keys, size_t n_keys) {
+static __global__ void make_keys(cuda_lookup t, const int64_t *value, uint64_t *keys,
+                                 size_t n_keys) {
   GPU_FOR(i, n_keys)
-  keys[i] = i < l.n ? static_cast<uint64_t>(row_at(l, row, i)) << 32 | i : UINT64_MAX;
+  keys[i] = i < t.l.n ? static_cast<uint64_t>(row_at(t.l, value, i)) << 32 | i : UINT64_MAX;
 }
 
 /* One step of Batcher's bitonic sort: pairs `apart` from each other, in runs of `run`. */
@@ -61,16 +81,16 @@ static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_
 }
 
 /* Place s of the sorted keys, where a row begins, adds all that are of this row. */
-static __global__ void add_rows(cuda_lookup l, const uint64_t *keys, const float *dy,
+static __global__ void add_rows(cuda_lookup t, const uint64_t *keys, const float *dy,
                                 float *dtable) {
-  GPU_FOR(i, l.n * l.out) {
-    size_t s = i / l.out, o = i % l.out;
+  GPU_FOR(i, t.l.n * t.out) {
+    size_t s = i / t.out, o = i % t.out;
     uint64_t row = keys[s] >> 32;
     if (s && keys[s - 1] >> 32 == row) continue;
     double sum = 0;
-    for (; s < l.n && keys[s] >> 32 == row; s++)
-      sum += static_cast<double>(dy[(keys[s] & UINT32_MAX) * l.out + o]);
-    gpu_put(&dtable[row * l.out + o], sum, true);
+    for (; s < t.l.n && keys[s] >> 32 == row; s++)
+      sum += static_cast<double>(dy[(keys[s] & UINT32_MAX) * t.out + o]);
+    gpu_put(&dtable[row * t.out + o], sum, true);
   }
 }
 
@@ -81,12 +101,13 @@ static clv_code sort(clv_gpu *g, uint64_t *keys, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *dy,
-                             uint64_t *keys, float *dtable, bool accumulate, clv_err *err) {
-  size_t n = gpu_keys(l->n), bytes = static_cast<size_t>(l->rows) * l->out * sizeof(float);
+clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *t, const int64_t *value,
+                             const float *dy, uint64_t *keys, float *dtable, bool accumulate,
+                             clv_err *err) {
+  size_t n = gpu_keys(t->l.n), bytes = static_cast<size_t>(t->l.rows) * t->out * sizeof(float);
   if (!accumulate) CLV_TRY(g->vendor->fill(g->stream, dtable, 0, bytes, err));
-  CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, make_keys, *l, row, keys, n));
+  CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, make_keys, *t, value, keys, n));
   CLV_TRY(sort(g, keys, n, err));
-  return gpu_launch(g, gpu_blocks(l->n * l->out), GPU_BLOCK, err, add_rows, *l,
+  return gpu_launch(g, gpu_blocks(t->l.n * t->out), GPU_BLOCK, err, add_rows, *t,
                     static_cast<const uint64_t *>(keys), dy, dtable);
 }

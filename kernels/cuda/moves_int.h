@@ -16,16 +16,15 @@ extern "C" {
 clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *dst,
                       size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
 
-/* n row numbers, of a table [rows, out]. */
+/* Row numbers (see clv_row_numbers) of a table [rows, out]. */
 typedef struct cuda_lookup {
-  size_t n, out;
-  int64_t rows;
-  int64_t per_sample;
+  clv_row_numbers l;
+  size_t out;
   uint32_t layer;
 } cuda_lookup;
 
-/* y[i] = table[row[i]]; a number outside 0..rows-1 is refused. */
-clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *table,
+/* y[i] = table[row i of value]; a number outside 0..rows-1 is refused. */
+clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *value, const float *table,
                         float *y, clv_err *err) CLV_USE_RESULT;
 
 /* keys: gpu_keys(n) of them. They are sorted, and the gradients of each row added in the order of
@@ -35,8 +34,8 @@ static inline size_t gpu_keys(size_t n) {
   while (keys < n) keys *= 2;
   return keys;
 }
-clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *row, const float *dy,
-                             uint64_t *keys, float *dtable, bool accumulate,
+clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *value,
+                             const float *dy, uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

@@ -25,6 +25,10 @@ CLV_CUDA_OP(tanh) = {.forward = tanh_forward, .backward_input = tanh_backward, .
 POINTWISE(gelu, a->in[0])
 CLV_CUDA_OP(gelu) = {.forward = gelu_forward, .backward_input = gelu_backward, .last = true};
 
+POINTWISE(gelu_tanh, a->in[0])
+CLV_CUDA_OP(gelu_tanh) = {
+    .forward = gelu_tanh_forward, .backward_input = gelu_tanh_backward, .last = true};
+
 POINTWISE(silu, a->in[0])
 CLV_CUDA_OP(silu) = {.forward = silu_forward, .backward_input = silu_backward, .last = true};
 

@@ -18,6 +18,15 @@ static __device__ inline float cdf_of(float x) { return 0.5f * (1 + erff(x * 0.7
 static __device__ inline float pdf_of(float x) { return expf(x * x * -0.5f) * 0.39894228f; }
 static __device__ inline float squash_of(float x) { return 1 / (1 + expf(-x)); }
 
+/* (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
+static __device__ inline float half_of(float x) {
+  return 0.5f * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+}
+static __device__ inline float gelu_tanh_slope(float x) {
+  float half = half_of(x);
+  return half + 2 * x * half * (1 - half) * 0.79788456f * (1 + 0.134145f * x * x);
+}
+
 #define POINTWISE(name, expression)                                                            \
   static __device__ inline float of_##name([[maybe_unused]] float x, [[maybe_unused]] float z, \
                                            [[maybe_unused]] float by) {                        \
@@ -31,6 +40,8 @@ POINTWISE(tanh, tanhf(x))
 POINTWISE(tanh_back, z *(1 - x * x))
 POINTWISE(gelu, x *cdf_of(x))
 POINTWISE(gelu_back, z *(cdf_of(x) + x * pdf_of(x)))
+POINTWISE(gelu_tanh, x *half_of(x))
+POINTWISE(gelu_tanh_back, z *gelu_tanh_slope(x))
 POINTWISE(silu, x *squash_of(x))
 POINTWISE(silu_back, z *squash_of(x) * (1 + x * (1 - squash_of(x))))
 POINTWISE(scale, by *x)

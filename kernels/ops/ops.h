@@ -59,6 +59,10 @@ typedef enum clv_attr_key {
   CLV_ATTR_CAUSAL = 23,
   CLV_ATTR_ORDER = 24,
   CLV_ATTR_BASE = 25,
+  CLV_ATTR_COLUMN = 26,
+  CLV_ATTR_MINUS = 27,
+  CLV_ATTR_OFFSET = 28,
+  CLV_ATTR_BARE = 29,
   CLV_ATTR_IGNORE_INDEX = 30,
   CLV_ATTR_LABEL_SMOOTHING = 31,
   CLV_ATTR_CLASS_WEIGHTS = 34,
@@ -97,6 +101,7 @@ typedef enum clv_init {
 typedef struct clv_slot {
   const char *suffix; /* "weight" */
   clv_shape shape;
+  bool bare;   /* the parameter is called as the node, without the suffix */
   bool buffer; /* not trainable */
   bool i64;    /* else the node's dtype */
   clv_init init;

@@ -140,7 +140,7 @@ static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, cl
     const clv_node *node = &b->whole->nodes[i];
     if (node->op != CLV_OP_EMBEDDING || !reads(b, node, input)) continue;
     if (of_tokenizer(input)) CLV_TRY(tokenizer_fits(b, s, node, err));
-    if (low >= 0 && high < node->attrs.rows) continue;
+    if (node->attrs.minus >= 0 || (low >= 0 && high < node->attrs.rows)) continue;
     return clv_session_fail_at(b->config, s->pos, err,
                                "%s: %s has numbers from %lld to %lld, and the embedding '%s' has "
                                "rows: %lld, which takes 0 to %lld",

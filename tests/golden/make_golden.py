@@ -116,6 +116,8 @@ def drawn_values(case, rng):
     for k, row in rows_of(case).items():
         if "below" in row:
             values[k] = rng.integers(0, row["below"], row["shape"])
+            if case["attrs"].get("minus", -1) >= 0:  # no difference is negative
+                values[k].sort(-1)
         else:
             values[k] = draw(rng, row["fill"], row["shape"]) if "fill" in row \
                 else draw_parameter(rng, row)
@@ -197,6 +199,20 @@ def rotary(x, heads, base):
     return (x * cos + other * sin).reshape(n, t, f)
 
 
+def column(x, a):
+    """The row numbers of an embedding."""
+    if a["column"] < 0:
+        return x
+    rows = x[..., int(a["column"])]
+    return rows - x[..., int(a["minus"])] if a["minus"] >= 0 else rows
+
+
+def positions(x, p, a):
+    """As the models of transformers add their learned positions."""
+    weight = p["weight"].reshape(int(a["rows"]), -1)
+    return x + F.embedding(torch.arange(x.shape[1]) + int(a["offset"]), weight)
+
+
 def permute(x, order):
     """order: the dimensions behind the batch, or the only one."""
     return x.permute(0, *(int(d) for d in np.atleast_1d(order))).contiguous()
@@ -221,7 +237,8 @@ def compute(expression, case, inputs, p):
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
              "dropout": dropout, "lstm": lstm, "attention": attention,
-             "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy}
+             "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
+             "column": column, "positions": positions}
     return eval(expression, scope)
 
 

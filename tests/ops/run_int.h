@@ -520,13 +520,27 @@ static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *
       draw_normal(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 200 + (uint32_t)i, 0, 0.5f);
 }
 
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Where columns are subtracted, each place's numbers ascend, so that no difference is negative. */
+static inline void draw_rows(const clv_node_desc *d, uint32_t stream, values *s) {
+  double *v = s->v[V_IN];
+  size_t n = s->n[V_IN], width = clv_row_numbers_of(d).width;
+  draw_whole(v, n, stream, d->attrs.rows);
+  for (size_t i = 0; d->attrs.minus >= 0 && i < n; i += width)
+    qsort(v + i, width, sizeof *v, ascending);
+}
+
 /* Numbers for a case, the same at every call. */
 static inline void draw_case(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
   if (is_whole(d->op, 0))
-    draw_whole(s->v[V_IN], s->n[V_IN], stream, d->attrs.rows);
+    draw_rows(d, stream, s);
   else
     draw_input(c, stream, s->v[V_IN], s->n[V_IN]);
   draw_second(c, stream, s);

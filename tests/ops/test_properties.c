@@ -75,7 +75,7 @@ static void change_first_sample(const op_case *c, values *s) {
   for (size_t j = 0; j < per_sample; j++) {
     double *v = &s->v[V_IN][j];
     if (is_whole(c->d.op, 0))
-      *v = (double)(((int64_t)*v + 1) % c->d.attrs.rows);
+      *v = c->d.attrs.minus < 0 ? (double)(((int64_t)*v + 1) % c->d.attrs.rows) : 0;
     else
       *v = isnan(*v) ? 1 : *v / 2 + 3;
   }

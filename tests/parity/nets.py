@@ -72,7 +72,6 @@ REFUSED = [
     (nn.Sequential(nn.AdaptiveAvgPool2d(2)), "output_size=2"),
     (nn.Sequential(nn.BatchNorm2d(3, affine=False)), "affine=False"),
     (nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), "track_running_stats=False"),
-    (nn.Sequential(nn.GELU(approximate="tanh")), "approximate='tanh'"),
     (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax(dim=1)), "dim=1"),
     (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(4, 4)), "rank 4"),
     (nn.Sequential(nn.Linear(4, 4).double()), r"'0.weight': torch.float64"),

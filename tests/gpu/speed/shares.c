@@ -282,7 +282,8 @@ static clv_code rotate(bench *m, clv_err *err) {
 
 static clv_code lookup(bench *m, clv_err *err) {
   const cuda_lookup l = {
-      .n = m->rows, .out = m->width, .rows = (int64_t)m->rows, .per_sample = (int64_t)m->rows};
+      .l = {.n = m->rows, .per_sample = m->rows, .width = 1, .rows = (int64_t)m->rows, .minus = -1},
+      .out = m->width};
   return clv_gpu_lookup(m->g, &l, m->which, m->x, m->y, err);
 }
 

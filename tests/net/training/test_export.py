@@ -16,7 +16,7 @@ from torch import nn
 def net():
     torch.manual_seed(7)
     return nn.Sequential(nn.Embedding({ROWS}, {FEATURES}), nn.LSTM({FEATURES}, 8, 2, batch_first=True),
-                         nn.LayerNorm(8, eps=1e-4), nn.Linear(8, {OUT}), nn.GELU())
+                         nn.LayerNorm(8, eps=1e-4), nn.Linear(8, {OUT}), nn.GELU(approximate='tanh'))
 
 def bare():
     return nn.Sequential(nn.LSTM(3, 4, bias=False, batch_first=True))

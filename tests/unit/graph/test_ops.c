@@ -333,7 +333,7 @@ static const shape_case shapes[] = {
     {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4, 5, 3), SHAPE(4, 5, 3), NULL},
     {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4), REFUSE, "layernorm needs rank 2 or more"},
     {CLV_OP_EMBEDDING,
-     {.rows = 3, .out = 2},
+     {.rows = 3, .out = 2, .column = -1, .minus = -1},
      SHAPE(4, 3),
      REFUSE,
      "embedding needs i64 row numbers as input 0, got f32"},
@@ -434,7 +434,7 @@ static void hostile_inputs(void **state) {
 
 static void embeddings(void **state) {
   (void)state;
-  clv_attrs a = {.rows = 9, .out = 5};
+  clv_attrs a = {.rows = 9, .out = 5, .column = -1, .minus = -1};
   int x, y;
   clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(2, 3), &x);
   clv_shape most = {.rank = CLV_MAX_RANK, .dim = {1, 1, 1, 1, 1, 1, 1, 1}};
@@ -452,6 +452,25 @@ static void embeddings(void **state) {
   x = 0;
   assert_fails(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_EXHAUSTED,
                "larger than the limit of 1 TiB");
+  clv_graph_free(g);
+}
+
+static void parameters_called_as_their_layer(void **state) {
+  (void)state;
+  clv_attrs a = {.rows = 9, .bare = true}, linear = {.out = 2, .bias = true};
+  clv_params *params;
+  int x, y;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
+  assert_ok(clv_graph_add(g, CLV_OP_POSITIONS, &a, "embeddings.position", 0, &x, 1, &y, err));
+  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &linear, "a", 1, &y, 1, &x, err));
+  assert_ok(clv_params_of(g, &params, err));
+  assert_string_equal(params->list[0].name, "embeddings.position");
+  assert_int_equal(params->list[0].shape.dim[1], 9);
+  clv_params_free(params);
+  a.rows = 3;
+  assert_ok(clv_graph_add(g, CLV_OP_POSITIONS, &a, "a.weight", 2, &x, 1, &y, err));
+  assert_fails(clv_params_of(g, &params, err), CLV_INVALID,
+               "two layers have a parameter 'a.weight': rename one of them");
   clv_graph_free(g);
 }
 
@@ -511,6 +530,7 @@ int main(void) {
       cmocka_unit_test(shape_rules),
       cmocka_unit_test(two_inputs),
       cmocka_unit_test(embeddings),
+      cmocka_unit_test(parameters_called_as_their_layer),
       cmocka_unit_test(concats),
       cmocka_unit_test(hostile_inputs),
   };

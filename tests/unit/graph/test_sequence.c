@@ -322,6 +322,25 @@ static void frozen_and_added(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
+/* Columns 1 less 0 of rows [2]: their differences, and where one overflows. */
+static void columns_out_of_range(void **state) {
+  (void)state;
+  static const int64_t places[][2] = {
+      {3, 2}, {INT64_MAX, INT64_MIN}, {INT64_MIN, INT64_MAX}, {0, 5}};
+  static const char *const elements[] = {"-1", "-9223372036854775808", "-9223372036854775808", "5"};
+  clv_node_desc d = {.op = CLV_OP_EMBEDDING,
+                     .attrs = {.rows = 5, .out = 1, .column = 1, .minus = 0},
+                     .in = {CLV_SHAPE(2, 2, 2)}};
+  clv_row_numbers l = clv_row_numbers_of(&d);
+  clv_err why;
+  for (size_t i = 0; i < CLV_COUNT(places); i++) {
+    int64_t value[] = {0, 4, 7, 7, 1, 2, places[i][0], places[i][1]};
+    assert_int_equal(clv_check_rows(&l, value, &why), CLV_INVALID);
+    assert_string_equal(why.text, "row number of sample 1, place 1, is outside 0..4");
+    assert_string_equal(why.element, elements[i]);
+  }
+}
+
 static void rows_out_of_range(void **state) {
   (void)state;
   static const int64_t wrong[] = {-1, 5, INT64_MIN, INT64_MAX};
@@ -389,7 +408,7 @@ int main(void) {
       cmocka_unit_test(embedding_first_values), cmocka_unit_test(finite_differences),
       cmocka_unit_test(backends_agree),         cmocka_unit_test(every_cut_is_the_same),
       cmocka_unit_test(frozen_and_added),       cmocka_unit_test(rows_out_of_range),
-      cmocka_unit_test(types_must_fit),
+      cmocka_unit_test(columns_out_of_range),   cmocka_unit_test(types_must_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 is the sigmoid of 2 u.
+ */
+#include "kernels/cpu/pointwise_int.h"
+
+CPU_INLINE float share_of(float x) { return sigmoid_of(1.5957691f * (x + 0.044715f * x * x * x)); }
+
+CPU_INLINE float slope_of(float x) {
+  float s = share_of(x);
+  return s + x * s * (1 - s) * 1.5957691f * (1 + 0.134145f * x * x);
+}
+
+MAP(gelu_tanh, x *share_of(x))
+MAP(gelu_tanh_back, zs[i] * slope_of(x))
+
+static clv_code gelu_tanh_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  return clv_cpu_pointwise(d, gelu_tanh, gelu_tanh_back, 10, ret, err);
+}
+
+CLV_CPU_OP(gelu_tanh, gelu_tanh_prepare)

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/positions_int.h"
+
+static size_t extent_of(const cuda_kernel *k, size_t *ret_before) {
+  const int64_t *dim = k->r.d.in[0].dim;
+  *ret_before = (size_t)(k->r.d.attrs.offset * dim[2]);
+  return (size_t)(dim[1] * dim[2]);
+}
+
+static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  size_t before, extent = extent_of(k, &before);
+  const float *w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
+  return clv_gpu_add_rows(k->gpu, a->in[0], w, a->out, k->r.n_in, extent, err);
+}
+
+static clv_code positions_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  if (a->din[0] == a->dout) return CLV_OK;
+  return k->gpu->vendor->copy(k->gpu->stream, a->din[0], a->dout, k->r.n_in * sizeof(float), err);
+}
+
+static cuda_sums sums_of(const cuda_kernel *k) {
+  size_t before, extent = extent_of(k, &before);
+  return gpu_sums_of((size_t)k->r.d.in[0].dim[0], extent, 1);
+}
+
+static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  size_t before, values = (size_t)(k->r.d.attrs.rows * k->r.d.in[0].dim[2]);
+  cuda_sums s = sums_of(k);
+  extent_of(k, &before);
+  float *dw = a->dparam[CLV_SLOT_WEIGHT];
+  if (!a->accumulate)
+    CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, values * sizeof *dw, err));
+  return clv_gpu_channel_sums(k->gpu, &s, false, a->dout, a->scratch, dw + before, true, err);
+}
+
+static clv_code positions_open(cuda_kernel *k, clv_err *err) {
+  cuda_sums s = sums_of(k);
+  (void)err;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(positions) = {.forward = positions_forward,
+                          .backward_input = positions_backward_input,
+                          .backward_weight = positions_backward_weight,
+                          .open = positions_open};

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * positions_int: launchers of ops that add learned values to each sample.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_POSITIONS_INT_H
+#define CLEAVE_KERNELS_CUDA_POSITIONS_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y[i] = x[i] + w[i % extent] over n values; y may be x. */
+clv_code clv_gpu_add_rows(clv_gpu *g, const float *x, const float *w, float *y, size_t n,
+                          size_t extent, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

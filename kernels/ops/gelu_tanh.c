@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/pointwise_int.h"
+
+#define SLOPE ((REAL)(M_SQRT2 * M_2_SQRTPI * 0.5)) /* sqrt(2 / pi) */
+
+static REAL squashed(REAL x) { return MATH(tanh)(SLOPE * (x + (REAL)0.044715 * x * x * x)); }
+
+/* Of y, whose tanh is t. */
+static REAL slope_at(REAL x, REAL t) {
+  REAL inner = SLOPE * (1 + (REAL)0.134145 * x * x);
+  return (REAL)0.5 * (1 + t) + (REAL)0.5 * x * (1 - t) * (1 + t) * inner;
+}
+
+POINTWISE(gelu_tanh, (REAL)0.5 * x * (1 + squashed(x)))
+POINTWISE_BACKWARD(gelu_tanh, a->in[0], dy *slope_at(s, squashed(s)))
+
+CLV_OP_ROW(gelu_tanh) = {
+    .name = "gelu_tanh",
+    .doc =
+        "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) "
+        "(torch.nn.functional.gelu, approximate='tanh')",
+    .torch_module = "GELU()",
+    .torch_needs = "approximate='tanh'",
+    .n_in = 1,
+    .shape = clv_same_shape,
+    .elementwise = true,
+    .zero_stays = true,
+    .forward = gelu_tanh_forward,
+    .backward_input = gelu_tanh_backward,
+    .saves_dx = CLV_SAVE_IN0,
+};
