@@ -505,8 +505,18 @@ typedef struct clv_record_counts {
   uint64_t bytes;    /* of those that are kept */
 } clv_record_counts;
 
+/* Who pays for what is kept, in the bytes of clv_record_counts. What charge refuses is asked for in
+ * parts, and counted as refused. By the thread that runs or frees the recorder. */
+typedef struct clv_record_account {
+  void *user;
+  clv_code (*charge)(void *user, size_t bytes, clv_err *err);
+  void (*discharge)(void *user, size_t bytes);
+} clv_record_account;
+
 /* *ret: NULL where the backend records nothing. b outlives it. */
 clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
+/* Before it is used; copied, and r may be NULL. Without one nobody pays. */
+void clv_recorder_charge(clv_recorder *r, const clv_record_account *account);
 void clv_recorder_free(clv_recorder *r); /* takes NULL */
 void clv_recorder_forget(clv_recorder *r,
                          const void *owner); /* takes NULL; before the owner goes */

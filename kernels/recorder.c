@@ -17,6 +17,7 @@ typedef struct kept_record {
 
 struct clv_recorder {
   const clv_backend *backend;
+  clv_record_account account;
   uint64_t runs;
   clv_record_counts counts; /* written by one thread, read by any */
   kept_record kept[CLV_RECORDS];
@@ -34,9 +35,21 @@ clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err
   return CLV_OK;
 }
 
-static void let_go(clv_recorder *r, kept_record *k) {
-  if (k->record) r->backend->recording->free(r->backend, k->record);
+void clv_recorder_charge(clv_recorder *r, const clv_record_account *account) {
+  if (r) r->account = *account;
+}
+
+static void free_record(clv_recorder *r, kept_record *k) {
+  if (!k->record) return;
+  r->backend->recording->free(r->backend, k->record);
+  if (r->account.discharge) r->account.discharge(r->account.user, k->bytes);
   count(&r->counts.bytes, -(uint64_t)k->bytes);
+  k->record = NULL;
+  k->bytes = 0;
+}
+
+static void let_go(clv_recorder *r, kept_record *k) {
+  free_record(r, k);
   *k = (kept_record){0};
 }
 
@@ -74,18 +87,29 @@ static kept_record *place_of(clv_recorder *r, const clv_record_key *key) {
   return oldest;
 }
 
-static clv_code record(const clv_backend *b, kept_record *k,
-                       clv_code (*ask)(void *user, clv_err *err), void *user, clv_err *err) {
+/* What is not paid for is not kept. */
+static clv_code keep(clv_recorder *r, kept_record *k, void *made, size_t bytes, clv_err *err) {
+  const clv_record_account *a = &r->account;
+  clv_code code = a->charge ? a->charge(a->user, bytes, err) : CLV_OK;
+  if (code != CLV_OK) {
+    r->backend->recording->free(r->backend, made);
+    return code;
+  }
+  k->record = made;
+  k->bytes = bytes;
+  count(&r->counts.bytes, bytes);
+  return CLV_OK;
+}
+
+static clv_code record(clv_recorder *r, kept_record *k, clv_code (*ask)(void *user, clv_err *err),
+                       void *user, clv_err *err) {
+  const clv_backend *b = r->backend;
   void *made = NULL;
   size_t bytes = 0;
   clv_err ending;
   CLV_TRY(b->recording->begin(b, err));
   clv_code asked = ask(user, err), ended = b->recording->end(b, &made, &bytes, &ending);
-  if (asked == CLV_OK && ended == CLV_OK) {
-    k->record = made;
-    k->bytes = bytes;
-    return CLV_OK;
-  }
+  if (asked == CLV_OK && ended == CLV_OK) return keep(r, k, made, bytes, err);
   if (ended == CLV_OK) b->recording->free(b, made);
   if (asked == CLV_OK && err) *err = ending;
   return asked == CLV_OK ? ended : asked;
@@ -93,11 +117,8 @@ static clv_code record(const clv_backend *b, kept_record *k,
 
 /* From now on in parts. */
 static void refuse(clv_recorder *r, kept_record *k, const clv_err *why) {
-  if (k->record) r->backend->recording->free(r->backend, k->record);
-  count(&r->counts.bytes, -(uint64_t)k->bytes);
+  free_record(r, k);
   count(&r->counts.refused, 1);
-  k->record = NULL;
-  k->bytes = 0;
   k->refused = true;
   clv_log(CLV_LOG_DEBUG, "%s: work that repeats is not recorded: %s", r->backend->device,
           why->text);
@@ -106,12 +127,11 @@ static void refuse(clv_recorder *r, kept_record *k, const clv_err *why) {
 static void make(clv_recorder *r, kept_record *k, clv_code (*ask)(void *user, clv_err *err),
                  void *user) {
   clv_err why;
-  if (record(r->backend, k, ask, user, &why) != CLV_OK) {
+  if (record(r, k, ask, user, &why) != CLV_OK) {
     refuse(r, k, &why);
     return;
   }
   count(&r->counts.made, 1);
-  count(&r->counts.bytes, k->bytes);
   clv_log(CLV_LOG_DEBUG, "%s: work that repeats is recorded: about %zu bytes", r->backend->device,
           k->bytes);
 }

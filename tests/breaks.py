@@ -506,7 +506,7 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool) clv_module_discharge(m, pool, m->charged);", ""),
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (payer(m)) clv_module_discharge(m, payer(m), m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
@@ -603,6 +603,11 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
    a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
 of("kernels/cuda/timer.c", "tests/gpu/test_node",
    the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.runs)", "if (false)"))
+RECORDING = "tests/gpu/test_recording"
+of("kernels/recorder.c", RECORDING,
+   what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))
+of("common/engine/module_memory.c", "tests/gpu/test_node",
+   records_are_nobodys_bytes=("static clv_code open_records(", "clv_recorder_charge(m->records, &account);", "(void)account;"))
 of("kernels/cuda/staging.c", "tests/gpu/test_node",
    a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
@@ -611,7 +616,6 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "CLV_OK"))
 of("tests/gpu/run.py", "tests/gpu/test_bundle.py",
    the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"))
-RECORDING = "tests/gpu/test_recording"
 of("common/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),

@@ -138,8 +138,27 @@ static clv_code count_inputs(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
+static clv_pool *payer(const clv_module *m) { return m->o.pool ? m->o.pool : m->pool; }
+
+static clv_code charge_record(void *user, size_t bytes, clv_err *err) {
+  const clv_module *m = user;
+  return payer(m) ? clv_module_charge(m, payer(m), bytes, err) : CLV_OK;
+}
+
+static void discharge_record(void *user, size_t bytes) {
+  const clv_module *m = user;
+  if (payer(m)) clv_module_discharge(m, payer(m), bytes);
+}
+
+static clv_code open_records(clv_module *m, clv_err *err) {
+  const clv_record_account account = {m, charge_record, discharge_record};
   CLV_TRY(clv_recorder_new(m->o.backend, &m->records, err));
+  clv_recorder_charge(m->records, &account);
+  return CLV_OK;
+}
+
+static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
+  CLV_TRY(open_records(m, err));
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
@@ -199,8 +218,7 @@ void clv_module_free(clv_module *m) {
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  clv_pool *pool = m->o.pool ? m->o.pool : m->pool;
-  if (pool) clv_module_discharge(m, pool, m->charged);
+  if (payer(m)) clv_module_discharge(m, payer(m), m->charged);
   clv_backend_drop(m->o.backend);
   free(m);
 }

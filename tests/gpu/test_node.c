@@ -306,6 +306,32 @@ static void a_call_is_charged_with_its_devices_time(void **state) {
   assert_int_equal(without.waits, t.waits);
 }
 
+static uint64_t bytes_of_records(const clv_module *m) {
+  clv_record_counts c;
+  clv_recorder_count(m->records, &c);
+  return c.bytes;
+}
+
+static void a_session_pays_for_what_is_recorded(void **state) {
+  uint64_t recorded = 0;
+  world w;
+  (void)state;
+  begin(&w, 1);
+  for (uint32_t i = 1; i <= STEPS; i++) step(&w, i);
+  wait_for_steps(&w);
+  end(&w);
+  size_t paid = clv_pool_bytes(w.pool);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    clv_module *m = clv_node_module(w.node, i);
+    recorded += bytes_of_records(m);
+    for (int k = 0; k < m->n_plans; k++) clv_recorder_forget(m->records, m->plans[k].plan);
+    assert_int_equal(bytes_of_records(m), 0);
+  }
+  assert_true(recorded >= MODULES * 1024);
+  assert_int_equal(paid - clv_pool_bytes(w.pool), recorded);
+  done(&w);
+}
+
 /* Calls of several contexts, the last of them still at work. */
 static void a_node_goes_while_its_device_is_at_work(void **state) {
   world w;
@@ -321,6 +347,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_thread_of_a_node_waits_for_no_device),
       cmocka_unit_test(a_call_is_charged_with_its_devices_time),
+      cmocka_unit_test(a_session_pays_for_what_is_recorded),
       cmocka_unit_test(a_node_goes_while_its_device_is_at_work),
   };
   return cmocka_run_group_tests_name("node", tests, NULL, NULL);

@@ -355,6 +355,48 @@ static void what_passes_memory_is_not_recorded(void **state) {
   clv_cuda_close(b);
 }
 
+typedef struct purse {
+  size_t has, spent;
+} purse;
+
+static clv_code pay(void *user, size_t bytes, clv_err *why) {
+  purse *p = user;
+  if (bytes > p->has - p->spent) return clv_fail(why, CLV_EXHAUSTED, "as planned");
+  p->spent += bytes;
+  return CLV_OK;
+}
+
+static void pay_back(void *user, size_t bytes) { ((purse *)user)->spent -= bytes; }
+
+/* Of three kinds of work, each a launch, two can be paid for. */
+static void what_nobody_pays_for_is_asked_for_in_parts(void **state) {
+  purse p = {.has = 2 * 1024 + 1};
+  const clv_record_account account = {&p, pay, pay_back};
+  clv_backend *b;
+  clv_recorder *r;
+  clv_record_counts c;
+  (void)state;
+  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
+  assert_ok(clv_recorder_new(b, &r, err));
+  clv_recorder_charge(r, &account);
+  work w = {.b = b};
+  assert_ok(clv_backend_take(b, 64, &w.at, err));
+  for (w.byte = 1; w.byte <= 12; w.byte++) {
+    const clv_record_key key = {.of = b, .what = (uintptr_t)w.byte % 3};
+    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
+  }
+  clv_recorder_count(r, &c);
+  assert_int_equal(c.made, 2);
+  assert_int_equal(c.refused, 1);
+  assert_int_equal(p.spent, c.bytes);
+  assert_int_equal(p.spent, 2 * 1024);
+  clv_recorder_free(r);
+  assert_int_equal(p.spent, 0);
+  clv_backend_give(b, w.at);
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
 static bool simulated(void) {
   return strcmp(clv_sim_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
 }
@@ -398,6 +440,7 @@ int main(void) {
       cmocka_unit_test(what_waits_on_the_host_is_asked_for_in_parts),
       cmocka_unit_test(the_least_recently_used_gives_way),
       cmocka_unit_test(what_passes_memory_is_not_recorded),
+      cmocka_unit_test(what_nobody_pays_for_is_asked_for_in_parts),
       cmocka_unit_test(a_device_that_is_lost_is_an_error),
   };
   setenv("CLEAVE_TEST_OPS", "1", 1);
