@@ -123,6 +123,9 @@ $(call layer, master/data, common/json common/tensor master/tokens master/docume
 # workers as text and JSON
 $(call layer, master/report)
 
+# how good answers are: accuracy, F1, AUC, confusion, perplexity
+$(call layer, master/score)
+
 # run folders: who holds one, what became of it; `runs`, `log`, `stop`
 $(call layer, master/history, common/tensor common/weights master/report)
 
@@ -138,14 +141,14 @@ $(call layer, master/plan, common/tensor common/settings common/sched common/con
   common/graph common/models master/data master/api master/egress)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
-$(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan master/egress)
+$(call layer, master/train, $(ENGINE) master/data master/report master/score master/api master/plan master/egress)
 
 # what is seen from outside: doctor, `status`, the numbers of a run for Prometheus
-$(call layer, master/watch, $(ENGINE) common/metrics common/http master/data master/report \
+$(call layer, master/watch, $(ENGINE) common/metrics common/http master/data master/report master/score \
   master/api master/plan master/egress master/train)
 
 # commands on a session file: train, eval, predict, plan, check
-$(call layer, master/run, $(ENGINE) master/data master/report master/history master/api \
+$(call layer, master/run, $(ENGINE) master/data master/report master/score master/history master/api \
   master/plan master/egress master/train master/watch)
 
 # files of weights that workers were given, and of state that they keep; attempts of sessions

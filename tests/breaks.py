@@ -69,11 +69,19 @@ of("common/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool decays(", "p->shape.rank > 1 && !normalises(g->nodes[p->node].op)", "p->shape.rank > 1 || normalises(g->nodes[p->node].op)"),
-   nothing_is_left_out=("static size_t split_group(", "if (side) ret[n].weight_decay = 0;", ""))
+   nothing_is_left_out=("static size_t split_group(", "if (side) ret[n].weight_decay = 0;", ";"))
 of("common/optim/schedule.c", "tests/unit/optim/test_schedule",
    no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->from_zero) return", "if (!warmup && schedule->from_zero) return"))
 of("common/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
+of("master/score/score.c", "tests/unit/score/test_score",
+   macro_counts_classes_that_never_occur=("static void finish_all(", "seen += k->labels + k->answers > 0;", "seen++;"),
+   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.ignores && labels[i] == s->o.ignored", "s->o.ignores && labels[i] > s->o.ignored"),
+   scores_go_on_from_the_last_time=("void clv_score_start(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
+of("master/score/auc.c", "tests/unit/score/test_score",
+   equal_scores_have_an_order=("static double twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
+of("master/train/eval.c", "tests/net/training/test_places.py",
+   some_records_are_not_scored=("static clv_code add_scores(", "s->n * per_row", "s->n"))
 of("common/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 

@@ -370,6 +370,8 @@ typedef struct clv_session_config {
     clv_number_list weight; /* of each class; n 0: all alike */
     double ignore_index;    /* a whole number */
     double label_smoothing;
+    clv_config_pos scores_pos;
+    clv_text_list scores; /* what evaluations say beside the accuracy */
     char *at;
     int worker; /* index into workers, -1 = master */
   } loss;

@@ -63,6 +63,8 @@ static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
   if (given && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
     return fail_at(c, c->loss.pos, err,
                    "loss.weight, loss.ignore_index and loss.label_smoothing go with cross_entropy");
+  if (c->loss.scores.n && c->loss.kind == CLV_LOSS_MSE)
+    return fail_at(c, c->loss.scores_pos, err, "loss.scores are of classes, and mse has none");
   if (c->loss.ignore_index != floor(c->loss.ignore_index))
     return fail_at(c, c->loss.ignore_pos, err, "'loss.ignore_index' must be a whole number");
   for (size_t i = 0; i < c->loss.weight.n; i++)

@@ -21,6 +21,7 @@ static const char *const arch_names[] = {"",         "mlp",      "cnn",      "le
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
 static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
+static const char *const score_names[] = {"f1", "auc", "confusion", "perplexity", NULL};
 static const char *const decay_names[] = {"all", "weights", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
@@ -334,6 +335,10 @@ static const clv_row rows[] = {
     {.path = "loss.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = AT(loss.label_smoothing),
      .high = 1, .initial = "0",
      .doc = "cross_entropy: the share of a label that all classes have alike."},
+    {.path = "loss.scores", .kind = CLV_ROW_TEXTS, .offset = AT(loss.scores),
+     .pos = AT(loss.scores_pos), .max = 4, .names = score_names, .commented = true,
+     .sample = "[f1, auc]",
+     .doc = "What evaluations say beside loss and accuracy; scikit-learn's definitions."},
     {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos = AT(loss.at_pos),
      .format = CLV_FORMAT_NAME, .initial = "master",
      .doc = "Who computes it; a worker only with privacy.labels_leave: true."},

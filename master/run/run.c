@@ -16,6 +16,7 @@ void clv_run_done(clv_run *r) {
   clv_run_close_record(r, r->code);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
+  clv_score_free(r->score);
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
@@ -34,6 +35,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
+  CLV_TRY(clv_run_score_new(r, err));
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
@@ -161,8 +163,8 @@ clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
                          clv_tensor **predictions) {
   clv_err err;
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
-  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, ret, predictions, &err) !=
-      CLV_OK)
+  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
+                       &err) != CLV_OK)
     return clv_run_fail(r, clv_run_exit(r, &err), &err);
   return CLV_EXIT_OK;
 }

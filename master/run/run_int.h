@@ -37,6 +37,7 @@ typedef struct clv_run {
   clv_blueprint *blueprint;
   clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
+  clv_score *score; /* of the evaluation at work or the last one; NULL: none is wanted */
   clv_profiler *profiler;
   clv_reporter *reporter;
   clv_run_metrics *metrics;
@@ -101,7 +102,10 @@ void clv_run_print_line(const clv_run *r, const char *text, const char *json);
 void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
                         const char *json_when);
 
-bool clv_run_json_lines(const clv_run *r);   /* progress is JSON */
+/* Behind what is said of an evaluation: its scores, and the end of the JSON object. */
+void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);
+clv_code clv_run_score_new(clv_run *r, clv_err *err) CLV_USE_RESULT; /* the blueprint is there */
+bool clv_run_json_lines(const clv_run *r);                           /* progress is JSON */
 bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
 
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of

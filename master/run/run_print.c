@@ -115,7 +115,8 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
                      e->loss, samples, places, when);
   else
     clv_bytes_printf(&text, "%s loss %.6f  (%llu samples%s)", what, e->loss, samples, when);
-  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s}",
+  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
                    what, json_when, clv_json_number(e->loss, 9, number), share, samples, judged);
+  clv_run_add_scores(r, strcmp(what, "test") == 0, &text, &json);
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }

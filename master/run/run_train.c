@@ -150,7 +150,8 @@ static clv_code validate(clv_run *r, loop *l, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
-  CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, &e, NULL, err));
+  CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, r->score, &e, NULL,
+                           err));
   print_eval(r, "validation", &e, epoch, false);
   CLV_TRY(note_eval(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
@@ -415,7 +416,8 @@ static clv_exit finish(clv_run *r, const loop *l, clv_err *err) {
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
-    if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
+    if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, &e, NULL, err) !=
+        CLV_OK)
       return fail_finish(r, l, clv_run_exit(r, err), err);
     print_eval(r, "test", &e, l->epoch, true);
     if (note_eval(r, "test", &e, l->epoch, err) != CLV_OK)

@@ -23,6 +23,7 @@ typedef struct evaluation {
   size_t first, in_flight, at;
   clv_tensor *predictions;
   double loss, counted; /* sums */
+  clv_score *score;     /* NULL: none is wanted */
 } evaluation;
 
 /* What is left of an evaluation that failed. */
@@ -101,6 +102,25 @@ static clv_code inject(evaluation *e, clv_err *err) {
   return s->y ? call_loss(e, s, output, err) : CLV_OK;
 }
 
+/* Labels of binary losses are sides. */
+static clv_code add_sides(clv_score *score, const float *outputs, const clv_tensor *y, size_t n,
+                          clv_err *err) {
+  if (y->n != (size_t)y->shape.dim[0]) return CLV_OK; /* which the loss refuses */
+  for (size_t i = 0; i < n; i++) {
+    int64_t side = ((const float *)y->data)[i] > 0.5f;
+    CLV_TRY(clv_score_add(score, outputs + i, &side, 1, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code add_scores(const evaluation *e, const eval_slot *s, clv_err *err) {
+  const float *outputs = e->t->fetched.data;
+  if (!e->score || !s->y) return CLV_OK;
+  if (s->y->dtype != CLV_I64) return add_sides(e->score, outputs, s->y, s->n, err);
+  size_t per_row = s->y->n / (size_t)s->y->shape.dim[0];
+  return clv_score_add(e->score, outputs, s->y->data, s->n * per_row, err);
+}
+
 static clv_code take_output(evaluation *e, const eval_slot *s, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
   CLV_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_WHY));
@@ -109,7 +129,7 @@ static clv_code take_output(evaluation *e, const eval_slot *s, clv_step_result *
     memcpy((char *)e->predictions->data + s->row * (bytes / s->n), t->fetched.data, bytes);
   if (s->y && clv_trainer_counts_right(t))
     ret->correct += clv_trainer_count_right(t, &t->fetched, s->y, 0, s->n);
-  return CLV_OK;
+  return add_scores(e, s, err);
 }
 
 /* The oldest in flight. */
@@ -144,8 +164,10 @@ static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
 }
 
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
-                          clv_step_result *ret, clv_tensor **predictions, clv_err *err) {
-  CLV_AUTO(evaluation_done) evaluation e = {.t = t, .data = data, .rows = rows};
+                          clv_score *score, clv_step_result *ret, clv_tensor **predictions,
+                          clv_err *err) {
+  CLV_AUTO(evaluation_done) evaluation e = {.t = t, .data = data, .rows = rows, .score = score};
+  if (score) clv_score_start(score);
   *ret = (clv_step_result){.samples = rows->n};
   clv_trainer_doing(t, "evaluation after step", t->committed);
   CLV_TRY(clv_trainer_expect(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));

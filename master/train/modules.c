@@ -85,6 +85,29 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
   return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }
 
+static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
+  const clv_optimizer_config *c = &t->config->train.optimizer;
+  CLV_AUTO(clv_freep) cleave_module **learning = NULL;
+  CLV_AUTO(clv_trainer_sides_done) clv_trainer_sides sides = {0};
+  CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
+  /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo
+   * it. */
+  cleave_group groups[2], g = {.modules = learning,
+                               .kind = (cleave_optimizer_kind)c->kind,
+                               .schedule = clv_trainer_schedule_of(t->config, 0),
+                               .final = true};
+  CLV_OPTIM_COPY(&g, c);
+  for (uint32_t i = 0; i < t->b->n_stages; i++)
+    if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
+  size_t n;
+  CLV_TRY(clv_trainer_groups(t->b, &g, &sides, groups, &n, err));
+  cleave_optimizer *optimizer;
+  CLV_API(cleave_optimizer_new(t->runtime, groups, n, t->config->train.clip_grad_norm, &optimizer,
+                               CLV_WHY));
+  t->optimizer = optimizer;
+  return CLV_OK;
+}
+
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
   cleave_schedule s = clv_trainer_schedule_of(t->config, steps);
   (void)cleave_optimizer_set_schedule(t->runtime, t->optimizer, &s,
@@ -96,7 +119,7 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(load_stage(t, i, err));
   CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->stages[b->n_stages].worker,
                                 &t->modules[b->n_stages], err));
-  CLV_TRY(clv_trainer_make_optimizer(t, err));
+  CLV_TRY(make_optimizer(t, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     CLV_API(
         cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));

@@ -32,18 +32,12 @@ static bool decays(const clv_graph *g, const clv_param *p) {
   return p->shape.rank > 1 && !normalises(g->nodes[p->node].op);
 }
 
-/* A session's learning parameters in two lists: decayed ones, and the others. */
-typedef struct sides {
-  const char **names[2];
-  size_t n[2];
-} sides;
-
-static void sides_done(sides *s) {
+void clv_trainer_sides_done(clv_trainer_sides *s) {
   free(s->names[0]);
   free(s->names[1]);
 }
 
-static clv_code sort_sides(const clv_blueprint *b, sides *ret, clv_err *err) {
+static clv_code sort_sides(const clv_blueprint *b, clv_trainer_sides *ret, clv_err *err) {
   size_t all = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) all += (size_t)b->stages[i].params->n;
   for (int side = 0; side < 2; side++)
@@ -58,7 +52,8 @@ static clv_code sort_sides(const clv_blueprint *b, sides *ret, clv_err *err) {
 }
 
 /* `one` as a group for each side that has parameters. */
-static size_t split_group(const cleave_group *one, const sides *s, cleave_group ret[2]) {
+static size_t split_group(const cleave_group *one, const clv_trainer_sides *s,
+                          cleave_group ret[2]) {
   size_t n = 0;
   for (int side = 0; side < 2; side++) {
     if (!s->n[side]) continue;
@@ -71,29 +66,14 @@ static size_t split_group(const cleave_group *one, const sides *s, cleave_group 
   return n;
 }
 
-clv_code clv_trainer_make_optimizer(clv_trainer *t, clv_err *err) {
-  const clv_optimizer_config *c = &t->config->train.optimizer;
-  CLV_AUTO(clv_freep) cleave_module **learning = NULL;
-  CLV_AUTO(sides_done) sides s = {0};
-  CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
-  /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo
-   * it. */
-  cleave_group g = {.modules = learning,
-                    .kind = (cleave_optimizer_kind)c->kind,
-                    .schedule = clv_trainer_schedule_of(t->config, 0),
-                    .final = true};
-  CLV_OPTIM_COPY(&g, c);
-  for (uint32_t i = 0; i < t->b->n_stages; i++)
-    if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
-  cleave_group groups[2] = {g};
-  size_t n = 1;
-  if (c->decay == CLV_DECAYS_WEIGHTS && c->weight_decay > 0) {
-    CLV_TRY(sort_sides(t->b, &s, err));
-    n = split_group(&g, &s, groups);
-  }
-  cleave_optimizer *optimizer;
-  CLV_API(cleave_optimizer_new(t->runtime, groups, n, t->config->train.clip_grad_norm, &optimizer,
-                               CLV_WHY));
-  t->optimizer = optimizer;
+clv_code clv_trainer_groups(const clv_blueprint *b, const cleave_group *one,
+                            clv_trainer_sides *sides, cleave_group ret[2], size_t *ret_n,
+                            clv_err *err) {
+  bool split = b->config->train.optimizer.decay == CLV_DECAYS_WEIGHTS && one->weight_decay > 0;
+  ret[0] = *one;
+  *ret_n = 1;
+  if (!split) return CLV_OK;
+  CLV_TRY(sort_sides(b, sides, err));
+  *ret_n = split_group(one, sides, ret);
   return CLV_OK;
 }

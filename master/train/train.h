@@ -10,6 +10,7 @@
 
 #include "master/egress/egress.h"
 #include "master/plan/plan.h"
+#include "master/score/score.h"
 #include "master/report/report.h"
 
 /* ---- trainer --------------------------------------------------------------------------------- */
@@ -69,10 +70,11 @@ bool clv_is_positive(clv_loss_kind loss, float output);
 size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *labels, size_t n,
                        size_t width);
 
-/* Mean loss and right answers over the rows. With `predictions`, the last stage's outputs are
+/* Mean loss and right answers over the rows. With `score` (else NULL) it is started, and every
+ * answer is added to it. With `predictions`, the last stage's outputs are
  * written there: [rows, ...] f32, to be unreferenced by the caller. */
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
-                          clv_step_result *ret, clv_tensor **predictions,
+                          clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
 /* Write a checkpoint of all stages under run_dir, and delete older ones as the session says, but

@@ -170,7 +170,16 @@ double clv_trainer_counted(const clv_trainer *t, const clv_tensor *labels, size_
 size_t clv_trainer_judged(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
 /* length: of the run in steps; 0: not known. */
 cleave_schedule clv_trainer_schedule_of(const clv_session_config *c, uint64_t length);
-clv_code clv_trainer_make_optimizer(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+/* A session's learning parameters in two lists, borrowed: those that decay, and the others. */
+typedef struct clv_trainer_sides {
+  const char **names[2];
+  size_t n[2];
+} clv_trainer_sides;
+void clv_trainer_sides_done(clv_trainer_sides *s);
+/* `one`, or two of it where biases and normalisations do not decay. `sides` outlives their use. */
+clv_code clv_trainer_groups(const clv_blueprint *b, const cleave_group *one,
+                            clv_trainer_sides *sides, cleave_group ret[2], size_t *ret_n,
+                            clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

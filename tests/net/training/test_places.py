@@ -98,6 +98,50 @@ def a_worker_computes_the_same_loss():
     assert logs[0] == logs[1], logs
 
 
+def by_numpy(logits, labels):
+    """The scores as scikit-learn defines them, each by its definition: AUC by all pairs."""
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    answers, n = logits.argmax(1), len(labels)
+    confusion = np.array([[np.sum((labels == a) & (answers == b)) for b in range(CLASSES)] for a in range(CLASSES)])
+    right, had, gave = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    f1 = np.where(had + gave > 0, 2 * right / np.maximum(had + gave, 1), 0)
+    auc = []
+    for c in range(CLASSES):
+        own, rest = p[labels == c, c][:, None], p[labels != c, c][None, :]
+        auc.append(((own > rest) + 0.5 * (own == rest)).mean())
+    return {"accuracy": right.sum() / n, "f1": {"micro": right.sum() / n, "macro": f1[had + gave > 0].mean()}, "auc": np.mean(auc),
+            "perplexity": np.exp(-np.log(p[np.arange(n), labels]).mean()), "confusion": confusion.tolist(),
+            "classes": [{"name": str(c), "precision": right[c] / max(gave[c], 1), "recall": right[c] / max(had[c], 1), "f1": f1[c],
+                         "auc": auc[c], "places": had[c], "answers": gave[c]} for c in range(CLASSES)]}
+
+
+def close(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(close, a, b))
+    return a == b if isinstance(a, str) else abs(a - b) < 2e-5
+
+
+@suite.test
+def evaluations_give_scikit_learns_scores():
+    session = cluster.session("scored", body(OPTIONS + ", scores: [f1, auc, confusion, perplexity]", micro=3))
+    done = cluster.train(session)
+    assert done.returncode == 0, done.stderr
+    state = {k: torch.from_numpy(np.frombuffer(v, "<f4").reshape(shape).copy())
+             for k, (_, shape, v) in checkpoint_tensors(os.path.join(cluster.dir, "runs", "scored"), STEPS).items()}
+    hidden = torch.tanh(F.linear(state["0.weight"][IDS], state["1.weight"], state["1.bias"]))
+    logits, counted = F.linear(hidden, state["3.weight"], state["3.bias"]).double().numpy(), (LABELS != -100).numpy()
+    want = by_numpy(logits[counted], LABELS.numpy()[counted])
+    assert re.search(rf"F1 micro {want['f1']['micro']:.4f}, macro {want['f1']['macro']:.4f}, AUC {want['auc']:.4f}, perplexity", done.stdout), done.stdout
+    assert "places by label (rows) and answer (columns)" in done.stdout, done.stdout
+    done = master("eval", session, "--json", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines() if '"scores"' in line]
+    assert len(found) == 1 and close(found[0]["scores"], want), (found, want)
+
+
 @suite.test
 def weights_are_one_per_class():
     done = master("plan", cluster.session("few", body("weight: [1, 2]")), cwd=cluster.dir)

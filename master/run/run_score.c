@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What evaluations say beside loss and accuracy (loss.scores).
+ */
+#include "master/run/run_int.h"
+
+#include <string.h>
+
+static unsigned wanted(const clv_session_config *c) {
+  static const struct {
+    const char *name;
+    unsigned bit;
+  } bits[] = {{"f1", CLV_SCORE_F1},
+              {"auc", CLV_SCORE_AUC},
+              {"confusion", CLV_SCORE_CONFUSION},
+              {"perplexity", CLV_SCORE_PERPLEXITY}};
+  unsigned set = 0;
+  for (size_t i = 0; i < c->loss.scores.n; i++)
+    for (size_t k = 0; k < CLV_COUNT(bits); k++)
+      if (strcmp(c->loss.scores.items[i], bits[k].name) == 0) set |= bits[k].bit;
+  return set;
+}
+
+static clv_score_outputs outputs_of(clv_loss_kind kind) {
+  static const clv_score_outputs list[CLV_LOSS_COUNT] = {
+      [CLV_LOSS_CROSS_ENTROPY] = CLV_SCORE_LOGITS,
+      [CLV_LOSS_NLL] = CLV_SCORE_LOG_PROBABILITIES,
+      [CLV_LOSS_BCE] = CLV_SCORE_PROBABILITY,
+      [CLV_LOSS_BCE_WITH_LOGITS] = CLV_SCORE_LOGIT};
+  return list[kind];
+}
+
+clv_code clv_run_score_new(clv_run *r, clv_err *err) {
+  const clv_session_config *c = r->config;
+  const clv_graph *last = r->blueprint->stages[r->blueprint->n_stages - 1].graph;
+  const clv_shape *out = &last->nodes[last->output].shape;
+  int64_t width = out->rank ? out->dim[out->rank - 1] : 1;
+  clv_score_options o = {.wanted = wanted(c),
+                         .outputs = outputs_of(c->loss.kind),
+                         .classes = (size_t)width,
+                         .ignores = c->loss.kind == CLV_LOSS_CROSS_ENTROPY,
+                         .ignored = (int64_t)c->loss.ignore_index};
+  clv_err why;
+  clv_score_freep(&r->score);
+  if (!o.wanted) return CLV_OK;
+  if (o.outputs >= CLV_SCORE_PROBABILITY && (width != 1 || out->rank != 2))
+    return clv_session_fail_at(c, c->loss.scores_pos, err,
+                               "loss.scores go with class labels, or with one output of a binary "
+                               "loss; the last layer has more");
+  if (o.outputs >= CLV_SCORE_PROBABILITY) o.classes = 2;
+  if (clv_score_new(&o, &r->score, &why) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", why.text);
+}
+
+static const char *class_name(const void *user, size_t c) {
+  const clv_run *r = user;
+  const clv_dataset *ds = r->data.train ? r->data.train : r->data.test;
+  return ds && c < clv_dataset_classes(ds) ? clv_dataset_class(ds, c) : NULL;
+}
+
+void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  if (r->score && clv_score_finish(r->score, &s, NULL) == CLV_OK) {
+    CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
+    clv_bytes_puts(text, s.wanted & ~(unsigned)CLV_SCORE_CONFUSION ? "  " : "");
+    clv_scores_line(&s, text);
+    if (table) clv_scores_table(&s, class_name, r, &rows);
+    if (rows.failed) text->failed = true;
+    if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);
+    clv_bytes_puts(json, ",\"scores\":");
+    clv_scores_json(&s, class_name, r, json);
+  }
+  clv_bytes_puts(json, "}");
+}
