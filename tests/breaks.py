@@ -81,7 +81,7 @@ of("master/score/score.c", "tests/unit/score/test_score",
 of("master/score/auc.c", "tests/unit/score/test_score",
    equal_scores_have_an_order=("static double twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
-   some_records_are_not_scored=("static clv_code add_scores(", "s->n * per_row", "s->n"))
+   some_records_are_not_scored=("static clv_code add_scores(", "s->n * per_row", "s->n * per_row / 2"))
 of("common/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
