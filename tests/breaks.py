@@ -724,3 +724,8 @@ of("common/hf/llama.c", HF_GRAPH,
    classes_of_tokens_drop_nothing=("static clv_code head(", "b->c->head_dropout", "0"))
 of("common/models/ranges.c", "tests/unit/models/test_hf_models",
    a_prefix_must_be_given=("static bool find_block(", "block = without_prefix(g, block);", ""))
+HF_SPLIT = "tests/net/training/test_hf.py"
+of("common/hf/encoder.c", HF_GRAPH,
+   blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
+of("common/models/hf.c", HF_SPLIT,
+   lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))

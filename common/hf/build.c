@@ -23,8 +23,8 @@ clv_attr_value clv_hf_real(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
-static clv_code add(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values, int n,
-                    const int *in, int n_in, int *ret, clv_err *err) {
+clv_code clv_hf_nodes(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
+                      int n, const int *in, int n_in, int *ret, clv_err *err) {
   clv_attrs attrs;
   char full[2 * CLV_NAME_MAX];
   snprintf(full, sizeof full, "%s%s", b->at, name);
@@ -34,12 +34,12 @@ static clv_code add(hf_builder *b, clv_op op, const char *name, const clv_attr_v
 
 clv_code clv_hf_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
                      int n, int *x, clv_err *err) {
-  return add(b, op, name, values, n, x, 1, x, err);
+  return clv_hf_nodes(b, op, name, values, n, x, 1, x, err);
 }
 
 clv_code clv_hf_join(hf_builder *b, clv_op op, const char *name, int *x, int other, clv_err *err) {
   int in[] = {*x, other};
-  return add(b, op, name, NULL, 0, in, 2, x, err);
+  return clv_hf_nodes(b, op, name, NULL, 0, in, 2, x, err);
 }
 
 clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
@@ -52,6 +52,19 @@ clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x, clv
   clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows),
                         clv_hf_whole(CLV_ATTR_OUT, b->c->hidden)};
   return clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
+}
+
+clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
+                             int64_t minus, int *x, clv_err *err) {
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows), clv_hf_whole(CLV_ATTR_OUT, b->c->hidden),
+                        clv_hf_whole(CLV_ATTR_COLUMN, column), clv_hf_whole(CLV_ATTR_MINUS, minus)};
+  return clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
+}
+
+clv_code clv_hf_positions(hf_builder *b, const char *name, int64_t rows, int64_t first, int *x,
+                          clv_err *err) {
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows), clv_hf_whole(CLV_ATTR_OFFSET, first)};
+  return clv_hf_node(b, CLV_OP_POSITIONS, name, v, CLV_COUNT(v), x, err);
 }
 
 clv_code clv_hf_norm(hf_builder *b, clv_op op, const char *name, int *x, clv_err *err) {
@@ -71,17 +84,29 @@ clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key,
   clv_attr_value v[] = {
       clv_hf_whole(CLV_ATTR_HEADS, c->heads), clv_hf_whole(CLV_ATTR_KV_HEADS, c->kv_heads),
       clv_hf_whole(CLV_ATTR_CAUSAL, causal), clv_hf_real(CLV_ATTR_P, c->attention_dropout)};
-  return add(b, CLV_OP_ATTENTION, name, v, CLV_COUNT(v), in, b->in.lengths < 0 ? 3 : 4, x, err);
+  return clv_hf_nodes(b, CLV_OP_ATTENTION, name, v, CLV_COUNT(v), in, b->in.lengths < 0 ? 3 : 4, x,
+                      err);
 }
 
-clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) {
+/* One place along dimension 1, and that dimension left out. */
+static clv_code take_place(hf_builder *b, const char *name, int64_t start, int64_t stop, int *x,
+                           clv_err *err) {
   char flat[CLV_NAME_MAX];
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_DIM, 1), clv_hf_whole(CLV_ATTR_START, -1)};
-  if (b->in.lengths >= 0)
-    return clv_fail(err, CLV_INVALID, "the head sequence takes samples of one length alone");
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_DIM, 1), clv_hf_whole(CLV_ATTR_START, start),
+                        clv_hf_whole(CLV_ATTR_STOP, stop)};
   snprintf(flat, sizeof flat, "%s.flatten", name);
   CLV_TRY(clv_hf_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err));
   return clv_hf_node(b, CLV_OP_FLATTEN, flat, NULL, 0, x, err);
+}
+
+clv_code clv_hf_first_place(hf_builder *b, const char *name, int *x, clv_err *err) {
+  return take_place(b, name, 0, 1, x, err);
+}
+
+clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) {
+  if (b->in.lengths >= 0)
+    return clv_fail(err, CLV_INVALID, "the head sequence takes samples of one length alone");
+  return take_place(b, name, -1, CLV_TO_END, x, err);
 }
 
 clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {

@@ -89,8 +89,15 @@ static clv_code read_truth(hf_text *r, const row *at, clv_err *err) {
 static const struct {
   const char *name;
   clv_op op;
-} activations[] = {{"gelu", CLV_OP_GELU},  {"relu", CLV_OP_RELU}, {"silu", CLV_OP_SILU},
-                   {"swish", CLV_OP_SILU}, {"tanh", CLV_OP_TANH}, {"sigmoid", CLV_OP_SIGMOID}};
+} activations[] = {{"gelu", CLV_OP_GELU},
+                   {"gelu_new", CLV_OP_GELU_TANH},
+                   {"gelu_pytorch_tanh", CLV_OP_GELU_TANH},
+                   {"gelu_fast", CLV_OP_GELU_TANH},
+                   {"relu", CLV_OP_RELU},
+                   {"silu", CLV_OP_SILU},
+                   {"swish", CLV_OP_SILU},
+                   {"tanh", CLV_OP_TANH},
+                   {"sigmoid", CLV_OP_SIGMOID}};
 
 static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -256,7 +263,7 @@ static const row rows[] = {
     {.key = "hidden_act", .families = ENCODERS | VIT, .read = read_activation,
      .offset = AT(activation), .fallback = CLV_OP_GELU},
     {.key = "activation_function", .families = GPT2, .read = read_activation,
-     .offset = AT(activation), .fallback = CLV_OP_GELU},
+     .offset = AT(activation), .fallback = CLV_OP_GELU_TANH},
     {.key = "hidden_act", .families = DECODERS, .read = read_activation,
      .offset = AT(activation), .fallback = CLV_OP_SILU},
     TRUTH("tie_word_embeddings", ENCODERS | GPT2, tied, true),

@@ -24,6 +24,9 @@ void clv_hf_at(hf_builder *b, const char *prefix, ...) CLV_PRINTF(2, 3);
 clv_attr_value clv_hf_whole(clv_attr_key key, int64_t v);
 clv_attr_value clv_hf_real(clv_attr_key key, double v);
 
+/* One node over several. */
+clv_code clv_hf_nodes(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
+                      int n, const int *in, int n_in, int *ret, clv_err *err) CLV_USE_RESULT;
 /* One node; *x is its input, and then it. */
 clv_code clv_hf_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
                      int n, int *x, clv_err *err) CLV_USE_RESULT;
@@ -38,6 +41,12 @@ clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, i
 /* Rows of a table of `rows` by hidden. */
 clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x,
                       clv_err *err) CLV_USE_RESULT;
+/* The same by a column of the last dimension, less another one. */
+clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
+                             int64_t minus, int *x, clv_err *err) CLV_USE_RESULT;
+/* A row of such a table is added to each place: row `first` to the first. */
+clv_code clv_hf_positions(hf_builder *b, const char *name, int64_t rows, int64_t first, int *x,
+                          clv_err *err) CLV_USE_RESULT;
 /* layernorm or rmsnorm with the config's eps. */
 clv_code clv_hf_norm(hf_builder *b, clv_op op, const char *name, int *x,
                      clv_err *err) CLV_USE_RESULT;
@@ -47,7 +56,8 @@ clv_code clv_hf_dropout(hf_builder *b, const char *name, double p, int *x,
 /* *x are the queries. */
 clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key, int value, int *x,
                           clv_err *err) CLV_USE_RESULT;
-/* [N, S, hidden] to [N, hidden]: the last place. */
+/* [N, S, hidden] to [N, hidden]: the first place; the last place. */
+clv_code clv_hf_first_place(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 
 /* Outputs of queries; keys and values. */
@@ -60,6 +70,7 @@ clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x,
                        clv_err *err) CLV_USE_RESULT;
 
 /* From the inputs to the head's output. */
+clv_code clv_hf_encoder(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -85,9 +85,72 @@ static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   }
 }
 
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static const char *name_of(const clv_blueprint *b, const clv_node *n) {
+  size_t len = strlen(b->whole->prefix);
+  return n->name + (strncmp(n->name, b->whole->prefix, len) == 0 ? len : 0);
+}
+
+/* Up to the first part that is a number, "encoder.layer.3", or the first part, "embeddings". */
+static size_t block_len(const char *name) {
+  for (const char *at = name; at;) {
+    size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
+    if (digits && digits == len) return (size_t)(at - name) + len;
+    at = at[len] ? at + len + 1 : NULL;
+  }
+  return strcspn(name, ".");
+}
+
+static bool same_block(const clv_blueprint *b, const clv_node *n, const clv_node *m) {
+  const char *one = name_of(b, n), *other = name_of(b, m);
+  size_t len = block_len(one);
+  return len == block_len(other) && strncmp(one, other, len) == 0;
+}
+
+/* The first node behind the block that node k begins; a model by config.json has hundreds of layers
+ * that are alike. */
+static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
+  int end = k + 1;
+  while (b->config->model.hf && end < g->n_nodes && g->nodes[end].layer != CLV_GLUE_LAYER &&
+         g->nodes[end].op != CLV_OP_INPUT && same_block(b, &g->nodes[k], &g->nodes[end]))
+    end++;
+  return end;
+}
+
+/* Layers k to end - 1 in a line. */
+static void text_block(const clv_blueprint *b, const clv_graph *g, const stage_facts *f, int k,
+                       int end, clv_bytes *out) {
+  const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
+  char shape[160], range[24], name[CLV_NAME_MAX];
+  bool falls_back = false;
+  for (int i = k; i < end; i++) falls_back |= f->falls_back[i];
+  snprintf(range, sizeof range, "%u..%u", first->layer, last->layer);
+  snprintf(name, sizeof name, "%.*s", (int)block_len(name_of(b, first)), name_of(b, first));
+  clv_bytes_printf(out, "    %-9s %-8s %-22s %s%s\n", range, "block", name,
+                   clv_shape_format(&last->shape, shape, sizeof shape), falls_back ? "  ref" : "");
+}
+
+static void text_layers(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
+  const clv_graph *g = b->stages[i].graph;
+  char shape[160];
+  for (int k = 0, end; k < g->n_nodes; k = end) {
+    const clv_node *n = &g->nodes[k];
+    end = k + 1;
+    if (n->op == CLV_OP_INPUT || n->layer == CLV_GLUE_LAYER) continue;
+    end = block_end(b, g, k);
+    if (end > k + 1)
+      text_block(b, g, f, k, end, out);
+    else
+      clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
+                       clv_shape_format(&n->shape, shape, sizeof shape),
+                       f->falls_back[k] ? "  ref" : "");
+  }
+}
+
 static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
-  char w[24], m[24], shape[160], per_step[24];
+  char w[24], m[24], per_step[24];
   size_t cut = 0;
   const clv_node *last = &s->graph->nodes[s->graph->output];
   clv_shape full = last->shape;
@@ -101,13 +164,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
           f->weights + f->old_weights + f->optimizer + f->activations + f->scratch + f->cache, m,
           sizeof m),
       f->reorders);
-  for (int k = 0; k < s->graph->n_nodes; k++) {
-    const clv_node *n = &s->graph->nodes[k];
-    if (n->op == CLV_OP_INPUT || n->layer == CLV_GLUE_LAYER) continue;
-    clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
-                     clv_shape_format(&n->shape, shape, sizeof shape),
-                     f->falls_back[k] ? "  ref" : "");
-  }
+  text_layers(b, i, f, out);
   text_frozen(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
     clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",

@@ -119,7 +119,7 @@ static clv_code take(const clv_weights_file *f, const char *prefix, const char *
                      clv_dtype dtype, const clv_shape *shape, void *to, clv_err *err) {
   char full[160];
   snprintf(full, sizeof full, "%s%s", prefix, name);
-  clv_weights_want want = {full, dtype, *shape};
+  clv_weights_want want = {full, dtype, *shape, false};
   const clv_weights_entry *found;
   CLV_TRY(clv_weights_match(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
   memcpy(to, found->data, found->bytes);

@@ -11,7 +11,13 @@ suite = Suite()
 RECORDS, PLACES, ROWS, LABELS, STEPS = 32, 9, 50, 5, 6
 LLAMA = {"model_type": "llama", "vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 4,
          "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24, "attention_dropout": 0.1}
-BLOCKS = ["embed_tokens", *(f"layers.{i}" for i in range(4)), "norm..score"]
+LAYOUTLM = {"model_type": "layoutlm", "vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "intermediate_size": 24, "max_position_embeddings": PLACES + 1, "max_2d_position_embeddings": 40, "type_vocab_size": 2}
+MODELS = {"llama": ["embed_tokens", *(f"layers.{i}" for i in range(4)), "norm..score"],
+          "layoutlm": ["embeddings", *(f"encoder.layer.{i}" for i in range(4)), "dropout..classifier"]}
+SETS = {"llama": "train: [train-ids.npy, train-y.npy], test: [test-ids.npy, test-y.npy]",
+        "layoutlm": "inputs: [ids, boxes, lengths], train: [train-ids.npy, train-boxes.npy, train-lengths.npy, train-y.npy],"
+                    " test: [test-ids.npy, test-boxes.npy, test-lengths.npy, test-y.npy]"}
 cluster = None
 
 
@@ -22,23 +28,30 @@ def config(name, values):
 
 
 def records(folder):
+    """Documents of other lengths; behind its end nothing of a document counts."""
     rng = np.random.default_rng(3)
-    ids = rng.integers(0, ROWS, (RECORDS, PLACES))
     for part in ("train", "test"):
-        np.save(f"{folder}/{part}-x.npy", ids)
-        np.save(f"{folder}/{part}-y.npy", np.where(rng.random(ids.shape) < 0.8, ids % LABELS, -100))
+        ids = rng.integers(1, ROWS, (RECORDS, PLACES))
+        begin = rng.integers(0, 20, (RECORDS, PLACES, 2))
+        lengths = rng.integers(2, PLACES + 1, RECORDS)
+        real = np.arange(PLACES) < lengths[:, None]
+        np.save(f"{folder}/{part}-ids.npy", np.where(real, ids, 0))
+        np.save(f"{folder}/{part}-boxes.npy", np.concatenate((begin, begin + rng.integers(0, 20, begin.shape)), 2))
+        np.save(f"{folder}/{part}-lengths.npy", lengths)
+        np.save(f"{folder}/{part}-y.npy", np.where(real & (rng.random(ids.shape) < 0.8), ids % LABELS, -100))
 
 
-def ranges(cuts):
+def ranges(blocks, cuts):
     """Stages that end behind these blocks."""
-    for first, last in zip([0, *cuts], [*cuts, len(BLOCKS)]):
-        yield f"{BLOCKS[first].split('..')[0]}..{BLOCKS[last - 1].split('..')[-1]}"
+    for first, last in zip([0, *cuts], [*cuts, len(blocks)]):
+        yield f"{blocks[first].split('..')[0]}..{blocks[last - 1].split('..')[-1]}"
 
 
-def body(cuts, places, model="{hf: llama, head: token, labels: 5}", transfer="direct"):
-    stages = "".join(f"  - {{name: s{i}, at: {at}, layers: {r}}}\n" for i, (r, at) in enumerate(zip(ranges(cuts), places)))
-    return ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
-            f"model: {model}\nstages:\n{stages}"
+def body(cuts, places, model="layoutlm", spec="head: token, labels: 5", transfer="direct"):
+    stages = "".join(f"  - {{name: s{i}, at: {at}, layers: {r}}}\n"
+                     for i, (r, at) in enumerate(zip(ranges(MODELS[model], cuts), places)))
+    return (f"data: {{format: npy, root: data, {SETS[model]}}}\n"
+            f"model: {{hf: {model}, {spec}}}\nstages:\n{stages}"
             "loss: {kind: cross_entropy}\n"
             f"train: {{epochs: 100, max_steps: {STEPS}, batch: 8, seed: {SEED}, clip_grad_norm: 1.0,"
             " optimizer: {kind: adamw, lr: 0.003}}\n"
@@ -48,11 +61,11 @@ def body(cuts, places, model="{hf: llama, head: token, labels: 5}", transfer="di
 UNSPLIT = {}
 
 
-def compare(tag, *args, **how):
-    if not UNSPLIT:
-        UNSPLIT["is"] = cluster.trained("unsplit", body([], ["master"]), STEPS)
-    one, one_log, _ = UNSPLIT["is"]
-    weights, log, _ = cluster.trained(tag, body(*args, **how), STEPS)
+def compare(tag, *args, model="layoutlm", **how):
+    if model not in UNSPLIT:
+        UNSPLIT[model] = cluster.trained(f"unsplit-{model}", body([], ["master"], model), STEPS)
+    one, one_log, _ = UNSPLIT[model]
+    weights, log, _ = cluster.trained(tag, body(*args, model, **how), STEPS)
     assert weights.keys() == one.keys(), tag
     for k in one:
         assert weights[k] == one[k], f"{tag}: {k} differs"
@@ -62,7 +75,7 @@ def compare(tag, *args, **how):
 def every_cut(n_workers):
     """The front and the head at the master, blocks between at workers."""
     places = ["master", *(f"w{i + 1}" for i in range(n_workers)), "master"]
-    for cuts in itertools.combinations(range(1, len(BLOCKS)), n_workers + 1):
+    for cuts in itertools.combinations(range(1, 6), n_workers + 1):
         compare("cut-" + "-".join(map(str, cuts)), list(cuts), places)
 
 
@@ -87,20 +100,73 @@ def values_go_by_way_of_the_master():
 
 
 @suite.test
+def a_llama_over_three_workers():
+    compare("llama", [1, 2, 4, 5], ["master", "w1", "w2", "w3", "master"], model="llama")
+
+
+@suite.test
 def parameters_have_the_names_of_files():
-    weights, _, _ = cluster.trained("names", body([1, 4], ["master", "w1", "master"]), STEPS)
-    assert {"model.embed_tokens.weight", "model.layers.3.self_attn.q_proj.weight", "model.norm.weight", "score.bias"} <= weights.keys()
-    assert len(weights) == 1 + 4 * 9 + 1 + 2, sorted(weights)
+    weights, _, _ = UNSPLIT["layoutlm"]
+    assert {"layoutlm.embeddings.x_position_embeddings.weight", "layoutlm.encoder.layer.3.attention.self.query.weight",
+            "layoutlm.encoder.layer.0.output.LayerNorm.bias", "classifier.bias"} <= weights.keys()
+    assert len(weights) == 7 + 2 + 4 * 16 + 2, sorted(weights)
+
+
+@suite.test
+def the_plan_says_what_leaves():
+    done = master("plan", cluster.session("plan", body([1, 5], ["master", "w1", "master"])), cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    for says in (r"LENGTHS 'lengths', for stage s1 ", r"activation of stage 's0' .* to w1 .*TOKENS", r"lengths: of every record"):
+        assert re.search(says, done.stdout), done.stdout
+    assert "boxes" not in done.stdout.split("leaves the private network")[1], done.stdout
+
+
+def pages(folder):
+    """A vocabulary of letters, and pages whose words are numbers or names."""
+    words = [c + d for c in "abcdefgh" for d in "xyz"] + [str(n) for n in range(40)]
+    with open(f"{folder}/vocab.txt", "w") as f:
+        f.writelines(w + "\n" for w in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    rng = np.random.default_rng(5)
+    for part in ("train", "test"):
+        with open(f"{folder}/{part}.jsonl", "w") as f:
+            for _ in range(16):
+                page = [words[i] for i in rng.integers(0, len(words), int(rng.integers(5, 30)))]
+                boxes = [[10 * i, 20, 10 * i + 9, 30] for i in range(len(page))]
+                labels = ["answer" if w.isdigit() else "question" if w < "d" else None for w in page]
+                f.write(json.dumps({"words": page, "boxes": boxes, "labels": labels}) + "\n")
+    return 5 + len(words)
+
+
+@suite.test
+def the_shipped_session():
+    forms = os.path.join(cluster.dir, "forms")
+    os.mkdir(forms)
+    config("twelve", {**LAYOUTLM, "num_hidden_layers": 12, "vocab_size": pages(forms), "max_position_embeddings": 24,
+                      "max_2d_position_embeddings": 1024})
+    sets = []
+    for s in (f"workers.gpu-a.address=127.0.0.1:{cluster.ports[0]}", "workers.gpu-a.identity=spiffe://test/w1",
+              f"data.root={forms}", f"data.tokenizer.file={forms}/vocab.txt", "data.documents.max_tokens=24",
+              "data.documents.stride=6", f"model.hf={cluster.dir}/twelve", "log.every=1",
+              *(f"tls.{k}={cluster.dir}/certs/{f}" for k, f in
+                (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key")))):
+        sets += ["--set", s]
+    session = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/sessions/layoutlm-documents.yaml")
+    for command, *more in (("check",), ("plan",), ("train", "--max-steps", "3")):
+        done = master(command, session, *sets, *more, cwd=cluster.dir, timeout=240)
+        assert done.returncode == 0, (command, done.stdout + done.stderr)
+        if command == "plan":
+            assert re.search(r"\n    66\.\.79\s+block\s+encoder\.layer\.3 +\[2, 24, 16\]\n", done.stdout), done.stdout
 
 
 @suite.test
 def mistakes_are_refused_at_their_place():
-    config("broken", {**LLAMA, "hidden_act": "mish"})
-    for model, says in (("{hf: llama, head: masked}", r"model.hf: a llama has no head 'masked', only none, sequence"),
-                        ("{hf: broken, head: token}", r"model.hf: \S*broken/config.json:1:\d+: hidden_act 'mish' is not known"),
-                        ("{hf: nowhere, head: token}", r"nowhere/config.json: No such file"),
-                        ("{hf: llama}", r"model.hf needs a head")):
-        done = master("check", cluster.session("mistake", body([], ["master"], model)), cwd=cluster.dir)
+    config("broken", {**LAYOUTLM, "hidden_act": "mish"})
+    MODELS["broken"], SETS["broken"] = MODELS["layoutlm"], SETS["layoutlm"]
+    for model, spec, says in (
+            ("layoutlm", "head: causal", r"model.hf: a layoutlm has no head 'causal', only none, sequence"),
+            ("broken", "head: token", r"model.hf: \S*broken/config.json:1:\d+: hidden_act 'mish' is not known"),
+            ("layoutlm", "labels: 3", r"model.hf needs a head")):
+        done = master("check", cluster.session("mistake", body([], ["master"], model, spec)), cwd=cluster.dir)
         assert done.returncode != 0 and re.search(says, done.stderr), (model, done.stderr)
 
 
@@ -108,4 +174,5 @@ with Cluster(3) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     records(os.path.join(cluster.dir, "data"))
     config("llama", LLAMA)
+    config("layoutlm", LAYOUTLM)
     suite.main()

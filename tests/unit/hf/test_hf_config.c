@@ -38,7 +38,8 @@ static clv_code parse_with(const char *head, const char *tail, clv_hf_config *re
 }
 
 static void files_of_transformers_are_read(void **state) {
-  static const char *const families[] = {"bert", "roberta", "layoutlm", "vit", "llama", "qwen2"};
+  static const char *const families[] = {"bert", "roberta", "layoutlm", "vit",
+                                         "gpt2", "llama",   "qwen2"};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
     char folder[64];
@@ -65,7 +66,7 @@ static void what_is_missing_has_the_value_of_its_class(void **state) {
   assert_true(c.eps == 1e-6 && c.base == 10000 && !c.tied && c.activation == CLV_OP_SILU);
   assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.kv_heads == 0);
   must(parse_with(gpt2, "", &c, &err), &err);
-  assert_true(c.eps == 1e-5 && c.inner == 64 && c.activation == CLV_OP_GELU && c.tied);
+  assert_true(c.eps == 1e-5 && c.inner == 64 && c.activation == CLV_OP_GELU_TANH && c.tied);
 }
 
 static void keys_are_read(void **state) {
@@ -73,13 +74,13 @@ static void keys_are_read(void **state) {
   clv_err err;
   (void)state;
   must(parse_with(bert,
-                  "\"hidden_act\": \"swish\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
+                  "\"hidden_act\": \"gelu_new\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
                   "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"unknown\": [{}],\n"
                   "\"tie_word_embeddings\": false, \"id2label\": {\"0\": \"a\"}, "
                   "\"initializer_range\": 0.5",
                   &c, &err),
        &err);
-  assert_true(c.activation == CLV_OP_SILU && c.eps == 1e-5 && c.padding == 7 && !c.tied);
+  assert_true(c.activation == CLV_OP_GELU_TANH && c.eps == 1e-5 && c.padding == 7 && !c.tied);
   assert_true(c.head_dropout == 0.3 && c.hidden_dropout == 0.2 && c.labels == 1);
   assert_true(c.embedding_dropout == 0.2 && c.deviation == 0.5);
   must(parse_with(llama,

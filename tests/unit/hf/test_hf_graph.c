@@ -17,7 +17,7 @@
 
 enum { N = 2, PLACES = 7 };
 
-static const char *const families[] = {"llama", "qwen2"};
+static const char *const families[] = {"bert", "roberta", "layoutlm", "llama", "qwen2"};
 
 static clv_hf_config config_of(const char *family) {
   char folder[64];
@@ -116,6 +116,23 @@ static int count(const clv_graph *g, clv_op op) {
   return n;
 }
 
+/* Behind the embeddings, on the probabilities of each attention, twice in a block and at the head:
+ * where transformers has it; and none where the config says 0. */
+static void dropout_stands_where_transformers_has_it(void **state) {
+  clv_hf_config c = config_of("layoutlm");
+  clv_err err;
+  (void)state;
+  for (int on = 1; on >= 0; on--) {
+    CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+    if (!on) c.embedding_dropout = c.hidden_dropout = c.attention_dropout = c.head_dropout = 0;
+    must(build(&c, CLV_HF_TOKEN, true, &g, &err), &err);
+    assert_int_equal(count(g, CLV_OP_DROPOUT), on ? 1 + 2 * 2 + 1 : 0);
+    for (int i = 0; i < g->n_nodes; i++)
+      if (g->nodes[i].op == CLV_OP_ATTENTION)
+        assert_true(g->nodes[i].attrs.p == (on ? 0.1 : 0) && g->nodes[i].n_in == 4);
+  }
+}
+
 static void attention_and_heads_drop_as_transformers_does(void **state) {
   clv_hf_config c = config_of("qwen2");
   clv_err err;
@@ -160,6 +177,10 @@ static void what_cannot_be_had_is_refused(void **state) {
   c.tied = true;
   expect_error(CLV_INVALID, "with tie_word_embeddings: false it has one of its own",
                build(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
+  c = config_of("layoutlm");
+  c.positions = PLACES - 1;
+  expect_error(CLV_INVALID, "position_embeddings", build(&c, CLV_HF_TOKEN, false, &g, &err), &err);
+  c = config_of("llama");
   c.layers = 100000;
   expect_error(CLV_EXHAUSTED, "nodes", build(&c, CLV_HF_TOKEN, false, &g, &err), &err);
 }
@@ -167,6 +188,7 @@ static void what_cannot_be_had_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(parameters_are_those_of_transformers),
+      cmocka_unit_test(dropout_stands_where_transformers_has_it),
       cmocka_unit_test(attention_and_heads_drop_as_transformers_does),
       cmocka_unit_test(layers_are_counted_and_named),
       cmocka_unit_test(what_cannot_be_had_is_refused),
