@@ -96,7 +96,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
 
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
-        fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity learns mutate install uninstall clean deps deps-test manuals \
+        fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity peft-parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
@@ -112,6 +112,7 @@ help:
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make hf-parity     models of Hugging Face beside ours: outputs, gradients, 100 steps of AdamW each'
+	@echo 'make peft-parity   adapters of sessions beside those of peft: outputs, gradients, 100 steps, files both ways'
 	@echo 'make token-parity  real texts through our tokenizers and the library of Hugging Face: the same tokens'
 	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
@@ -558,6 +559,9 @@ token-parity: deps-parity
 # PyTorch and Hugging Face's transformers come from PyPI, into build/transformers.
 hf-golden: deps-parity
 	$(Q)$(PYTHON) tests/golden/make_hf.py
+peft-parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/parity/adapters.py --out $(OUT) $(PARITY_ARGS)
 hf-parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step
 	$(Q)$(PYTHON) tests/parity/hf.py --out $(OUT) $(PARITY_ARGS)

@@ -45,7 +45,7 @@ $(call layer, common/config, common/settings, libfyaml netinet arpa, -lfyaml)
 $(call layer, common/tls,, openssl $(SOCKETS), -lssl -lcrypto)
 
 # safetensors, checkpoint folders, manifests, records of runs
-$(call layer, common/weights, common/tensor, jansson, -ljansson)
+$(call layer, common/weights, common/tensor common/json, jansson, -ljansson)
 
 # ops, attributes, the backend vtable
 $(call layer, kernels, common/tensor common/settings)

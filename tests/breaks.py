@@ -113,7 +113,7 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_adapters_freeze(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("static const char *excuse(", "|| clv_lora_is_adapter(n->name)", ""),
+   adapters_are_as_secret_as_their_file=("static const char *excuse(", "adapter ? !s->lora.from : !s->weights_file", "!s->weights_file"),
    zeros_hide=("static const char *excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/graph/params.c", FIXED,
@@ -123,6 +123,17 @@ of("common/engine/module_memory.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
+of("common/weights/peft.c", "tests/unit/weights/test_peft",
+   a_pattern_is_any_end_of_a_name=("static bool is_meant(", "n == len || layer[n - len - 1] == '.'", "true"),
+   dora_is_taken_for_lora=("static clv_code must_not(", "return set ? clv_json_fail(&r->j, at, err, \"%s: true is not done here\", what) : CLV_OK;", "(void)what; return at > SIZE_MAX - 1 ? CLV_INTERNAL : CLV_OK;"))
+of("master/run/run_export.c", "tests/net/training/test_lora.py",
+   merged_weights_are_not_scaled=("static void add_product(", "value_at(w, at) + scale * sum", "value_at(w, at) + sum * (scale > 0)"),
+   a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
+   a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
+   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"))
+of("master/plan/adapters.c", "tests/net/training/test_lora.py",
+   checkpoints_have_the_artifact_again=("bool clv_adapters_keep(", "!(s->weights_artifact && s->lora.targets.n && p->trainable && p->frozen)", "s || p"))
 of("common/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/module.c", "tests/net/training/test_lora.py",

@@ -205,6 +205,7 @@ typedef struct clv_lora_config {
   uint64_t r;
   double alpha, dropout;
   bool rslora;
+  char *from;          /* a folder of peft's with first values, or NULL */
   clv_text_list train; /* modules that learn as a whole */
 } clv_lora_config;
 

@@ -315,6 +315,8 @@ static const clv_row rows[] = {
      .high = 0.99, .initial = "0", .doc = "Dropout of what an adapter reads, in training."},
     {.path = "stages[].lora.rslora", .kind = CLV_ROW_BOOL, .offset = STAGE(lora.rslora),
      .initial = "false", .doc = "Scale by alpha / sqrt(r)."},
+    {.path = "stages[].lora.from", .kind = CLV_ROW_PATH, .offset = STAGE(lora.from),
+     .sample = "adapters", .doc = "Begin with the adapters of this folder, which peft or export wrote."},
     {.path = "stages[].lora.train", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.train),
      .pos = STAGE(lora.train_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
      .doc = "Layers or blocks that learn as a whole, such as a new head (peft: modules_to_save)."},

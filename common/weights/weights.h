@@ -383,6 +383,50 @@ clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret,
 clv_code clv_run_record_parse(const void *data, size_t len, const char *label, clv_run_record *ret,
                               clv_err *err) CLV_USE_RESULT;
 
+/* ---- adapters (peft.c) ----------------------------------------------------------------------- */
+
+/* A folder of low-rank adapters as Hugging Face's peft has it: adapter_config.json, and
+ * adapter_model.safetensors with tensors "base_model.model.NAME.lora_A.weight". */
+#define CLV_PEFT_PREFIX "base_model.model."
+#define CLV_PEFT_CONFIG "adapter_config.json"
+#define CLV_PEFT_WEIGHTS "adapter_model.safetensors"
+
+enum { CLV_PEFT_NAME = 256, CLV_PEFT_MAX_PATTERNS = 4096, CLV_PEFT_MAX_CONFIG = 4 << 20 };
+
+/* What one layer has otherwise than the rest: rank_pattern, alpha_pattern. */
+typedef struct clv_peft_pattern {
+  char name[CLV_PEFT_NAME]; /* of the layer, or its end behind a dot */
+  int64_t r;                /* 0: as the rest */
+  double alpha;             /* 0: as the rest */
+} clv_peft_pattern;
+
+typedef struct clv_peft {
+  int64_t r;
+  double alpha, dropout;
+  bool rslora;
+  clv_peft_pattern *patterns;
+  size_t n_patterns, cap;
+} clv_peft;
+
+void clv_peft_done(clv_peft *p); /* zeroes */
+
+/* adapter_config.json; label: for messages. CLV_INVALID with line and column: it is none, or asks
+ * for what is not done (another method than LoRA, DoRA, biases, regular expressions as names). */
+clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_peft *ret,
+                        clv_err *err) CLV_USE_RESULT;
+
+/* What a layer's B is scaled by: alpha / r, or alpha / sqrt(r). *ret_r: its rank. */
+double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r);
+
+/* Remembers what one layer has otherwise. */
+clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha,
+                      clv_err *err) CLV_USE_RESULT;
+
+/* As JSON. base: of whom they are adapters, NULL: not said. targets: [n_targets] layers with
+ * adapters, saved: [n_saved] modules that were trained as a whole. */
+void clv_peft_write(const clv_peft *p, const char *base, const char *const *targets,
+                    size_t n_targets, const char *const *saved, size_t n_saved, clv_bytes *out);
+
 #ifdef __cplusplus
 }
 #endif

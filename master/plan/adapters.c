@@ -46,6 +46,10 @@ bool clv_adapters_freeze(const clv_lora_config *l, const char *param) {
   return true;
 }
 
+bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p) {
+  return !(s->weights_artifact && s->lora.targets.n && p->trainable && p->frozen);
+}
+
 static bool trains_any(const clv_stage_plan *s, const char *path) {
   for (int i = 0; i < s->params->n; i++)
     if (s->params->list[i].trainable && clv_lora_is_inside(s->params->list[i].name, path))

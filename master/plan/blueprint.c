@@ -242,7 +242,8 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
     if (b->stages[i].worker < 0) continue;
     add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
             "state of stage '%.40s'%s", c->stages[i].name,
-            c->stages[i].weights_file ? " (initial weights; resume)" : " (resume only)");
+            c->stages[i].weights_file || c->stages[i].lora.from ? " (initial weights; resume)"
+                                                                : " (resume only)");
     b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
   }
   return CLV_OK;

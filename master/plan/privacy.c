@@ -75,8 +75,9 @@ static bool mixes(const view *v, int k) {
 static const char *excuse(const view *v, int k, bool labels) {
   const clv_stage_spec *s = &v->b->config->stages[v->of[k].stage];
   const clv_node *n = &v->g->nodes[k];
-  bool drawn = !s->weights_file || clv_lora_is_adapter(n->name);
+  bool adapter = clv_lora_is_adapter(n->name), drawn = adapter ? !s->lora.from : !s->weights_file;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
+  if (adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact) return "has weights from a worker";
   if (s->weights_file && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";

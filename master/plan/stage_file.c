@@ -9,14 +9,15 @@
 
 #include "master/plan/plan.h"
 
-/* fresh: adapters may be missing, which then begin as new ones do. */
-static clv_code wants_of(const clv_params *params, bool fresh, clv_weights_want **ret,
-                         clv_err *err) {
+/* fresh: adapters may be missing, which then begin as new ones do; else what a worker's
+ * artifact has may be, as the stage's `spec` says. */
+static clv_code wants_of(const clv_params *params, bool fresh, const clv_stage_spec *spec,
+                         clv_weights_want **ret, clv_err *err) {
   clv_weights_want *want;
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    bool optional = fresh && clv_lora_is_adapter(p->name);
+    bool optional = fresh ? clv_lora_is_adapter(p->name) : !clv_adapters_keep(spec, p);
     want[i] = (clv_weights_want){p->name, p->dtype, p->shape, optional};
   }
   *ret = want;
@@ -28,7 +29,8 @@ clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weigh
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(wants_of(params, flags & CLV_WEIGHTS_COUNTS_FROM_0, &want, err));
+  CLV_TRY(
+      wants_of(params, flags & CLV_WEIGHTS_COUNTS_FROM_0, &b->config->stages[stage], &want, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
   CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
   *ret = clv_steal(&found);
@@ -39,7 +41,7 @@ static clv_code check_strangers(const clv_blueprint *b, const clv_weights_file *
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
   CLV_TRY(clv_params_of(b->whole, &all, err));
-  CLV_TRY(wants_of(all, true, &known, err));
+  CLV_TRY(wants_of(all, true, NULL, &known, err));
   return clv_weights_only(f, known, (size_t)all->n, err);
 }
 

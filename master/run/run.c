@@ -83,10 +83,12 @@ static const char *format_classes(const clv_run *r, char *text, size_t len) {
 static clv_code check_weights(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   for (size_t i = 0; i < r->config->n_stages; i++) {
-    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *adapters = NULL;
+    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL, **own = NULL;
     if (r->config->stages[i].weights_file)
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
+    if (r->config->stages[i].lora.from)
+      CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &own, err));
   }
   clv_run_print_notes(r, "notice", notes.data);
   return CLV_OK;

@@ -15,6 +15,21 @@ clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o);
 /* What --checkpoint may say: "latest", "best" or the number of a step; NULL: it was not given. */
 bool clv_is_checkpoint_name(const char *text);
+/* The checkpoint of a run's folder that it means. `notes` as of clv_checkpoint_latest. */
+clv_code clv_run_checkpoint_of(const char *dir, const char *which, clv_checkpoint **ret,
+                               clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o);
+
+/* Writes adapter_config.json and adapter_model.safetensors into `folder`, which is made where it is
+ * missing: the adapters of all stages, and what else was trained beside them. CLV_PRECONDITION: the
+ * run has no adapters. */
+clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder,
+                             clv_err *err) CLV_USE_RESULT;
+
+/* Writes model.safetensors into `folder`: all weights, with each adapter added to its layer's, W +
+ * scale B A, in double, rounded once. CLV_PRECONDITION: the checkpoint has not the weights that an
+ * adapter belongs to. */
+clv_code clv_export_merged(const clv_checkpoint *c, const char *folder,
+                           clv_err *err) CLV_USE_RESULT;
 
 #endif

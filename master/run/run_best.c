@@ -145,10 +145,14 @@ static clv_code open_best(const char *dir, clv_checkpoint **ret, clv_err *err) {
   return clv_checkpoint_of_step(dir, b.step, ret, err);
 }
 
-clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
-                                 clv_err *err) {
-  const char *which = r->o->checkpoint, *dir = r->config->checkpoint.dir;
+clv_code clv_run_checkpoint_of(const char *dir, const char *which, clv_checkpoint **ret,
+                               clv_bytes *notes, clv_err *err) {
   if (!which || strcmp(which, "latest") == 0) return clv_checkpoint_latest(dir, ret, notes, err);
   if (strcmp(which, "best") == 0) return open_best(dir, ret, err);
   return clv_checkpoint_of_step(dir, strtoull(which, NULL, 10), ret, err);
+}
+
+clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
+                                 clv_err *err) {
+  return clv_run_checkpoint_of(r->config->checkpoint.dir, r->o->checkpoint, ret, notes, err);
 }

@@ -14,11 +14,15 @@
 
 typedef struct state_set {
   cleave_state state;
-  clv_weights_tensor *list; /* [state.n], views */
+  cleave_tensor *own;       /* [n], or NULL */
+  clv_weights_tensor *list; /* [n], views of either */
+  size_t n;
 } state_set;
 
 static void state_set_done(state_set *s) {
   cleave_state_free(&s->state);
+  for (size_t i = 0; s->own && i < s->n; i++) cleave_tensor_free(&s->own[i]);
+  free(s->own);
   free(s->list);
 }
 
@@ -33,15 +37,38 @@ static clv_code get_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind, 
     ret->list[i] =
         (clv_weights_tensor){ret->state.items[i].name, (clv_dtype)x->dtype, shape, x->data};
   }
+  ret->n = ret->state.n;
   return CLV_OK;
+}
+
+/* What a worker's artifact has and nobody changes is not fetched to be kept once more. */
+static clv_code get_kept(clv_trainer *t, uint32_t stage, state_set *ret, clv_err *err) {
+  const clv_params *params = t->b->stages[stage].params;
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *ret->list, &ret->list, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *ret->own, &ret->own, err));
+  for (int i = 0; i < params->n; i++) {
+    const clv_param *p = &params->list[i];
+    cleave_tensor *x = &ret->own[ret->n];
+    if (!clv_adapters_keep(&t->config->stages[stage], p)) continue;
+    CLV_API(cleave_weight_read(t->runtime, t->modules[stage], p->name, 0, x, CLV_WHY));
+    ret->list[ret->n++] = (clv_weights_tensor){p->name, p->dtype, p->shape, x->data};
+  }
+  return CLV_OK;
+}
+
+static bool keeps_all(const clv_trainer *t, uint32_t stage) {
+  const clv_params *params = t->b->stages[stage].params;
+  for (int i = 0; i < params->n; i++)
+    if (!clv_adapters_keep(&t->config->stages[stage], &params->list[i])) return false;
+  return true;
 }
 
 static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w, clv_err *err) {
   CLV_AUTO(state_set_done) state_set model = {0}, optimizer = {0};
-  CLV_TRY(get_set(t, i, CLEAVE_STATE_WEIGHTS, &model, err));
+  CLV_TRY(keeps_all(t, i) ? get_set(t, i, CLEAVE_STATE_WEIGHTS, &model, err)
+                          : get_kept(t, i, &model, err));
   CLV_TRY(get_set(t, i, CLEAVE_STATE_OPTIMIZER, &optimizer, err));
-  return clv_checkpoint_add_stage(w, i, model.list, model.state.n, optimizer.list,
-                                  optimizer.state.n, err);
+  return clv_checkpoint_add_stage(w, i, model.list, model.n, optimizer.list, optimizer.n, err);
 }
 
 clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, uint64_t spared,
@@ -91,12 +118,20 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
   return CLV_OK;
 }
 
+/* Those that were found. */
+static clv_code put_found(clv_trainer *t, uint32_t stage, const clv_weights_entry **found,
+                          clv_err *err) {
+  size_t n = 0;
+  for (int k = 0; k < t->b->stages[stage].params->n; k++)
+    if (found[k]) found[n++] = found[k];
+  return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
+}
+
 static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
-  size_t n = (size_t)t->b->stages[stage].params->n;
-  return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
+  return put_found(t, stage, found, err);
 }
 
 /* A moment of a parameter that does not learn: checkpoints had them before version 0.7. */
@@ -172,14 +207,31 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   clv_code code = clv_stage_file_open(t->b, i, &f, &found, &notes, err);
   if (notes.len) clv_trainer_on_notice(t, notes.data);
   CLV_TRY(code);
+  return put_found(t, i, found, err); /* a new module's counts are 0 */
+}
+
+static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
+  const clv_params *params = t->b->stages[i].params;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_AUTO(clv_freep) clv_weights_entry *named = NULL;
   size_t n = 0;
-  for (int k = 0; k < t->b->stages[i].params->n; k++)
-    if (found[k]) found[n++] = found[k]; /* a new module's counts are 0 */
+  CLV_TRY(clv_stage_adapters_open(t->b, i, &f, &found, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *named, &named, err));
+  for (int k = 0; k < params->n; k++) {
+    if (!found[k]) continue;
+    named[n] = *found[k];
+    named[n].name = params->list[k].name;
+    found[n] = &named[n];
+    n++;
+  }
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) {
-  for (uint32_t i = 0; i < t->b->n_stages; i++)
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (t->config->stages[i].weights_file) CLV_TRY(push_file(t, i, err));
+    if (t->config->stages[i].lora.from) CLV_TRY(push_adapters(t, i, err));
+  }
   return CLV_OK;
 }

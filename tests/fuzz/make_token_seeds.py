@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the targets json, pieces, bpe, text, words and hf."""
+"""Writes the seeds of the targets json, pieces, bpe, text, words, hf, pages and peft."""
 import copy
 import json
 import os
@@ -21,6 +21,23 @@ def byte_chars():
     shown = [b for b in range(256) if 32 < b < 127 or (160 < b and b != 173)]
     hidden = iter(range(256, 512))
     return [chr(b) if b in shown else chr(next(hidden)) for b in range(256)]
+
+
+def peft_seeds():
+    whole = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "lora_dropout": 0.1, "use_rslora": True, "use_dora": False,
+             "bias": "none", "lora_bias": None, "rank_pattern": {"a.query": 2, "value": 3}, "task_type": None,
+             "alpha_pattern": {"query": 1.5}, "target_modules": ["query"]}
+    values = {"whole": whole, "least": {"peft_type": "LORA"}, "no_patterns": dict(whole, rank_pattern=None),
+              "many": dict(whole, rank_pattern={f"l.{i}": i + 1 for i in range(40)}), "none": {}, "list": [],
+              "type": dict(whole, peft_type="IA3"), "dora": dict(whole, use_dora=True), "bias": dict(whole, bias="all"),
+              "regex": dict(whole, rank_pattern={"^a.*": 2}), "empty_name": dict(whole, rank_pattern={"": 2}),
+              "rank": dict(whole, r=0), "alpha": dict(whole, lora_alpha=-1), "pattern_alpha": dict(whole, alpha_pattern={"a": 0}),
+              "long_name": dict(whole, rank_pattern={"a" * 300: 2}), "pattern_list": dict(whole, rank_pattern=[]),
+              "too_many": dict(whole, rank_pattern={f"l{i}": 1 for i in range(4100)})}
+    for name, value in values.items():
+        write("peft", name, json.dumps(value))
+    write("peft", "end", json.dumps(whole) + "x")
+    write("peft", "twice", '{"r": 1, "r": 2}')
 
 
 def json_seeds():
@@ -201,7 +218,7 @@ def page_seeds():
     write("pages", "label_list", b'\2{"label": []}')
 
 
-for folder in ("json", "pieces", "bpe", "text", "words", "hf", "pages"):
+for folder in ("json", "pieces", "bpe", "text", "words", "hf", "pages", "peft"):
     os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
@@ -210,3 +227,4 @@ text_seeds()
 words_seeds()
 hf_seeds()
 page_seeds()
+peft_seeds()

@@ -161,6 +161,7 @@ PROOFS = (
           short={"PARITY_ARGS": "step_parity_mlp_sgd"}, minutes=25),
     Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=4),
     Proof("hf-parity", NONE_FAILED, suites(1), ("tests/parity/hf.py", "tests/parity/hf_step.c", "common/hf"), minutes=5),
+    Proof("peft-parity", NONE_FAILED, suites(1), ("tests/parity/adapters.py", "common/weights/peft.c", "common/graph/lora.c"), minutes=2),
     Proof("learns", "within the points of PyTorch", learns, ("tests/parity", LIB),
           short={"LEARNS_ARGS": "gpipe"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),

@@ -76,6 +76,23 @@ def resumes_to_the_bit():
     assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "halves"), STEPS) == whole
 
 
+def half_an_artifact(weights):
+    """A run whose checkpoints have the adapters of that stage alone is resumed and evaluated."""
+    text = body(PLACES["one"], more=("", weights, ""))
+    whole = cluster.trained("kept-whole", text, STEPS)[0]
+    session = cluster.session("kept-halves", text)
+    for more in (["--max-steps", "11"], ["--resume"]):
+        done = cluster.train(session, *more)
+        assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "kept-halves"), STEPS) == whole
+    loss = [master("eval", "--json", os.path.join(cluster.dir, f"kept-{tag}.yaml"), cwd=cluster.dir) for tag in ("whole", "halves")]
+    assert loss[0].returncode == 0 and json.loads(loss[0].stdout)["loss"] == json.loads(loss[1].stdout)["loss"], loss
+    done = master("export", "kept-whole", "--merge", "no", cwd=cluster.dir)
+    assert done.returncode and "stage 's1' takes them from the artifact 'base'" in done.stderr, done.stderr
+    exported("kept-whole", "--adapters", "kept")
+    assert safetensors(os.path.join(cluster.dir, "kept/adapter_model.safetensors")).keys() == {"base_model.model." + n for n in LEARN}
+
+
 @suite.test
 def a_file_without_adapters_is_a_base():
     """Of the master's, and of a worker's own; adapters begin as they do without one."""
@@ -92,8 +109,11 @@ def a_file_without_adapters_is_a_base():
              for way, text in ways.items()}
     for name, value in base.items():
         assert found["file"][name] == value, name
-    assert found["file"] == found["artifact"]
+    kept = {name for name in found["file"] if not name.startswith("middle.") or name in ADAPTERS}
+    # the worker has the rest
+    assert found["artifact"] == {name: found["file"][name] for name in kept}
     assert found["file"]["middle.0.query.lora_A.weight"] == first["middle.0.query.lora_A.weight"]
+    half_an_artifact(ways["artifact"])
 
 
 @suite.test
@@ -116,6 +136,68 @@ def what_is_frozen_costs_its_values_alone():
     assert 2 * base - 3 * learns - (96 << 10) < saved < 2 * base, (saved, base, learns)
     text = master("plan", os.path.join(cluster.dir, "adapters.yaml"), cwd=cluster.dir).stdout
     assert "learns: middle.0.query.lora_A.weight" in text and "frozen:" not in text
+
+
+def exported(run, *what):
+    done = master("export", run, *what, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def floats(tensor):
+    return struct.unpack(f"<{len(tensor[2]) // 4}f", tensor[2])
+
+
+def product(b, a):
+    """B A, of tensors as safetensors() gives them."""
+    (out, r), n = b[1], a[1][1]
+    fb, fa = floats(b), floats(a)
+    return [sum(fb[o * r + k] * fa[k * n + i] for k in range(r)) for o in range(out) for i in range(n)]
+
+
+@suite.test
+def adapters_are_exported_and_begun_with():
+    learned = cluster.trained("teacher", body(PLACES["one"]), STEPS)[0]
+    said = exported("teacher", "--adapters", "adapter", "--merge", "merged")
+    assert f"step {STEPS} in adapter and merged" in said, said
+    files = safetensors(os.path.join(cluster.dir, "adapter/adapter_model.safetensors"))
+    assert files == {"base_model.model." + name: learned[name] for name in LEARN}, files.keys() ^ LEARN
+    with open(os.path.join(cluster.dir, "adapter/adapter_config.json")) as f:
+        config = json.load(f)
+    assert config["target_modules"] == ["front.query", "middle.0.query", "back.query"], config
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (3, 6, 0.1) and config["peft_type"] == "LORA"
+    assert config["modules_to_save"] == ["classifier"] and not config["rank_pattern"] and not config["use_rslora"]
+    merged = safetensors(os.path.join(cluster.dir, "merged/model.safetensors"))
+    assert merged.keys() == learned.keys() - ADAPTERS
+    for name in merged:
+        layer = name.removesuffix(".weight")
+        a, b = (learned.get(f"{layer}.lora_{half}.weight") for half in "AB")
+        if not a:
+            assert merged[name] == learned[name], name
+            continue
+        moved = [w - v for w, v in zip(floats(merged[name]), floats(learned[name]))]
+        assert max(abs(m - 2 * p) for m, p in zip(moved, product(b, a))) < 1e-6 and max(map(abs, moved)) > 1e-3, name
+
+    begun = body(PLACES["two"], steps=1).replace("r: 3", "from: adapter, r: 3").replace("lr: 0.02", "lr: 1e-300, weight_decay: 0")
+    found = cluster.trained("pupil", begun, 1)[0]
+    for name in LEARN:
+        assert found[name] == learned[name], name
+    for wrong, why in {"alpha: 6": "alpha: 5", "r: 3": "r: 2"}.items():
+        done = cluster.train(cluster.session("other", begun.replace(wrong, why)))
+        assert done.returncode == 3 or "set lora.r, alpha and rslora as adapter_config.json has them" in done.stderr
+        assert "set lora.r, alpha and rslora as adapter_config.json has them" in done.stderr, done.stderr
+    done = cluster.train(cluster.session("other", begun.replace("back.query", "back.key.query").replace("targets: [query]", "targets: [query]")))
+    assert done.returncode and "back.query.lora_A.weight" in done.stderr, done.stderr
+
+
+@suite.test
+def what_cannot_be_exported_is_refused():
+    cluster.trained("bare", body(PLACES["one"], False, steps=1), 1)
+    for args, why in {("bare", "--adapters", "x"): "has no adapters", ("bare",): "writes --adapters FOLDER or --merge",
+                      ("bare", "--merge", "x", "--checkpoint", "7"): "there is no checkpoint of step 7",
+                      ("nobody", "--merge", "x"): "nobody", ("bare", "--merge", "x", "--checkpoint", "z"): "the number of a step"}.items():
+        done = master("export", *args, cwd=cluster.dir)
+        assert done.returncode and why in done.stderr, (args, done.stderr)
 
 
 def rewritten(folder, name, tensors):

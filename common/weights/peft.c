@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * adapter_config.json of peft: read and written.
+ */
+#include "common/weights/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/json.h"
+
+void clv_peft_done(clv_peft *p) {
+  if (!p) return;
+  free(p->patterns);
+  *p = (clv_peft){0};
+}
+
+/* ---- layers that have something otherwise ---------------------------------------------------- */
+
+static clv_code grow(clv_peft *p, clv_err *err) {
+  clv_peft_pattern *more;
+  if (p->n_patterns < p->cap) return CLV_OK;
+  if (p->n_patterns == CLV_PEFT_MAX_PATTERNS)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d layers with a rank or alpha of their own",
+                    CLV_PEFT_MAX_PATTERNS);
+  size_t cap = CLV_MIN(CLV_MAX(2 * p->cap, (size_t)16), (size_t)CLV_PEFT_MAX_PATTERNS);
+  CLV_TRY(clv_alloc(cap, sizeof *more, &more, err));
+  if (p->n_patterns) memcpy(more, p->patterns, p->n_patterns * sizeof *more);
+  free(p->patterns);
+  p->patterns = more;
+  p->cap = cap;
+  return CLV_OK;
+}
+
+clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha, clv_err *err) {
+  clv_peft_pattern *at = NULL;
+  for (size_t i = 0; i < p->n_patterns && !at; i++)
+    if (strcmp(p->patterns[i].name, layer) == 0) at = &p->patterns[i];
+  if (!at) {
+    CLV_TRY(grow(p, err));
+    at = &p->patterns[p->n_patterns++];
+    *at = (clv_peft_pattern){0};
+    snprintf(at->name, sizeof at->name, "%s", layer);
+  }
+  if (r) at->r = r;
+  if (alpha != 0) at->alpha = alpha;
+  return CLV_OK;
+}
+
+/* As peft: the name, or its end behind a dot. */
+static bool is_meant(const char *layer, const char *name) {
+  size_t n = strlen(layer), len = strlen(name);
+  if (n < len || strcmp(layer + n - len, name) != 0) return false;
+  return n == len || layer[n - len - 1] == '.';
+}
+
+double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r) {
+  int64_t r = 0;
+  double alpha = 0;
+  for (size_t i = 0; i < p->n_patterns; i++) {
+    const clv_peft_pattern *q = &p->patterns[i];
+    if (!is_meant(layer, q->name)) continue;
+    if (!r) r = q->r;
+    if (alpha == 0) alpha = q->alpha;
+  }
+  if (!r) r = p->r;
+  if (alpha == 0) alpha = p->alpha;
+  *ret_r = r;
+  return alpha / (p->rslora ? sqrt((double)r) : (double)r);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+enum { MOST_RANK = 65536 };
+static const double most_alpha = 1e9;
+
+typedef struct peft_reader {
+  clv_json j;
+  clv_peft *p;
+} peft_reader;
+
+static clv_code read_rank(peft_reader *r, int64_t *ret, clv_err *err) {
+  return clv_json_integer(&r->j, 1, MOST_RANK, ret, err);
+}
+
+static clv_code read_alpha(peft_reader *r, double *ret, clv_err *err) {
+  size_t at = r->j.at;
+  CLV_TRY(clv_json_real(&r->j, ret, err));
+  if (*ret > 0 && *ret <= most_alpha) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "lora_alpha must be above 0");
+}
+
+static clv_code check_name(peft_reader *r, size_t at, const clv_bytes *name, clv_err *err) {
+  static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  const char *text = name->len ? (const char *)name->data : "";
+  if (name->len && name->len < CLV_PEFT_NAME && strspn(text, legal) == name->len) return CLV_OK;
+  return clv_json_fail(&r->j, at, err,
+                       "a key of rank_pattern or alpha_pattern must be a layer's name, no regular "
+                       "expression");
+}
+
+static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
+  bool more;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+    int64_t value = 0;
+    double alpha = 0;
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) return CLV_OK;
+    size_t at = r->j.at;
+    CLV_TRY(clv_json_key(&r->j, &name, err));
+    CLV_TRY(check_name(r, at, &name, err));
+    CLV_TRY(rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
+    CLV_TRY(clv_peft_add(r->p, (const char *)name.data, value, alpha, err));
+  }
+}
+
+/* A text that must be `want`. */
+static clv_code must_be(peft_reader *r, const char *what, const char *want, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t at = r->j.at;
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  if (text.len == strlen(want) && memcmp(text.data, want, text.len) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", what, want);
+}
+
+static clv_code must_not(peft_reader *r, const char *what, clv_err *err) {
+  bool set;
+  size_t at = r->j.at;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_bool(&r->j, &set, err));
+  return set ? clv_json_fail(&r->j, at, err, "%s: true is not done here", what) : CLV_OK;
+}
+
+static const char *const names[] = {"peft_type", "r",           "lora_alpha",   "use_rslora",
+                                    "use_dora",  "bias",        "rank_pattern", "alpha_pattern",
+                                    "lora_bias", "lora_dropout"};
+enum { TYPE, R, ALPHA, RSLORA, DORA, BIAS, RANKS, ALPHAS, LORA_BIAS, DROPOUT };
+
+static clv_code read_value(peft_reader *r, int which, clv_err *err) {
+  switch (which) {
+    case TYPE:
+      return must_be(r, "peft_type", "LORA", err);
+    case R:
+      return read_rank(r, &r->p->r, err);
+    case ALPHA:
+      return read_alpha(r, &r->p->alpha, err);
+    case RSLORA:
+      return clv_json_bool(&r->j, &r->p->rslora, err);
+    case DORA:
+    case LORA_BIAS:
+      return must_not(r, names[which], err);
+    case BIAS:
+      return must_be(r, "bias", "none", err);
+    case RANKS:
+    case ALPHAS:
+      return read_pattern(r, which == RANKS, err);
+    case DROPOUT:
+      return clv_json_real(&r->j, &r->p->dropout, err);
+    default:
+      return clv_json_skip(&r->j, err);
+  }
+}
+
+static clv_code read_config(peft_reader *r, clv_err *err) {
+  uint32_t seen = 0;
+  bool more;
+  int which;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) break;
+    CLV_TRY(clv_json_which(&r->j, names, CLV_COUNT(names), &seen, &which, err));
+    CLV_TRY(read_value(r, which, err));
+  }
+  CLV_TRY(clv_json_end(&r->j, err));
+  if (seen & 1u << TYPE) return CLV_OK;
+  return clv_json_fail(&r->j, 0, err, "there is no peft_type: is this an " CLV_PEFT_CONFIG "?");
+}
+
+clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_peft *ret,
+                        clv_err *err) {
+  clv_peft p = {.r = 8, .alpha = 8};
+  peft_reader r = {.j = {.label = label, .text = text, .len = len}, .p = &p};
+  clv_code code = read_config(&r, err);
+  if (code != CLV_OK) {
+    clv_peft_done(&p);
+    return code;
+  }
+  *ret = p;
+  return CLV_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void put_names(const char *key, const char *const *list, size_t n, clv_bytes *out) {
+  clv_bytes_printf(out, "  \"%s\": ", key);
+  if (!n) clv_bytes_puts(out, strcmp(key, "modules_to_save") == 0 ? "null" : "[]");
+  for (size_t i = 0; i < n; i++) {
+    clv_bytes_puts(out, i ? ",\n    " : "[\n    ");
+    clv_bytes_json(out, list[i]);
+  }
+  clv_bytes_puts(out, n ? "\n  ],\n" : ",\n");
+}
+
+static void put_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
+  const char *between = "";
+  clv_bytes_printf(out, "  \"%s\": {", rank ? "rank_pattern" : "alpha_pattern");
+  for (size_t i = 0; i < p->n_patterns; i++) {
+    const clv_peft_pattern *q = &p->patterns[i];
+    if (rank ? !q->r : q->alpha == 0) continue;
+    clv_bytes_printf(out, "%s\n    ", between);
+    clv_bytes_json(out, q->name);
+    clv_bytes_printf(out, ": %.17g", rank ? (double)q->r : q->alpha);
+    between = ",";
+  }
+  clv_bytes_puts(out, *between ? "\n  },\n" : "},\n");
+}
+
+void clv_peft_write(const clv_peft *p, const char *base, const char *const *targets,
+                    size_t n_targets, const char *const *saved, size_t n_saved, clv_bytes *out) {
+  clv_bytes_puts(out, "{\n  \"base_model_name_or_path\": ");
+  if (base)
+    clv_bytes_json(out, base);
+  else
+    clv_bytes_puts(out, "null");
+  clv_bytes_puts(out,
+                 ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": false,\n"
+                 "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n");
+  clv_bytes_printf(out, "  \"lora_alpha\": %.17g,\n  \"lora_dropout\": %.17g,\n", p->alpha,
+                   p->dropout);
+  put_names("modules_to_save", saved, n_saved, out);
+  clv_bytes_printf(out, "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n", (long long)p->r);
+  put_patterns(p, true, out);
+  put_patterns(p, false, out);
+  put_names("target_modules", targets, n_targets, out);
+  clv_bytes_printf(out, "  \"task_type\": null,\n  \"use_rslora\": %s\n}\n",
+                   p->rslora ? "true" : "false");
+}

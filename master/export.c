@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `export`: a checkpoint of a run as files of other programs.
+ */
+#include <stdio.h>
+
+#include "master/history/history.h"
+#include "master/master_int.h"
+
+static clv_code open_checkpoint(const clv_master_arguments *a, clv_checkpoint **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) char *folder = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_TRY(clv_history_find(a->line.words[0], &folder, err));
+  clv_code code = clv_run_checkpoint_of(folder, a->run.checkpoint, ret, &notes, err);
+  if (notes.len) clv_notice(CLV_LOG_WARN, "checkpoint", "%s", (const char *)notes.data);
+  return code;
+}
+
+static clv_code export_to(const clv_master_arguments *a, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_TRY(open_checkpoint(a, &c, err));
+  if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, err));
+  if (a->merge) CLV_TRY(clv_export_merged(c, a->merge, err));
+  printf("%s: step %llu in %s%s%s\n", a->line.words[0],
+         (unsigned long long)clv_checkpoint_manifest(c)->step, a->adapters ? a->adapters : "",
+         a->adapters && a->merge ? " and " : "", a->merge ? a->merge : "");
+  return CLV_OK;
+}
+
+int clv_cmd_export(void *args) {
+  const clv_master_arguments *a = args;
+  clv_err err;
+  if (!a->adapters && !a->merge)
+    return clv_cli_usage(&a->line, "export writes --adapters FOLDER or --merge FOLDER");
+  if (!clv_is_checkpoint_name(a->run.checkpoint))
+    return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
+  return export_to(a, &err) == CLV_OK ? CLV_EXIT_OK : clv_exit_report(CLV_EXIT_FAILED, &err);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Adapters of a checkpoint. Which they are is told by their names, and what they are scaled by by
+ * the session file that the checkpoint has.
+ */
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/graph/graph.h"
+#include "master/run/run_int.h"
+
+static const char session_file[] = "session.effective.yaml", half_a[] = ".lora_A.weight",
+                  half_b[] = ".lora_B.weight";
+enum { MAX_SESSION = 16 << 20 };
+
+/* A checkpoint with all its tensors, and those that are written. */
+typedef struct export {
+  const clv_checkpoint *c;
+  clv_session_config *config;
+  uint32_t n_stages;
+  clv_weights_file **model; /* [n_stages] */
+  clv_weights_tensor *list; /* [n], with names and merged values in `made` */
+  size_t n, n_made;
+  void **made;
+}
+export;
+
+static void export_done(export *x) {
+  for (uint32_t i = 0; x->model && i < x->n_stages; i++) clv_weights_close(x->model[i]);
+  for (size_t i = 0; i < x->n_made; i++) free(x->made[i]);
+  clv_session_config_free(x->config);
+  free(x->model);
+  free(x->list);
+  free(x->made);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static clv_code read_session(export *x, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_checkpoint_read_file(x->c, session_file, &text, err));
+  if (text.len > MAX_SESSION) return clv_fail(err, CLV_DATA_LOSS, "%s is too large", session_file);
+  CLV_TRY(clv_session_config_parse(session_file, text.data, text.len, NULL, &x->config, err));
+  if (x->config->n_stages == x->n_stages) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s has %zu stages, the checkpoint %u", session_file,
+                  x->config->n_stages, x->n_stages);
+}
+
+static clv_code read_all(export *x, clv_err *err) {
+  size_t most = 0;
+  x->n_stages = clv_checkpoint_manifest(x->c)->stages;
+  CLV_TRY(read_session(x, err));
+  CLV_TRY(clv_alloc(x->n_stages, sizeof(clv_weights_file *), &x->model, err));
+  for (uint32_t i = 0; i < x->n_stages; i++) {
+    CLV_TRY(clv_checkpoint_open_model(x->c, i, &x->model[i], err));
+    most += clv_weights_count(x->model[i]);
+  }
+  CLV_TRY(clv_alloc(most, sizeof *x->list, &x->list, err));
+  return clv_alloc(3 * most, sizeof(void *), &x->made, err);
+}
+
+/* The tensor under another name. */
+static clv_code take(export *x, const clv_weights_entry *e, const char *prefix, clv_err *err) {
+  size_t len = strlen(prefix) + strlen(e->name) + 1;
+  char *name;
+  CLV_TRY(clv_alloc(len, 1, &name, err));
+  snprintf(name, len, "%s%s", prefix, e->name);
+  x->made[x->n_made++] = name;
+  x->list[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
+  return CLV_OK;
+}
+
+static bool ends(const char *name, const char *with) {
+  size_t n = strlen(name), len = strlen(with);
+  return n > len && strcmp(name + n - len, with) == 0;
+}
+
+static double scale_of(const clv_lora_config *l) {
+  return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
+}
+
+/* ---- for peft -------------------------------------------------------------------------------- */
+
+typedef struct names {
+  const char **list;
+  size_t n;
+} names;
+
+static void names_done(names *s) { free(s->list); }
+
+static void add_name(names *s, const char *name) {
+  for (size_t i = 0; i < s->n; i++)
+    if (strcmp(s->list[i], name) == 0) return;
+  s->list[s->n++] = name;
+}
+
+/* The module that a parameter of a stage was trained with: one that `train` names, or of a stage
+ * without adapters its own. NULL: it was left as it is. */
+static clv_code find_module(export *x, uint32_t stage, const char *param, const char **ret,
+                            clv_err *err) {
+  const clv_stage_spec *s = &x->config->stages[stage];
+  const clv_text_list *frozen = &x->config->train.freeze;
+  char *own;
+  *ret = NULL;
+  for (size_t i = 0; i < frozen->n; i++)
+    if (fnmatch(frozen->items[i], param, 0) == 0) return CLV_OK;
+  for (size_t i = 0; i < s->lora.train.n && !*ret; i++)
+    if (clv_lora_is_inside(param, s->lora.train.items[i])) *ret = s->lora.train.items[i];
+  if (*ret || s->lora.targets.n || s->freeze) return CLV_OK;
+  CLV_TRY(clv_strdup(param, &own, err));
+  x->made[x->n_made++] = own;
+  char *dot = strrchr(own, '.');
+  if (dot) *dot = '\0';
+  *ret = own;
+  return CLV_OK;
+}
+
+/* What is not as in the first stage with adapters is said of each layer. */
+static clv_code note_layer(clv_peft *p, const clv_lora_config *l, const char *layer, clv_err *err) {
+  double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = scale_of(l) * root;
+  int64_t r = (int64_t)l->r;
+  if (r == p->r && alpha == p->alpha) return CLV_OK;
+  return clv_peft_add(p, layer, r == p->r ? 0 : r, alpha == p->alpha ? 0 : alpha, err);
+}
+
+static clv_code take_adapter(export *x, const clv_lora_config *l, const clv_weights_entry *e,
+                             clv_peft *p, names *targets, clv_err *err) {
+  CLV_TRY(take(x, e, CLV_PEFT_PREFIX, err));
+  if (!ends(e->name, half_a)) return CLV_OK;
+  char *layer;
+  CLV_TRY(clv_strdup(e->name, &layer, err));
+  x->made[x->n_made++] = layer;
+  layer[strlen(layer) - (sizeof half_a - 1)] = '\0';
+  targets->list[targets->n++] = layer;
+  return note_layer(p, l, layer, err);
+}
+
+static clv_code take_stage(export *x, uint32_t i, clv_peft *p, names *targets, names *saved,
+                           clv_err *err) {
+  const clv_lora_config *l = &x->config->stages[i].lora;
+  const clv_weights_entry *e = clv_weights_entries(x->model[i]);
+  const char *module;
+  if (l->targets.n && !targets->n)
+    *p = (clv_peft){
+        .r = (int64_t)l->r, .alpha = l->alpha, .dropout = l->dropout, .rslora = l->rslora};
+  for (size_t k = 0; k < clv_weights_count(x->model[i]); k++) {
+    if (clv_lora_is_adapter(e[k].name)) {
+      CLV_TRY(take_adapter(x, l, &e[k], p, targets, err));
+      continue;
+    }
+    CLV_TRY(find_module(x, i, e[k].name, &module, err));
+    if (!module) continue;
+    add_name(saved, module);
+    CLV_TRY(take(x, &e[k], CLV_PEFT_PREFIX, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code write_into(const export *x, const char *folder, const char *name, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(clv_mkdirs(folder, err));
+  clv_bytes_printf(&path, "%s/%s", folder, name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_weights_write((const char *)path.data, x->list, x->n, NULL, 0, NULL, NULL, err);
+}
+
+static clv_code write_config(const char *folder, const clv_bytes *text, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
+  if (path.failed || text->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
+}
+
+clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, clv_err *err) {
+  CLV_AUTO(export_done) export x = {.c = c};
+  CLV_AUTO(clv_peft_done) clv_peft p = {0};
+  CLV_AUTO(names_done) names targets = {0}, saved = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t most = 0;
+  CLV_TRY(read_all(&x, err));
+  for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.model[i]);
+  CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
+  CLV_TRY(clv_alloc(most, sizeof(char *), &saved.list, err));
+  for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(take_stage(&x, i, &p, &targets, &saved, err));
+  if (!targets.n)
+    return clv_fail(err, CLV_PRECONDITION, "%s has no adapters: no stage of its session has `lora`",
+                    clv_checkpoint_path(c));
+  CLV_TRY(write_into(&x, folder, CLV_PEFT_WEIGHTS, err));
+  clv_peft_write(&p, NULL, targets.list, targets.n, saved.list, saved.n, &text);
+  return write_config(folder, &text, err);
+}
+
+/* ---- merged ---------------------------------------------------------------------------------- */
+
+/* Value i of a tensor, which may be unaligned. */
+static double value_at(const clv_weights_entry *e, int64_t i) {
+  float v;
+  memcpy(&v, (const char *)e->data + (size_t)i * sizeof v, sizeof v);
+  return (double)v;
+}
+
+/* w[o][i] + scale sum_k b[o][k] a[k][i], w with its dimensions the other way round or not. */
+static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
+                        const clv_weights_entry *b, double scale, bool turned, float *ret) {
+  int64_t r = a->shape.dim[0], in = a->shape.dim[1], out = b->shape.dim[0];
+  for (int64_t o = 0; o < out; o++)
+    for (int64_t i = 0; i < in; i++) {
+      int64_t at = turned ? i * out + o : o * in + i;
+      double sum = 0;
+      for (int64_t k = 0; k < r; k++) sum += value_at(b, o * r + k) * value_at(a, k * in + i);
+      ret[at] = (float)(value_at(w, at) + scale * sum);
+    }
+}
+
+static bool is_matrix(const clv_weights_entry *e) {
+  return e && e->dtype == CLV_F32 && e->shape.rank == 2;
+}
+
+static clv_code merge(export *x, const clv_weights_entry *w, const clv_weights_entry *a,
+                      const clv_weights_entry *b, double scale, clv_err *err) {
+  bool fits = is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
+  clv_shape plain = fits ? CLV_SHAPE(b->shape.dim[0], a->shape.dim[1]) : (clv_shape){0};
+  clv_shape turned = fits ? CLV_SHAPE(a->shape.dim[1], b->shape.dim[0]) : (clv_shape){0};
+  bool as_is = fits && clv_shape_equal(&w->shape, &plain);
+  float *sum;
+  if (!fits || !(as_is || clv_shape_equal(&w->shape, &turned)))
+    return clv_fail(err, CLV_DATA_LOSS, "'%s' does not fit its adapter", w->name);
+  CLV_TRY(clv_alloc((size_t)plain.dim[0] * (size_t)plain.dim[1], sizeof *sum, &sum, err));
+  x->made[x->n_made++] = sum;
+  add_product(w, a, b, scale, !as_is, sum);
+  x->list[x->n++] = (clv_weights_tensor){w->name, w->dtype, w->shape, sum};
+  return CLV_OK;
+}
+
+/* "NAME.lora_A.weight" of "NAME.weight"; NULL: there is none. */
+static const clv_weights_entry *half_of(const clv_weights_file *f, const char *weight,
+                                        const char *half) {
+  static const char suffix[] = ".weight";
+  char name[CLV_WEIGHTS_MAX_NAME + 32];
+  if (!ends(weight, suffix)) return NULL;
+  snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - (sizeof suffix - 1)), weight, half);
+  return clv_weights_find(f, name);
+}
+
+static clv_code no_base(const export *x, uint32_t stage, const char *adapter, clv_err *err) {
+  const clv_stage_spec *s = &x->config->stages[stage];
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "the checkpoint has no weights for '%.120s' to be added to: stage '%s' takes them "
+      "from the artifact '%s' of a worker; export the adapters, and merge them where "
+      "that file is",
+      adapter, s->name, s->weights_artifact ? s->weights_artifact : "?");
+}
+
+static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
+  const clv_weights_file *f = x->model[i];
+  double scale = scale_of(&x->config->stages[i].lora);
+  size_t merged = 0, adapters = 0;
+  const char *last = "";
+  for (size_t k = 0; k < clv_weights_count(f); k++) {
+    const clv_weights_entry *e = &clv_weights_entries(f)[k];
+    const clv_weights_entry *a = half_of(f, e->name, half_a), *b = half_of(f, e->name, half_b);
+    bool adapter = clv_lora_is_adapter(e->name);
+    if (adapter) last = e->name;
+    adapters += adapter && ends(e->name, half_a);
+    if (adapter) continue;
+    merged += a && b;
+    if (a && b)
+      CLV_TRY(merge(x, e, a, b, scale, err));
+    else
+      CLV_TRY(take(x, e, "", err));
+  }
+  return merged == adapters ? CLV_OK : no_base(x, i, last, err);
+}
+
+clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err *err) {
+  CLV_AUTO(export_done) export x = {.c = c};
+  CLV_TRY(read_all(&x, err));
+  for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(merge_stage(&x, i, err));
+  return write_into(&x, folder, "model.safetensors", err);
+}

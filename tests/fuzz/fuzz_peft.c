@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * adapter_config.json. What is accepted is written as text that is accepted again and says the
+ * same of every layer.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/weights/weights.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void compare(const clv_peft *one, const clv_peft *other, const char *layer) {
+  int64_t r = 0, again = 0;
+  double scale = clv_peft_scale(one, layer, &r);
+  NEVER(!(scale > 0) || r < 1);
+  NEVER(clv_peft_scale(other, layer, &again) != scale || again != r);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const char *const layers[] = {"a.query", "value"};
+  CLV_AUTO(clv_peft_done) clv_peft p = {0}, read = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_err err = {0};
+  if (clv_peft_parse("fuzz", (const char *)data, size, &p, &err) != CLV_OK) {
+    NEVER(!strstr(err.text, "fuzz:"));
+    return 0;
+  }
+  if (!isfinite(p.dropout)) return 0;
+  clv_peft_write(&p, "base", layers, 2, layers, 1, &out);
+  NEVER(clv_peft_parse("again", (const char *)out.data, out.len, &read, &err) != CLV_OK);
+  for (size_t i = 0; i < CLV_COUNT(layers); i++) compare(&p, &read, layers[i]);
+  for (size_t i = 0; i < p.n_patterns; i++) compare(&p, &read, p.patterns[i].name);
+  return 0;
+}

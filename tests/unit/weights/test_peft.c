@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * adapter_config.json: what is read, what each layer's adapter is scaled by, what is refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/weights/weights.h"
+
+static clv_code parse(const char *text, clv_peft *ret, clv_err *err) {
+  return clv_peft_parse("adapter_config.json", text, strlen(text), ret, err);
+}
+
+static void scaled(const clv_peft *p, const char *layer, double scale, int64_t rank) {
+  int64_t r;
+  assert_true(clv_peft_scale(p, layer, &r) == scale);
+  assert_int_equal(r, rank);
+}
+
+static void settings_are_read(void **state) {
+  (void)state;
+  clv_err err;
+  CLV_AUTO(clv_peft_done) clv_peft p = {0}, rs = {0}, least = {0};
+  if (parse("{\"auto_mapping\": null, \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16, "
+            "\"bias\": \"none\", \"rank_pattern\": {\"value\": 2, \"a.query\": 1}, "
+            "\"alpha_pattern\": {\"value\": 5}, \"use_dora\": false, \"lora_dropout\": 0.25}",
+            &p, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  assert_true(p.dropout == 0.25 && !p.rslora);
+  scaled(&p, "layer.0.query", 4, 4);
+  scaled(&p, "layer.0.value", 2.5, 2);
+  scaled(&p, "value", 2.5, 2);
+  scaled(&p, "layer.0.devalue", 4, 4); /* no part of a name */
+  scaled(&p, "layer.a.query", 16, 1);
+  assert_int_equal(parse("{\"peft_type\": \"LORA\", \"r\": 16, \"use_rslora\": true}", &rs, &err),
+                   CLV_OK);
+  scaled(&rs, "x", 2, 16);
+  assert_int_equal(parse("{\"peft_type\": \"LORA\"}", &least, &err), CLV_OK);
+  scaled(&least, "x", 1, 8); /* peft's defaults */
+}
+
+static void what_is_not_done_is_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *says;
+  } bad[] = {
+      {"{}", "there is no peft_type"},
+      {"[]", "adapter_config.json:1:1"},
+      {"{\"peft_type\": \"IA3\"}", "adapter_config.json:1:14: peft_type must be \"LORA\""},
+      {"{\"peft_type\": \"LORA\", \"use_dora\": true}", "use_dora: true is not done here"},
+      {"{\"peft_type\": \"LORA\", \"lora_bias\": true}", "lora_bias: true is not done here"},
+      {"{\"peft_type\": \"LORA\", \"bias\": \"all\"}", "bias must be \"none\""},
+      {"{\"peft_type\": \"LORA\", \"r\": 0}", "1:28"},
+      {"{\"peft_type\": \"LORA\", \"lora_alpha\": 0}", "lora_alpha must be above 0"},
+      {"{\"peft_type\": \"LORA\", \"rank_pattern\": {\"^a.*\": 2}}", "no regular expression"},
+      {"{\"peft_type\": \"LORA\", \"r\": 1, \"r\": 2}", "r"},
+      {"{\"peft_type\": \"LORA\"} x", "1:23"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    clv_peft p = {0};
+    clv_err err = {0};
+    if (parse(bad[i].text, &p, &err) == CLV_OK) fail_msg("%s is taken", bad[i].text);
+    if (!strstr(err.text, bad[i].says)) fail_msg("%s: %s", bad[i].text, err.text);
+  }
+}
+
+static void what_is_written_is_read(void **state) {
+  (void)state;
+  static const char *const targets[] = {"a.query", "b.query"}, *const saved[] = {"classifier"};
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  CLV_AUTO(clv_peft_done)
+  clv_peft p = {.r = 4, .alpha = 3, .dropout = 0.1, .rslora = true}, q = {0};
+  assert_int_equal(clv_peft_add(&p, "b.query", 9, 0, &err), CLV_OK);
+  assert_int_equal(clv_peft_add(&p, "b.query", 0, 0.1, &err), CLV_OK);
+  assert_int_equal(p.n_patterns, 1);
+  clv_peft_write(&p, "bert \"base\"", targets, 2, saved, 1, &out);
+  if (parse((const char *)out.data, &q, &err) != CLV_OK) fail_msg("%s", err.text);
+  scaled(&q, "a.query", 1.5, 4);
+  scaled(&q, "b.query", 0.1 / 3, 9);
+  assert_true(q.dropout == p.dropout);
+  assert_non_null(strstr((const char *)out.data, "\"bert \\\"base\\\"\""));
+  assert_non_null(
+      strstr((const char *)out.data, "\"modules_to_save\": [\n    \"classifier\"\n  ]"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(settings_are_read),
+      cmocka_unit_test(what_is_not_done_is_refused),
+      cmocka_unit_test(what_is_written_is_read),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
