@@ -180,6 +180,11 @@ of("master/data/inputs.c", "tests/unit/data/test_inputs",
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
 of("master/data/dataset.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
+of("master/data/objective.c", "tests/unit/data/test_objective",
+   ends_are_hidden_too=("static int64_t label_of(", "is_text(ds, i, length) ? row[i]", "is_text(ds, i, length) || i < length ? row[i]"),
+   a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
+   each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
+   a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : one_of(ds, &key, labels, places)", "drawn ? places : one_of(ds, &key, labels, places) + places"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MOST"),

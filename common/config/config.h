@@ -119,6 +119,11 @@ typedef enum clv_data_format {
   CLV_DATA_TEXT,
   CLV_DATA_DOCUMENTS
 } clv_data_format;
+typedef enum clv_objective_choice {
+  CLV_LABELS_OF_FILES,
+  CLV_LABELS_CAUSAL,
+  CLV_LABELS_MASKED
+} clv_objective_choice;
 typedef enum clv_labels_of { CLV_LABELS_OF_WORDS, CLV_LABELS_OF_PAGES } clv_labels_of;
 /* What becomes of accents in text: auto strips them where it becomes lower-case. */
 typedef enum clv_accent_choice {
@@ -237,12 +242,14 @@ typedef struct clv_data_config {
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   char *root;
-  clv_text_list train;        /* images, labels; or one folder of images, or one table of texts */
-  clv_text_list test;         /* the same; n = 0 when not given */
-  clv_text_list inputs;       /* names of a record's inputs; n = 0: one, "input" */
-  double validation_fraction; /* of the training set, 0..0.5 */
-  clv_number_list mean, std;  /* per channel; same length, n = 0 = no normalisation */
-  double scale;               /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  clv_text_list train; /* images, labels; or one folder of images, or one table of texts */
+  clv_text_list test;  /* the same; n = 0 when not given */
+  clv_config_pos objective_pos;
+  clv_objective_choice objective;
+  clv_text_list inputs;             /* names of a record's inputs; n = 0: one, "input" */
+  double validation_fraction;       /* of the training set, 0..0.5 */
+  clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
+  double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten;
   uint64_t threads; /* that read and decode images */
@@ -269,7 +276,7 @@ typedef struct clv_data_config {
     char *file; /* NULL unless given */
     bool lower_case, ends;
     clv_accent_choice accents;
-    char *first, *last, *pad; /* NULL: those that the file usually has */
+    char *first, *last, *pad, *mask; /* NULL: those that the file usually has */
   } tokenizer;
 } clv_data_config;
 

@@ -389,7 +389,11 @@ static clv_code check_files(const clv_session_config *c, const char *key,
 static clv_code check_text(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   bool documents = d->format == CLV_DATA_DOCUMENTS;
-  if (d->format != CLV_DATA_TEXT && !documents) return CLV_OK;
+  if (d->format != CLV_DATA_TEXT && !documents) {
+    if (d->objective == CLV_LABELS_OF_FILES) return CLV_OK;
+    return fail_at(c, d->objective_pos, err,
+                   "data.objective goes with the formats text and documents");
+  }
   if (!d->tokenizer.file)
     return fail_at(c, d->pos, err,
                    "data.format %s needs data.tokenizer.file, a vocab.txt or a tokenizer.json",

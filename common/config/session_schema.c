@@ -12,6 +12,7 @@
 enum { MAX_STEPS = 1000000000 };
 
 static const char *const format_names[] = {"idx", "npy", "images", "text", "documents", NULL};
+static const char *const objective_names[] = {"labels", "causal", "masked", NULL};
 static const char *const labels_of_names[] = {"words", "pages", NULL};
 static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
@@ -117,6 +118,10 @@ static const clv_row rows[] = {
      .sample = "[ids, boxes]",
      .doc = "Names of a record's inputs. idx and npy: train and test then name a file for each, and the labels. "
             "text: of ids and lengths; documents: of ids, boxes and lengths, which is all unless given."},
+    {.path = "data.objective", .kind = CLV_ROW_ENUM, .offset = AT(data.objective), .pos = AT(data.objective_pos),
+     .names = objective_names, .initial = "labels",
+     .doc = "text and documents, what the labels are: those of the files, of each token the next one (causal), or "
+            "BERT's masked tokens."},
     {.path = "data.validation", .kind = CLV_ROW_SECTION,
      .doc = "Validation during training, on records held back from the training set."},
     {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER,
@@ -220,6 +225,8 @@ static const clv_row rows[] = {
      .doc = "The token after it; [SEP] of a vocab.txt, none of a tokenizer.json unless given."},
     {.path = "data.tokenizer.pad", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.pad), .sample = "\"[PAD]\"",
      .doc = "The token that fills a row; [PAD] of a vocab.txt unless given."},
+    {.path = "data.tokenizer.mask", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.mask), .sample = "\"[MASK]\"",
+     .doc = "objective masked: the token that hides others; [MASK] of a vocab.txt unless given."},
 
     {.path = "model", .kind = CLV_ROW_SECTION, .pos = AT(model.pos), .commented = true,
      .doc = "The whole model, for stages that take a range of its layers."},

@@ -97,7 +97,18 @@ typedef struct clv_text_options {
   clv_tokenizer_options pieces;
   bool no_ends;                   /* neither first nor last */
   const char *first, *last, *pad; /* tokens by name; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
+  const char *mask;               /* the same, [MASK]; for CLV_OBJECTIVE_MASKED */
 } clv_text_options;
+
+/* What the labels are, of texts and documents. Those of tokens are [B, S]; pads have none. */
+typedef enum clv_objective {
+  CLV_OBJECTIVE_LABELS = 0, /* those of the files */
+  CLV_OBJECTIVE_CAUSAL,     /* of each token the next one */
+  CLV_OBJECTIVE_MASKED, /* BERT's: 15 in 100 tokens of the text, drawn from (seed, epoch, record),
+                         * have themselves; of these 80 in 100 become the mask, 10 any token, and 10
+                         * stay. One at least of a record that has any. Evaluations see the same
+                         * ones each time. */
+} clv_objective;
 
 /* How pages become windows of tokens; tokenizer and max_tokens are those of clv_text_options. */
 typedef struct clv_page_options {
@@ -132,6 +143,7 @@ typedef struct clv_dataset_options {
   bool flatten; /* x: [B, all of a record] */
   bool tokens;  /* x: i64 as in the file, which must hold integers; no scale, mean or std */
   clv_label_kind labels;
+  clv_objective objective;  /* other than labels: those of files are not looked for */
   const int64_t *ignored;   /* the label of places without one; NULL: CLV_LABEL_IGNORED */
   size_t n_classes;         /* > 0: class labels must be below it */
   size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */

@@ -184,6 +184,19 @@ static clv_code text_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return take_inputs(ds, o, err);
 }
 
+/* Labels of what was read, or of its tokens. The tensors are needed before the inputs take them. */
+static clv_code make_objective(clv_dataset *ds, const clv_dataset_options *o, clv_token_kinds kinds,
+                               const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
+  ds->kinds = kinds;
+  ds->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
+  ds->objective = o->unlabelled ? CLV_OBJECTIVE_LABELS : o->objective;
+  while (ds->ids < o->n_named && strcmp(o->names[ds->ids], "ids") != 0) ds->ids++;
+  if (ds->objective == CLV_OBJECTIVE_LABELS) return CLV_OK;
+  if (o->n_named && ds->ids == o->n_named)
+    return clv_fail(err, CLV_INVALID, "to model a language, records need the input 'ids'");
+  return clv_objective_labels(ds, ids, lengths, err);
+}
+
 static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if ((!o->tokens && !o->n_named) || o->labels_path ||
       (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
@@ -191,8 +204,10 @@ static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_er
                     "texts become tokens, and their labels are classes: the first layer must be an "
                     "embedding, and the loss cross_entropy or nll");
   CLV_TRY(clv_texts_open(o, &ds->texts, err));
+  const clv_texts *t = ds->texts;
+  CLV_TRY(make_objective(ds, o, t->kinds, t->tokens, t->lengths, err));
   CLV_TRY(text_inputs(ds, o, err));
-  if (!o->unlabelled) set_labels(ds, &ds->texts->labels, ds->texts->n_classes);
+  if (t->labels) set_labels(ds, &ds->texts->labels, t->n_classes);
   return CLV_OK;
 }
 
@@ -204,6 +219,7 @@ static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_er
   CLV_TRY(clv_page_set_open(o, &ds->pages, err));
   clv_page_set *p = ds->pages;
   clv_tensor **const tensors[] = {&p->ids, &p->lengths, &p->boxes};
+  CLV_TRY(make_objective(ds, o, p->kinds, p->ids, p->lengths, err));
   CLV_TRY(take_named(ds, o, names, tensors, CLV_COUNT(names), err));
   if (p->labels) set_labels(ds, &p->labels, p->names.n);
   return CLV_OK;
@@ -215,10 +231,7 @@ clv_page_counts clv_dataset_pages(const clv_dataset *ds) {
   return ds->pages ? ds->pages->counts : (clv_page_counts){0};
 }
 
-int64_t clv_dataset_tokens(const clv_dataset *ds) {
-  if (ds->pages) return ds->pages->tokens;
-  return ds->texts ? ds->texts->n_tokens : 0;
-}
+int64_t clv_dataset_tokens(const clv_dataset *ds) { return ds->kinds.count; }
 
 static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
   const clv_folder *f = clv_images_folder(ds->images);
@@ -451,6 +464,13 @@ static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *const *input
     fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record);
 }
 
+/* Of record r in row i of a batch. */
+static void hide(const clv_dataset *ds, const clv_draw *draw, uint32_t r, clv_tensor *ids,
+                 clv_tensor *y, size_t i) {
+  size_t from = i * (size_t)ds->y_shape.dim[1];
+  clv_objective_mask(ds, draw, r, (int64_t *)ids->data + from, (int64_t *)y->data + from);
+}
+
 clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
                         size_t n, clv_tensor *const *x, clv_tensor *y, clv_err *err) {
   CLV_TRY(check_inputs(ds, n, x, err));
@@ -463,6 +483,7 @@ clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint3
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
     if (!ds->images) fill_input(ds, index[i], x, i);
     if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
+    if (y && ds->objective == CLV_OBJECTIVE_MASKED) hide(ds, draw, index[i], x[ds->ids], y, i);
   }
   if (!ds->images) return CLV_OK;
   return clv_images_fill(ds->images, draw, index, n, ds->table, ds->n_norm > 1, x[0]->data, err);

@@ -32,6 +32,10 @@ struct clv_dataset {
   size_t n_norm;              /* 1, or channels */
   float *mean, *std;          /* [n_norm] */
   float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
+  clv_objective objective;
+  clv_token_kinds kinds; /* of texts and documents */
+  size_t ids;            /* which input the tokens are */
+  int64_t ignored;       /* label of a place that has none */
   bool divide_255, tokens;
   float scale;
   char *inputs_path, *labels_path; /* for messages; labels NULL without a file of them */
@@ -41,6 +45,16 @@ struct clv_dataset {
 
 /* Element i of a file of whole numbers. */
 int64_t clv_dataset_integer(const clv_tensor *t, size_t i);
+
+/* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
+
+/* ids: [n, S], lengths: [n], i32. Fills labels [n, S]: of masked tokens those that may be drawn. */
+clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
+                              clv_err *err) CLV_USE_RESULT;
+/* Draws which of a record's tokens are hidden. ids, labels: [S], as in the files; of labels those
+ * that were not drawn are taken away. draw NULL: for an evaluation. */
+void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
+                        int64_t *labels);
 
 /* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
 

@@ -79,7 +79,7 @@ typedef struct clv_page_set {
   clv_names names;
   char **classes; /* [names.n] */
   clv_page_counts counts;
-  int32_t tokens; /* how many the tokenizer has */
+  clv_token_kinds kinds;
 } clv_page_set;
 
 void clv_page_set_free(clv_page_set *p);

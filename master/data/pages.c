@@ -29,7 +29,8 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
                                    .first = r->tokens.first,
                                    .last = r->tokens.last,
                                    .pad = r->tokens.pad};
-  r->wants = o->unlabelled       ? CLV_PAGES_UNLABELLED
+  bool none = o->unlabelled || o->objective != CLV_OBJECTIVE_LABELS;
+  r->wants = none                ? CLV_PAGES_UNLABELLED
              : o->pages.per_page ? CLV_PAGES_OF_PAGES
                                  : CLV_PAGES_OF_WORDS;
   r->max_bytes = r->tokens.max_bytes;
@@ -141,7 +142,7 @@ static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
                     r->counts.pages, CLV_S(r->counts.pages),
                     r->wants == CLV_PAGES_OF_WORDS ? "labelled word" : "word");
   p->counts = r->counts;
-  p->tokens = clv_tokenizer_rows(r->tokens.tokenizer);
+  p->kinds = clv_rows_kinds(&r->tokens);
   CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
   CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
   CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));

@@ -20,7 +20,7 @@ static clv_code token_of(const clv_rows *r, const char *key, const char *name, c
 static clv_code find_tokens(clv_rows *r, const clv_text_options *o, clv_err *err) {
   size_t n = strlen(o->tokenizer);
   bool pieces = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
-  r->first = r->last = -1;
+  r->first = r->last = r->mask = -1;
   if (!o->no_ends) {
     CLV_TRY(token_of(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
     CLV_TRY(token_of(r, "last", o->last, pieces ? "[SEP]" : NULL, &r->last, err));
@@ -34,14 +34,25 @@ static clv_code find_tokens(clv_rows *r, const clv_text_options *o, clv_err *err
   return CLV_OK;
 }
 
+static clv_code find_mask(clv_rows *r, const clv_dataset_options *o, clv_err *err) {
+  size_t n = strlen(o->text.tokenizer);
+  bool pieces = n < 5 || strcmp(o->text.tokenizer + n - 5, ".json") != 0;
+  if (o->objective != CLV_OBJECTIVE_MASKED) return CLV_OK;
+  CLV_TRY(token_of(r, "mask", o->text.mask, pieces ? "[MASK]" : NULL, &r->mask, err));
+  if (r->mask >= 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "data.tokenizer.mask: say which token of %s stands for others",
+                  r->path);
+}
+
 clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) {
   const clv_text_options *t = &o->text;
   *r = (clv_rows){.path = t->tokenizer,
                   .width = t->max_tokens,
                   .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
-                  .labelled = !o->unlabelled};
+                  .labelled = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
   CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
   CLV_TRY(find_tokens(r, t, err));
+  CLV_TRY(find_mask(r, o, err));
   r->path = o->inputs_path;
   if (clv_rows_room(r)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
@@ -55,6 +66,13 @@ void clv_rows_done(clv_rows *r) {
   clv_bytes_done(&r->labels);
   clv_ids_done(&r->lengths);
   *r = (clv_rows){0};
+}
+
+clv_token_kinds clv_rows_kinds(const clv_rows *r) {
+  return (clv_token_kinds){.count = clv_tokenizer_rows(r->tokenizer),
+                           .mask = r->mask,
+                           .first = r->first >= 0,
+                           .last = r->last >= 0};
 }
 
 size_t clv_rows_room(const clv_rows *r) {

@@ -31,7 +31,7 @@ clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err)
 typedef struct clv_rows {
   const char *path; /* for messages */
   clv_tokenizer *tokenizer;
-  int32_t first, last, pad; /* -1: none */
+  int32_t first, last, pad, mask; /* -1: none */
   size_t width, max_bytes;
   int32_t *at; /* [n, width] */
   size_t n, cap;
@@ -43,6 +43,12 @@ typedef struct clv_rows {
 
 clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
 void clv_rows_done(clv_rows *r);
+/* What is known of the tokens of rows. */
+typedef struct clv_token_kinds {
+  int32_t count, mask; /* of the tokenizer's; mask -1: none */
+  bool first, last;    /* every row begins, or ends, with one */
+} clv_token_kinds;
+clv_token_kinds clv_rows_kinds(const clv_rows *r);
 /* How many tokens of a text a row has room for. */
 size_t clv_rows_room(const clv_rows *r);
 /* What a row begins with, the tokens, what it ends with, and what fills it. */
@@ -61,7 +67,7 @@ typedef struct clv_texts {
   clv_bytes names;     /* of classes */
   char **classes;      /* sorted */
   size_t n_classes, cut;
-  int32_t n_tokens; /* of the tokenizer */
+  clv_token_kinds kinds;
 } clv_texts;
 
 void clv_texts_free(clv_texts *t);

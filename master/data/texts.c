@@ -228,7 +228,7 @@ clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
   clv_texts *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->cut = r->cut;
-  t->n_tokens = clv_tokenizer_rows(r->tokenizer);
+  t->kinds = clv_rows_kinds(r);
   clv_shape shape = CLV_SHAPE((int64_t)r->n, (int64_t)r->width);
   clv_code code = clv_tensor_new(CLV_I32, &shape, &t->tokens, err);
   if (code == CLV_OK) memcpy(t->tokens->data, r->at, t->tokens->bytes);

@@ -42,7 +42,8 @@ static clv_text_options text_options(const clv_data_config *d) {
       .no_ends = !d->tokenizer.ends,
       .first = d->tokenizer.first,
       .last = d->tokenizer.last,
-      .pad = d->tokenizer.pad};
+      .pad = d->tokenizer.pad,
+      .mask = d->tokenizer.mask};
 }
 
 static clv_page_options page_options(const clv_data_config *d) {
@@ -58,15 +59,19 @@ static bool of_arrays(const clv_data_config *d) {
   return d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
 }
 
+static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
+                                          [CLV_DATA_NPY] = CLV_FORMAT_NPY,
+                                          [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES,
+                                          [CLV_DATA_TEXT] = CLV_FORMAT_TEXT,
+                                          [CLV_DATA_DOCUMENTS] = CLV_FORMAT_DOCUMENTS};
+static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE_LABELS,
+                                           [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
+                                           [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
+
 /* key: for messages. unlabelled: labels are not looked for. */
 static clv_code open_one(const clv_session_config *c, const char *key, const clv_text_list *files,
                          uint64_t limit, bool unlabelled, clv_config_pos pos, clv_dataset **ret,
                          clv_err *err) {
-  static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
-                                            [CLV_DATA_NPY] = CLV_FORMAT_NPY,
-                                            [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES,
-                                            [CLV_DATA_TEXT] = CLV_FORMAT_TEXT,
-                                            [CLV_DATA_DOCUMENTS] = CLV_FORMAT_DOCUMENTS};
   CLV_AUTO(clv_freep) float *mean = NULL;
   CLV_AUTO(clv_freep) float *std = NULL;
   clv_err why;
@@ -95,6 +100,7 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
                            .images = image_options(&c->data),
                            .text = text_options(&c->data),
                            .pages = page_options(&c->data),
+                           .objective = objectives[c->data.objective],
                            .ignored = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);

@@ -71,6 +71,25 @@ def json_lines_give_the_same_bits():
     assert runs[0] == runs[1]
 
 
+def modelling(objective):
+    model = "stages:\n  - {name: all, at: master, layers: [{op: embedding, rows: 1600, out: 16}, {op: linear, out: 1600}]}\n"
+    return body(DATA + f"  objective: {objective}\n", model, TAIL.replace("epochs: 12", "epochs: 12, max_steps: 60"))
+
+
+@suite.test
+def a_resumed_run_hides_the_same_tokens():
+    """26 steps an epoch: the whole run and the resumed one see the second epoch's tokens."""
+    for objective in ("masked", "causal"):
+        whole, metrics, _ = cluster.trained(objective, modelling(objective), 60)
+        losses = [row["loss"] for row in map(json.loads, metrics.splitlines()) if "loss" in row]
+        assert sum(losses[-10:]) < 0.95 * sum(losses[:10]), losses
+        session = cluster.session(objective + "-again", modelling(objective))
+        for more in (["--max-steps", "37"], ["--resume"]):
+            done = cluster.train(session, *more, timeout=240)
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert checkpoint_tensors(os.path.join(cluster.dir, "runs", objective + "-again"), 60) == whole
+
+
 @suite.test
 def check_counts_classes_and_what_is_cut():
     done = master("check", cluster.session("count", body(), keys=""), cwd=cluster.dir)
@@ -114,6 +133,7 @@ def what_is_wrong_is_located():
     refused("classes", DATA.replace("test.csv", "q2.csv"), 7, "both need the same") if table("q2.csv", "text,label\na,b\n") else None
     refused("vocabulary", DATA.replace("pieces.txt", "nothing.txt"), 7, r"nothing\.txt")
     refused("pad", DATA.replace("pieces.txt", "gpt2.json"), 7, r"data\.tokenizer\.pad: say which token")
+    refused("mask", DATA.replace("data:\n", "data:\n  objective: masked\n").replace("pieces.txt}", "pieces.txt, mask: '[NO]'}"), 7, r"data\.tokenizer\.mask: .*has no token '\[NO\]'")
     refused("token", DATA.replace("pieces.txt}", "pieces.txt, pad: '[NO]'}"), 7, r"has no token '\[NO\]'")
     refused("rows", DATA, 3, r"rows\.yaml:\d+:\d+: data\.tokenizer\.file: .* has 1600 tokens, and the embedding '\S+' has rows: 1000", STAGES.replace("1600", "1000"))
     refused("no-tokenizer", DATA.replace(PIECES, ""), 3, r"no-tokenizer\.yaml:\d+:\d+: data\.format text needs data\.tokenizer\.file")

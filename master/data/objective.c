@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Language modelling: labels that follow from the tokens themselves. What is hidden is a function
+ * of seed, epoch and record, so a resumed run sees what an unbroken one would see.
+ */
+#include "master/data/dataset_int.h"
+
+static const uint32_t mask_stream = 0xfffffff3u;
+
+enum { ONE_BLOCK = 1 << 30 /* of the key, past those of places */ };
+
+/* Whether place i of a row is a token of the text. */
+static bool is_text(const clv_dataset *ds, int64_t i, int64_t length) {
+  return i >= ds->kinds.first && i < length - ds->kinds.last;
+}
+
+/* A label for each token of the text that has one. */
+static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, int64_t length) {
+  if (ds->objective == CLV_OBJECTIVE_CAUSAL) return i + 1 < length ? row[i + 1] : ds->ignored;
+  return is_text(ds, i, length) ? row[i] : ds->ignored;
+}
+
+clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
+                              clv_err *err) {
+  int64_t n = ids->shape.dim[0], places = ids->shape.dim[1];
+  ds->y_shape = ids->shape;
+  CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
+  int64_t *out = ds->labels->data;
+  for (int64_t r = 0; r < n; r++) {
+    const int32_t *row = (const int32_t *)ids->data + r * places;
+    int64_t length = ((const int32_t *)lengths->data)[r];
+    for (int64_t i = 0; i < places; i++) *out++ = label_of(ds, row, i, length);
+  }
+  ds->label_max = ds->kinds.count - 1;
+  return CLV_OK;
+}
+
+/* ---- hidden tokens --------------------------------------------------------------------------- */
+
+static bool below(uint32_t word, double share) { return word < share * 4294967296.0; }
+
+static int64_t number_below(uint32_t word, size_t n) {
+  return (int64_t)(((uint64_t)word * n) >> 32);
+}
+
+/* What is seen in the place of a token that was drawn. */
+static int64_t seen_for(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
+  if (below(word[1], 0.8)) return ds->kinds.mask;
+  return below(word[1], 0.9) ? number_below(word[2], (size_t)ds->kinds.count) : token;
+}
+
+/* The place that is drawn where chance drew none; places: of how many. */
+static size_t one_of(const clv_dataset *ds, const clv_rng_key *key, const int64_t *labels,
+                     size_t places) {
+  uint32_t word[4];
+  size_t n = 0, i = 0;
+  for (size_t k = 0; k < places; k++) n += labels[k] != ds->ignored;
+  if (!n) return places;
+  clv_rng_block(key, ONE_BLOCK, word);
+  for (size_t left = (size_t)number_below(word[0], n) + 1;; i++) {
+    left -= labels[i] != ds->ignored;
+    if (!left) return i;
+  }
+}
+
+void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
+                        int64_t *labels) {
+  size_t places = (size_t)ds->y_shape.dim[1], drawn = 0, always;
+  uint32_t word[4];
+  clv_rng_key key = {.seed = draw ? draw->seed : 0,
+                     .step = draw ? draw->epoch : UINT64_MAX,
+                     .layer = mask_stream,
+                     .micro_batch = record};
+  for (size_t i = 0; i < places && !drawn; i++) {
+    clv_rng_block(&key, (uint32_t)i, word);
+    drawn += labels[i] != ds->ignored && below(word[0], 0.15);
+  }
+  always = drawn ? places : one_of(ds, &key, labels, places);
+  for (size_t i = 0; i < places; i++) {
+    if (labels[i] == ds->ignored) continue;
+    clv_rng_block(&key, (uint32_t)i, word);
+    if (i == always || below(word[0], 0.15))
+      ids[i] = seen_for(ds, word, ids[i]);
+    else
+      labels[i] = ds->ignored;
+  }
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Labels of language models: the next token, or tokens that are hidden, as often as BERT hides
+ * them, and the same ones for the same seed, epoch and record.
+ */
+#include "tests/unit/data/data_test.h"
+#include "tests/unit/must.h"
+
+enum { WIDTH = 64, RECORDS = 200, TOKENS = 30, MASK = 4, LENGTH = 50 };
+
+/* [PAD] [UNK] [CLS] [SEP] [MASK], then a letter each. Every record has LENGTH - 2 letters, but the
+ * last one has one. */
+static clv_dataset *make(clv_objective objective, bool named) {
+  static const char *const names[] = {"lengths", "ids"};
+  CLV_AUTO(clv_bytes_done) clv_bytes vocabulary = {0}, lines = {0};
+  clv_bytes_puts(&vocabulary, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n");
+  for (int i = 5; i < TOKENS; i++) clv_bytes_printf(&vocabulary, "%c\n", 'a' + i - 5);
+  for (int r = 0; r < RECORDS; r++) {
+    clv_bytes_puts(&lines, "{\"text\": \"");
+    for (int i = 0; i < (r + 1 < RECORDS ? LENGTH - 2 : 1); i++)
+      clv_bytes_printf(&lines, "%c ", 'a' + (7 * r + i) % (TOKENS - 5));
+    clv_bytes_puts(&lines, "\"}\n");
+  }
+  clv_dataset_options o = {.format = CLV_FORMAT_TEXT,
+                           .inputs_path = put("t.jsonl", lines.data, lines.len),
+                           .tokens = !named,
+                           .n_named = named ? 2 : 0,
+                           .names = names,
+                           .objective = objective,
+                           .text = {.column = "text",
+                                    .label = "label",
+                                    .max_tokens = WIDTH,
+                                    .tokenizer = put("v.txt", vocabulary.data, vocabulary.len)}};
+  clv_dataset *ds = NULL;
+  clv_err err;
+  must(clv_dataset_open(&o, &ds, &err), &err);
+  return ds;
+}
+
+typedef struct rows {
+  int64_t ids[RECORDS][WIDTH], y[RECORDS][WIDTH];
+} rows;
+
+/* All records as a batch; of a dataset with the one input. */
+static rows *draw_all(const clv_dataset *ds, const clv_draw *draw) {
+  uint32_t index[RECORDS];
+  clv_tensor *x[2] = {0}, *y = NULL;
+  size_t n = clv_dataset_inputs(ds);
+  clv_shape y_shape = clv_dataset_y_shape(ds, RECORDS);
+  clv_err err;
+  rows *ret = malloc(sizeof *ret);
+  assert_non_null(ret);
+  for (uint32_t i = 0; i < RECORDS; i++) index[i] = i;
+  for (size_t k = 0; k < n; k++) {
+    clv_data_input in = clv_dataset_input(ds, k, RECORDS);
+    must(clv_tensor_new(in.dtype, &in.shape, &x[k], &err), &err);
+  }
+  assert_true(clv_shape_equal(&y_shape, &CLV_SHAPE(RECORDS, WIDTH)));
+  must(clv_tensor_new(CLV_I64, &y_shape, &y, &err), &err);
+  must(clv_batch_draw(ds, draw, index, RECORDS, x, y, &err), &err);
+  memcpy(ret->ids, x[n - 1]->data, sizeof ret->ids);
+  memcpy(ret->y, y->data, sizeof ret->y);
+  for (size_t k = 0; k < n; k++) clv_tensor_unref(x[k]);
+  clv_tensor_unref(y);
+  return ret;
+}
+
+static void the_next_token_is_the_label(void **state) {
+  (void)state;
+  for (int named = 0; named < 2; named++) {
+    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_CAUSAL, named);
+    CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw){1, 1});
+    for (int k = 0; k < RECORDS; k++) {
+      int length = k + 1 < RECORDS ? LENGTH : 3;
+      for (int i = 0; i < WIDTH; i++)
+        assert_int_equal(r->y[k][i], i < length - 1 ? r->ids[k][i + 1] : CLV_LABEL_IGNORED);
+    }
+  }
+}
+
+static int64_t token_at(int record, int i) { return 5 + (7 * record + i - 1) % (TOKENS - 5); }
+
+static void tokens_are_hidden_as_often_as_berts(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, true);
+  CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw){1, 1});
+  int drawn = 0, masked = 0, kept = 0, all = (RECORDS - 1) * (LENGTH - 2);
+  for (int k = 0; k < RECORDS - 1; k++)
+    for (int i = 0; i < WIDTH; i++) {
+      bool text = i && i < LENGTH - 1;
+      if (r->y[k][i] == CLV_LABEL_IGNORED) {
+        if (text) assert_int_equal(r->ids[k][i], token_at(k, i));
+        continue;
+      }
+      assert_true(text);
+      assert_int_equal(r->y[k][i], token_at(k, i));
+      drawn++;
+      masked += r->ids[k][i] == MASK;
+      kept += r->ids[k][i] == token_at(k, i);
+    }
+  assert_true(drawn > 0.13 * all && drawn < 0.17 * all);
+  assert_true(masked > 0.76 * drawn && masked < 0.85 * drawn);
+  assert_true(kept > 0.07 * drawn && kept < 0.14 * drawn);
+  assert_int_equal(r->y[RECORDS - 1][1], token_at(RECORDS - 1, 1)); /* the only one there */
+}
+
+static bool same(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
+
+static void the_same_draw_hides_the_same(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
+  CLV_AUTO(clv_freep) rows *a = draw_all(ds, &(clv_draw){7, 1});
+  CLV_AUTO(clv_freep) rows *b = draw_all(ds, &(clv_draw){7, 1});
+  CLV_AUTO(clv_freep) rows *epoch = draw_all(ds, &(clv_draw){7, 2});
+  CLV_AUTO(clv_freep) rows *seed = draw_all(ds, &(clv_draw){8, 1});
+  CLV_AUTO(clv_freep) rows *test = draw_all(ds, NULL);
+  CLV_AUTO(clv_freep) rows *again = draw_all(ds, NULL);
+  assert_true(same(a, b));
+  assert_true(same(test, again));
+  assert_false(same(a, epoch));
+  assert_false(same(a, seed));
+  assert_false(same(a, test));
+  assert_memory_not_equal(a->y[0], a->y[1], sizeof a->y[0]);
+}
+
+/* A record is hidden the same way wherever it stands in a batch. */
+static void the_place_in_a_batch_changes_nothing(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
+  CLV_AUTO(clv_freep) rows *all = draw_all(ds, &(clv_draw){7, 1});
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
+  clv_err err;
+  must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &x, &err), &err);
+  must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &y, &err), &err);
+  must(clv_batch_draw(ds, &(clv_draw){7, 1}, (uint32_t[]){9, 3}, 2, &x, y, &err), &err);
+  assert_memory_equal((int64_t *)x->data + WIDTH, all->ids[3], sizeof all->ids[3]);
+  assert_memory_equal(y->data, all->y[9], sizeof all->y[9]);
+}
+
+static void what_is_missing_is_said(void **state) {
+  (void)state;
+  static const char *const names[] = {"lengths"};
+  clv_dataset_options o = {
+      .format = CLV_FORMAT_TEXT,
+      .inputs_path = put("m.jsonl", "{\"text\": \"a\"}", 13),
+      .tokens = true,
+      .objective = CLV_OBJECTIVE_MASKED,
+      .text = {.column = "text",
+               .label = "label",
+               .max_tokens = 8,
+               .tokenizer = put("n.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", 26)}};
+  clv_dataset *ds = NULL;
+  clv_err err;
+  expect_error(CLV_INVALID, "data.tokenizer.mask: ", clv_dataset_open(&o, &ds, &err), &err);
+  o.objective = CLV_OBJECTIVE_CAUSAL;
+  o.names = names;
+  o.n_named = 1;
+  expect_error(CLV_INVALID, "records need the input 'ids'", clv_dataset_open(&o, &ds, &err), &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_next_token_is_the_label),
+      cmocka_unit_test(tokens_are_hidden_as_often_as_berts),
+      cmocka_unit_test(the_same_draw_hides_the_same),
+      cmocka_unit_test(the_place_in_a_batch_changes_nothing),
+      cmocka_unit_test(what_is_missing_is_said),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
