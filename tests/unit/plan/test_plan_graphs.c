@@ -80,22 +80,33 @@ static void each_tensor_is_told(void **state) {
                "activation of stage 'front' (2 values) | ");
 }
 
-static void inputs_at_workers_are_permitted_or_refused(void **state) {
-  (void)state;
+static void expect_refused(const char *layers, const char *input) {
+  CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, want = {0};
   clv_blueprint *b = NULL;
   clv_err err = {0};
+  clv_bytes_printf(&stages,
+                   FRONT "  - {name: tail, at: w1, layers: [" ATTEND
+                         ", {op: mean, dim: 1, name: m}, %s, {op: linear, out: 3}]}\n",
+                   layers);
+  clv_bytes_printf(&want,
+                   "worker 'w1' is sent the records: layers of stage 'tail' read '%s'; read it at "
+                   "master, or set privacy.raw_input_leaves: true",
+                   input);
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = session(
-      "tokens_readable: true, labels_readable: true", FRONT
-      "  - {name: tail, at: w1, layers: [" ATTEND
-      ", {op: mean, dim: 1, name: m}, {op: concat, from: [m, extra]}, {op: linear, out: 3}]}\n");
+  clv_session_config *c = session("tokens_readable: true, labels_readable: true", stages.data);
   assert_int_equal(plan(c, &b, &err), CLV_INVALID);
-  if (strncmp(err.text, "/s.yaml:12:", 11) ||
-      !strstr(err.text,
-              "worker 'w1' is sent the records: layers of stage 'tail' read 'extra'; read "
-              "it at master, or set privacy.raw_input_leaves: true"))
+  if (strncmp(err.text, "/s.yaml:12:", 11) || !strstr(err.text, want.data))
     fail_msg("%s", err.text);
   assert_null(b);
+}
+
+/* What is read as numbers, too, is more than lengths. */
+static void inputs_at_workers_are_permitted_or_refused(void **state) {
+  (void)state;
+  expect_refused("{op: concat, from: [m, extra]}", "extra");
+  expect_refused(
+      "{op: embedding, rows: 13, out: 4, name: e, from: [lengths]}, {op: add, from: [m, e]}",
+      "lengths");
 }
 
 static void lengths_are_told(void **state) {
