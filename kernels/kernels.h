@@ -69,6 +69,8 @@ typedef struct clv_attrs {
   double base;           /* of rotary */
   int64_t column, minus; /* of embedding; -1: none */
   int64_t offset;        /* of positions */
+  double init_std;       /* of first weights; 0: as the op draws them */
+  bool transposed;       /* of linear: W is [F, out] */
   bool bare;             /* the parameter is called as the node */
   int64_t ignore_index;  /* the label of places that a loss does not count */
   double label_smoothing;

@@ -93,6 +93,10 @@ of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
    there_are_steps_without_a_position=("static clv_code positions_shape(", "if (in->dim[1] + a->offset > a->rows)", "if (false)"))
 of("kernels/kernels.h", "tests/unit/graph/test_sequence",
    a_difference_may_overflow=("static inline int64_t clv_row_number_at(", "if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;", "if (l->minus >= 0) row = (int64_t)((uint64_t)row - (uint64_t)at[l->minus]);"))
+of("kernels/ops/last.c", "tests/ops/test_refusals last",
+   samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
+of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
+   biases_are_drawn_with_a_deviation=("static clv_slot first_values(", "(bias && a->init_std > 0)", "(bias && false)"))
 of("common/graph/params.c", "tests/unit/graph/test_ops",
    two_parameters_have_one_name=("clv_code clv_params_of(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
 
@@ -724,7 +728,7 @@ of("kernels/cpu/attention.c", "tests/ops/test_steps",
 
 # ---- products in bf16 on processors --------------------------------------------------------------
 of("kernels/cpu/linear.c", "tests/unit/graph/test_plan_bf16",
-   a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16) return clv_cpu_linear_bf16(d, ret, err);", ""))
+   a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16 && !d->attrs.transposed) return clv_cpu_linear_bf16(d, ret, err);", ""))
 of("kernels/cpu/linear_bf16.c", "tests/unit/graph/test_plan_bf16",
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", "a->accumulate ? &k->weight.add : &k->weight.run", "&k->weight.run"),
    the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "(uint8_t *)a->cache + k->backward_at", "a->cache"))

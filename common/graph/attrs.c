@@ -64,6 +64,9 @@ static const struct {
     [CLV_ATTR_IGNORE_INDEX] = KEY(ignore_index, KIND_INT, "label of places that are not counted"),
     [CLV_ATTR_LABEL_SMOOTHING] =
         KEY(label_smoothing, KIND_REAL, "share of a label that all classes have alike"),
+    [CLV_ATTR_INIT_STD] =
+        KEY(init_std, KIND_REAL, "deviation of the first weights, biases then 0; 0: the op's own"),
+    [CLV_ATTR_TRANSPOSED] = KEY(transposed, KIND_BOOL, "whether the weight is stored [in, out]"),
     [CLV_ATTR_CLASS_WEIGHTS] =
         KEY(class_weights, KIND_WEIGHTS, "weight of each class, at most 128"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),

@@ -168,7 +168,7 @@ static clv_code draw(const drawing *d, float *dst, size_t n, clv_err *err) {
 static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
   const clv_slot *s = &slots[q->slot];
   d->normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
-  if (s->init == CLV_INIT_NORMAL) d->spread = 1;
+  if (s->init == CLV_INIT_NORMAL) d->spread = s->bound > 0 ? (float)s->bound : 1;
   if (s->init == CLV_INIT_FAN_OUT) d->spread = fan_out_deviation(&q->shape);
   if (s->init == CLV_INIT_UNIFORM) d->spread = (float)s->bound;
   if (s->init == CLV_INIT_FAN_IN) d->spread = fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape);

@@ -30,8 +30,9 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_kernel *k = (const linear_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
-  CLV_TRY(clv_cpu_gemm(&k->backward_weight, a->dout, a->in[0], a->accumulate ? 1 : 0,
-                       a->dparam[CLV_SLOT_WEIGHT], err));
+  bool t = k->k.d.attrs.transposed; /* dW^T = x^T dy */
+  CLV_TRY(clv_cpu_gemm(&k->backward_weight, t ? a->in[0] : a->dout, t ? a->dout : a->in[0],
+                       a->accumulate ? 1 : 0, a->dparam[CLV_SLOT_WEIGHT], err));
   if (k->k.d.attrs.bias)
     clv_cpu_column_sums(a->dout, (size_t)k->forward.m, (size_t)k->forward.n,
                         a->dparam[CLV_SLOT_BIAS], a->accumulate);
@@ -41,13 +42,15 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];
   linear_kernel *k;
-  if (d->bf16) return clv_cpu_linear_bf16(d, ret, err);
+  if (d->bf16 && !d->attrs.transposed) return clv_cpu_linear_bf16(d, ret, err);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   int64_t features = in->dim[in->rank - 1], out = d->attrs.out;
+  bool t = d->attrs.transposed;
   int64_t rows = features ? (int64_t)k->k.n_in / features : 0;
-  k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_t = true};
-  k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out};
-  k->backward_weight = (cpu_gemm){.m = out, .n = features, .k = rows, .a_t = true};
+  k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_t = !t};
+  k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out, .b_t = t};
+  k->backward_weight =
+      (cpu_gemm){.m = t ? features : out, .n = t ? out : features, .k = rows, .a_t = true};
   k->backward_weight.blas = k->k.threads == 1 && rows >= LONG_SUM && clv_cpu_blas_is_as_wide();
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;

@@ -62,8 +62,9 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   linear_room r = room_of(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   cuda_factors f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
-  CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, r.x, &f.a, err));
-  CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, r.dout, &f.b, err));
+  bool t = k->r.d.attrs.transposed; /* W is column-major [out, in] then */
+  CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, r.x, t ? &f.b : &f.a, err));
+  CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, r.dout, t ? &f.a : &f.b, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
@@ -79,25 +80,32 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   linear_site s = linear_of(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a product without bias");
+  bool t = k->r.d.attrs.transposed;
   const clv_cuda_matmul_desc products[] = {
-      [FORWARD] = {.a_t = true,
+      [FORWARD] = {.a_t = !t,
                    .m = s.out,
                    .n = s.rows,
                    .k = s.in,
-                   .lda = s.in,
+                   .lda = t ? s.out : s.in,
                    .ldb = s.in,
                    .ldd = s.out,
                    .batch = 1,
                    .after = after_of(k)},
-      [GRAD_INPUT] =
-          {.m = s.in, .n = s.rows, .k = s.out, .lda = s.in, .ldb = s.out, .ldd = s.in, .batch = 1},
+      [GRAD_INPUT] = {.a_t = t,
+                      .m = s.in,
+                      .n = s.rows,
+                      .k = s.out,
+                      .lda = t ? s.out : s.in,
+                      .ldb = s.out,
+                      .ldd = s.in,
+                      .batch = 1},
       [GRAD_WEIGHT] = {.b_t = true,
-                       .m = s.in,
-                       .n = s.out,
+                       .m = t ? s.out : s.in,
+                       .n = t ? s.in : s.out,
                        .k = s.rows,
-                       .lda = s.in,
-                       .ldb = s.out,
-                       .ldd = s.in,
+                       .lda = t ? s.out : s.in,
+                       .ldb = t ? s.in : s.out,
+                       .ldd = t ? s.out : s.in,
                        .batch = 1},
   };
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};

@@ -38,6 +38,18 @@ clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *va
                              const float *dy, uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) CLV_USE_RESULT;
 
+/* n samples of `steps` times `features` values. A length outside 0..steps is refused; it and 0 give
+ * zeros. */
+typedef struct cuda_last {
+  size_t n, steps, features;
+  uint32_t layer;
+} cuda_last;
+
+clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int64_t *lengths,
+                      float *y, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, const int64_t *lengths,
+                           float *dx, clv_err *err) CLV_USE_RESULT;
+
 #ifdef __cplusplus
 }
 #endif

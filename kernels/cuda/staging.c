@@ -139,7 +139,7 @@ static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
   } rows[] = {
       {CLV_OP_CROSS_ENTROPY, refuse_label}, {CLV_OP_NLL, refuse_label},
       {CLV_OP_EMBEDDING, refuse_row},       {CLV_OP_ATTENTION, refuse_length},
-      {CLV_OP_BCE, refuse_prediction},
+      {CLV_OP_LAST, refuse_length},         {CLV_OP_BCE, refuse_prediction},
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
     if ((int32_t)rows[i].op == f->op) return rows[i].refuse(f, err);

@@ -35,7 +35,8 @@ static clv_code embedding_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 static int embedding_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
                                     .shape = CLV_SHAPE(s->attrs->rows, s->attrs->out),
-                                    .init = CLV_INIT_NORMAL};
+                                    .init = CLV_INIT_NORMAL,
+                                    .bound = s->attrs->init_std};
   return 1;
 }
 
@@ -91,6 +92,7 @@ CLV_OP_ROW(embedding) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
               OUT_ATTR,
+              INIT_STD_ATTR,
               {.key = CLV_ATTR_COLUMN, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_MINUS, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX}},
     .shape = embedding_shape,

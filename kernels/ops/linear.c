@@ -15,19 +15,36 @@ static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
+/* The bound of first values is of F, whichever way the weight is stored. */
+static clv_slot first_values(const clv_op_site *s, int64_t features, bool bias) {
+  const clv_attrs *a = s->attrs;
+  if (a->init_zero || (bias && a->init_std > 0)) return (clv_slot){.init = CLV_INIT_ZERO};
+  if (a->init_std > 0) return (clv_slot){.init = CLV_INIT_NORMAL, .bound = a->init_std};
+  if (a->transposed && features)
+    return (clv_slot){.init = CLV_INIT_UNIFORM, .bound = 1 / sqrt((double)features)};
+  return (clv_slot){.init = CLV_INIT_FAN_IN};
+}
+
 static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
-  const clv_shape *in = &s->in[0];
-  clv_init init = s->attrs->init_zero ? CLV_INIT_ZERO : CLV_INIT_FAN_IN;
-  ret[CLV_SLOT_WEIGHT] = (clv_slot){
-      .suffix = "weight", .shape = CLV_SHAPE(s->attrs->out, in->dim[in->rank - 1]), .init = init};
-  ret[CLV_SLOT_BIAS] =
-      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = init};
+  int64_t features = s->in[0].dim[s->in[0].rank - 1], out = s->attrs->out;
+  ret[CLV_SLOT_WEIGHT] = first_values(s, features, false);
+  ret[CLV_SLOT_WEIGHT].suffix = "weight";
+  ret[CLV_SLOT_WEIGHT].shape =
+      s->attrs->transposed ? CLV_SHAPE(features, out) : CLV_SHAPE(out, features);
+  ret[CLV_SLOT_BIAS] = first_values(s, features, true);
+  ret[CLV_SLOT_BIAS].suffix = "bias";
+  ret[CLV_SLOT_BIAS].shape = CLV_SHAPE(out);
   return s->attrs->bias ? 2 : 1;
 }
 
 static int64_t linear_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
   return (int64_t)k->n_in / *ret_features;
+}
+
+/* Where W has the weight of feature f in output o. */
+static size_t weight_at(const clv_ref_kernel *k, int64_t features, int64_t o, int64_t f) {
+  return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -40,7 +57,7 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
     for (int64_t o = 0; o < out; o++) {
       double sum = k->d.attrs.bias ? b[o] : 0;
       for (int64_t f = 0; f < features; f++)
-        sum += (double)x[n * features + f] * w[o * features + f];
+        sum += (double)x[n * features + f] * w[weight_at(k, features, o, f)];
       y[n * out + o] = (REAL)sum;
     }
   return CLV_OK;
@@ -55,7 +72,8 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   for (int64_t n = 0; n < batch; n++)
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
-      for (int64_t o = 0; o < out; o++) sum += (double)dy[n * out + o] * w[o * features + f];
+      for (int64_t o = 0; o < out; o++)
+        sum += (double)dy[n * out + o] * w[weight_at(k, features, o, f)];
       dx[n * features + f] = (REAL)sum;
     }
   return CLV_OK;
@@ -71,7 +89,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
       for (int64_t n = 0; n < batch; n++) sum += (double)dy[n * out + o] * x[n * features + f];
-      put(&dw[o * features + f], sum, a->accumulate);
+      put(&dw[weight_at(k, features, o, f)], sum, a->accumulate);
     }
   if (k->d.attrs.bias) bias_gradient(dy, batch, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
@@ -79,11 +97,17 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 CLV_OP_ROW(linear) = {
     .name = "linear",
-    .doc = "y = x W^T + b, x: [N, ..., F], W: [out, F] (torch.nn.functional.linear)",
+    .doc =
+        "y = x W^T + b, x: [N, ..., F], W: [out, F], or [F, out] if transposed "
+        "(torch.nn.functional.linear)",
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixes = CLV_MIXES_LAST,
-    .attrs = {OUT_ATTR, BIAS_ATTR, INIT_ZERO_ATTR},
+    .attrs = {OUT_ATTR,
+              BIAS_ATTR,
+              INIT_ZERO_ATTR,
+              INIT_STD_ATTR,
+              {.key = CLV_ATTR_TRANSPOSED, .low = 0, .high = 1}},
     .shape = linear_shape,
     .slots = linear_slots,
     .most_params = 2,

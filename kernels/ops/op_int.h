@@ -41,6 +41,8 @@ static inline void put(REAL *dst, double value, bool accumulate) {
 
 #define OUT_ATTR \
   { .key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX }
+#define INIT_STD_ATTR \
+  { .key = CLV_ATTR_INIT_STD, .low = 0, .high = 10 }
 #define BIAS_ATTR \
   { .key = CLV_ATTR_BIAS, .fallback = 1, .low = 0, .high = 1 }
 #define INIT_ZERO_ATTR \

@@ -66,6 +66,8 @@ typedef enum clv_attr_key {
   CLV_ATTR_IGNORE_INDEX = 30,
   CLV_ATTR_LABEL_SMOOTHING = 31,
   CLV_ATTR_CLASS_WEIGHTS = 34,
+  CLV_ATTR_INIT_STD = 35,
+  CLV_ATTR_TRANSPOSED = 36,
   CLV_ATTR_INIT_ZERO = 37,
   CLV_ATTR_COUNT
 } clv_attr_key;
@@ -93,7 +95,7 @@ typedef enum clv_init {
   CLV_INIT_ONE,
   CLV_INIT_FAN_IN,  /* uniform in +-1/sqrt(fan_in) of slot 0 */
   CLV_INIT_UNIFORM, /* in +-bound */
-  CLV_INIT_NORMAL,  /* mean 0, deviation 1 */
+  CLV_INIT_NORMAL,  /* mean 0, deviation `bound`, or 1 where that is 0 */
   CLV_INIT_FAN_OUT, /* mean 0, deviation sqrt(2 / fan_out) of slot 0 */
 } clv_init;
 
@@ -105,7 +107,7 @@ typedef struct clv_slot {
   bool buffer; /* not trainable */
   bool i64;    /* else the node's dtype */
   clv_init init;
-  double bound; /* CLV_INIT_UNIFORM */
+  double bound; /* CLV_INIT_UNIFORM, CLV_INIT_NORMAL */
 } clv_slot;
 
 /* Of which inputs each output is a sum, weighted by parameters whose first values are random. An op

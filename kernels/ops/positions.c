@@ -23,7 +23,8 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
       (clv_slot){.suffix = "weight",
                  .bare = s->attrs->bare,
                  .shape = s->attrs->bare ? CLV_SHAPE(1, rows, features) : CLV_SHAPE(rows, features),
-                 .init = CLV_INIT_NORMAL};
+                 .init = CLV_INIT_NORMAL,
+                 .bound = s->attrs->init_std};
   return 1;
 }
 
@@ -70,6 +71,7 @@ CLV_OP_ROW(positions) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_OFFSET, .low = 0, .high = CLV_EXTENT_MAX},
+              INIT_STD_ATTR,
               {.key = CLV_ATTR_BARE, .low = 0, .high = 1}},
     .shape = positions_shape,
     .slots = positions_slots,

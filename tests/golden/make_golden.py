@@ -213,6 +213,12 @@ def positions(x, p, a):
     return x + F.embedding(torch.arange(x.shape[1]) + int(a["offset"]), weight)
 
 
+def last(x, lengths):
+    """The step before the end of each sample; 0 where there is none."""
+    found = x[torch.arange(len(x)), (lengths - 1).clamp(min=0)]
+    return found * (lengths > 0)[:, None]
+
+
 def permute(x, order):
     """order: the dimensions behind the batch, or the only one."""
     return x.permute(0, *(int(d) for d in np.atleast_1d(order))).contiguous()
@@ -238,7 +244,7 @@ def compute(expression, case, inputs, p):
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
              "dropout": dropout, "lstm": lstm, "attention": attention,
              "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
-             "column": column, "positions": positions}
+             "column": column, "positions": positions, "last": last}
     return eval(expression, scope)
 
 

@@ -99,12 +99,13 @@ static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->loss; }
 /* Input i holds integers: class labels, row numbers or lengths. */
 static inline bool is_whole(clv_op op, int i) { return clv_op_whole(clv_op_def_of(op), i); }
 
-/* The least integer that input i cannot hold; lengths are of the steps of input 1. */
+/* The least integer that input i cannot hold; lengths are of the steps of input 1,
+ * of `last` of its only other one. */
 static inline int64_t whole_below(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->rows && !i         ? d->attrs.rows
          : def->labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
-                                 : d->in[1].dim[1] + 1;
+                                 : (d->op == CLV_OP_LAST ? d->in[0] : d->in[1]).dim[1] + 1;
 }
 
 static inline clv_op_site site_of(const clv_node_desc *d) {

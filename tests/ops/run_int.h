@@ -501,7 +501,7 @@ static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
     double *v = s->v[V_IN + i];
     size_t n = s->n[V_IN + i];
     if (is_whole(d->op, i))
-      draw_whole(v, n, stream, d->in[0].dim[d->in[0].rank - 1]);
+      draw_whole(v, n, stream, whole_below(d, i));
     else if (c->second == FILL_UNIT)
       draw_uniform(v, n, stream + (uint32_t)i, 0, 1);
     else

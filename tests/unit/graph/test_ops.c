@@ -474,6 +474,39 @@ static void parameters_called_as_their_layer(void **state) {
   clv_graph_free(g);
 }
 
+/* Around 0, and how many of n values are not 0. */
+static double deviation(const float *v, size_t n, size_t *ret_set) {
+  double squares = 0;
+  *ret_set = 0;
+  for (size_t i = 0; i < n; i++) {
+    squares += (double)v[i] * (double)v[i];
+    *ret_set += v[i] != 0;
+  }
+  return sqrt(squares / (double)n);
+}
+
+static void first_values_have_a_deviation(void **state) {
+  (void)state;
+  for (int transposed = 0; transposed < 2; transposed++) {
+    clv_attrs a = {.out = 64, .bias = true, .init_std = 0.05, .transposed = transposed};
+    clv_params *params;
+    int x, y;
+    size_t set;
+    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 50), &x);
+    assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &a, "a", 0, &x, 1, &y, err));
+    assert_ok(clv_params_of(g, &params, err));
+    assert_int_equal(params->list[0].shape.dim[0], transposed ? 50 : 64);
+    char *block = calloc(1, params->total_bytes);
+    clv_params_init(g, params, block);
+    assert_true(fabs(deviation((float *)(void *)block, 3200, &set) - 0.05) < 0.003);
+    deviation((float *)(void *)(block + params->list[1].offset), 64, &set);
+    assert_int_equal(set, 0);
+    free(block);
+    clv_params_free(params);
+    clv_graph_free(g);
+  }
+}
+
 /* concat of n inputs of these shapes along dim: its shape, or why not. */
 static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
                          const char *refusal) {
@@ -531,6 +564,7 @@ int main(void) {
       cmocka_unit_test(two_inputs),
       cmocka_unit_test(embeddings),
       cmocka_unit_test(parameters_called_as_their_layer),
+      cmocka_unit_test(first_values_have_a_deviation),
       cmocka_unit_test(concats),
       cmocka_unit_test(hostile_inputs),
   };

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/moves_int.h"
+
+static __device__ inline bool is_length(const cuda_last &l, int64_t length) {
+  return length >= 0 && static_cast<size_t>(length) <= l.steps;
+}
+
+static __global__ void take_last(cuda_last l, const float *x, const int64_t *lengths, float *y,
+                                 clv_gpu_fault *f) {
+  GPU_FOR(i, l.n * l.features) {
+    size_t n = i / l.features, o = i % l.features;
+    int64_t length = lengths[n];
+    bool good = is_length(l, length);
+    size_t step = n * l.steps + static_cast<size_t>(good && length ? length - 1 : 0);
+    y[i] = good && length ? x[step * l.features + o] : 0;
+    if (o == 0 && !good) gpu_refuse(f, n);
+  }
+}
+
+static __global__ void note_last(cuda_last l, const int64_t *lengths, clv_gpu_fault *f) {
+  gpu_note(f, lengths, cuda_refusal{CLV_OP_LAST, l.layer, static_cast<int64_t>(l.steps), 1});
+}
+
+clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int64_t *lengths,
+                      float *y, clv_err *err) {
+  CLV_TRY(gpu_launch(g, gpu_blocks(l->n * l->features), GPU_BLOCK, err, take_last, *l, x, lengths,
+                     y, g->fault));
+  return gpu_launch(g, 1, 1, err, note_last, *l, lengths, g->fault);
+}
+
+static __global__ void put_last(cuda_last l, const float *dy, const int64_t *lengths, float *dx) {
+  GPU_FOR(i, l.n * l.steps * l.features) {
+    size_t o = i % l.features, step = i / l.features, n = step / l.steps;
+    bool its = is_length(l, lengths[n]) && static_cast<int64_t>(step % l.steps) == lengths[n] - 1;
+    dx[i] = its ? dy[n * l.features + o] : 0;
+  }
+}
+
+clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, const int64_t *lengths,
+                           float *dx, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(l->n * l->steps * l->features), GPU_BLOCK, err, put_last, *l, dy,
+                    lengths, dx);
+}

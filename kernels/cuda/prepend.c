@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/moves_int.h"
+
+typedef struct prepend_site {
+  size_t samples, features, run; /* run: values of a sample of x */
+} prepend_site;
+
+static prepend_site site_of(const cuda_kernel *k) {
+  const int64_t *dim = k->r.d.in[0].dim;
+  return (prepend_site){(size_t)dim[0], (size_t)dim[2], (size_t)(dim[1] * dim[2])};
+}
+
+/* The gradients of the token in each sample, side by side. */
+static size_t gathered_bytes(const prepend_site *s) {
+  return clv_align_up(s->samples * s->features * sizeof(float), sizeof(double));
+}
+
+static clv_code prepend_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  prepend_site s = site_of(k);
+  size_t stride = s.run + s.features;
+  CLV_TRY(clv_gpu_move(k->gpu, a->param[CLV_SLOT_WEIGHT], 0, a->out, stride, s.samples, s.features,
+                       err));
+  return clv_gpu_move(k->gpu, a->in[0], s.run, (float *)a->out + s.features, stride, s.samples,
+                      s.run, err);
+}
+
+static clv_code prepend_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  prepend_site s = site_of(k);
+  return clv_gpu_move(k->gpu, (const float *)a->dout + s.features, s.run + s.features, a->din[0],
+                      s.run, s.samples, s.run, err);
+}
+
+static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  prepend_site s = site_of(k);
+  cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
+  float *first = a->scratch;
+  void *parts = (char *)a->scratch + gathered_bytes(&s);
+  CLV_TRY(clv_gpu_move(k->gpu, a->dout, s.run + s.features, first, s.features, s.samples,
+                       s.features, err));
+  return clv_gpu_channel_sums(k->gpu, &sums, false, first, parts, a->dparam[CLV_SLOT_WEIGHT],
+                              a->accumulate, err);
+}
+
+static clv_code prepend_open(cuda_kernel *k, clv_err *err) {
+  prepend_site s = site_of(k);
+  cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
+  (void)err;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gathered_bytes(&s) + gpu_parts_bytes(&sums) : 0;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(prepend) = {.forward = prepend_forward,
+                        .backward_input = prepend_backward_input,
+                        .backward_weight = prepend_backward_weight,
+                        .open = prepend_open};

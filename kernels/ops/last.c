@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * x [N, S, F], lengths [N], y [N, F]: the last step of each sample that counts.
+ */
+#include "kernels/ops/op_int.h"
+
+static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  const clv_shape *in = s->in;
+  char a[160], b[160];
+  CLV_TRY(clv_need_rank("last", &in[0], 3, "[N, S, F]", "", err));
+  if (in[1].rank != 1 || in[1].dim[0] != in[0].dim[0])
+    return clv_fail(err, CLV_INVALID, "last needs a length for each sample of %s, got %s",
+                    clv_shape_format(&in[0], a, sizeof a), clv_shape_format(&in[1], b, sizeof b));
+  *ret = CLV_SHAPE(in[0].dim[0], in[0].dim[2]);
+  return CLV_OK;
+}
+
+/* Where the last step of sample n lies in x, -1: it has none. */
+static clv_code place_of(const clv_ref_kernel *k, const clv_kernel_args *a, int64_t n, int64_t *ret,
+                         clv_err *err) {
+  const int64_t *dim = k->d.in[0].dim;
+  int64_t length;
+  CLV_TRY(clv_check_length(a->in[1], n, dim[1], &length, err));
+  *ret = length ? (n * dim[1] + length - 1) * dim[2] : -1;
+  return CLV_OK;
+}
+
+static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  size_t features = (size_t)k->d.in[0].dim[2];
+  REAL *y = a->out;
+  int64_t at;
+  memset(y, 0, k->n_out * sizeof *y);
+  for (int64_t n = 0; n < k->d.in[0].dim[0]; n++, y += features) {
+    CLV_TRY(place_of(k, a, n, &at, err));
+    if (at >= 0) memcpy(y, (const REAL *)a->in[0] + at, features * sizeof *y);
+  }
+  return CLV_OK;
+}
+
+static clv_code last_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  size_t features = (size_t)k->d.in[0].dim[2];
+  const REAL *dy = a->dout;
+  REAL *dx = a->din[0];
+  int64_t at;
+  memset(dx, 0, k->n_in * sizeof *dx);
+  for (int64_t n = 0; n < k->d.in[0].dim[0]; n++, dy += features) {
+    CLV_TRY(place_of(k, a, n, &at, err));
+    if (at >= 0) memcpy(dx + at, dy, features * sizeof *dx);
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(last) = {
+    .name = "last",
+    .doc =
+        "y[n] = x[n, length n - 1], 0 where the length is 0, x: [N, S, F], i64 lengths: [N] "
+        "(torch.Tensor.gather)",
+    .torch_module = "",
+    .no_torch_module = "torch has no such module",
+    .n_in = 2,
+    .max_in = 2,
+    .lengths = true,
+    .shape = last_shape,
+    .forward = last_forward,
+    .backward_input = last_backward,
+    .saves_dx = CLV_SAVE_IN1,
+};
