@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents of seed 000: PDFs of forms about packages of this system, and what each word is.
 
-usage: documents.py OUT [--train 240] [--test 70] [--seed 1] [--pieces 1500] [--look]
+usage: documents.py OUT [--train 400] [--test 70] [--seed 1] [--pieces 1500] [--look]
 
 Writes OUT/pdf/train/*.pdf and OUT/pdf/test/*.pdf, and of what `cleave-master words` reads in them
 OUT/train.jsonl and OUT/test.jsonl, a page a line: file, page, words, boxes, labels. A session takes
@@ -23,7 +23,7 @@ version from a name, where it stands tells whose it is, and neither is enough al
 how far the words, the places and both go by counting. No package is in both sets. The same records
 and numbers give the same files. cleave-master is that of $CLEAVE_TEST_BIN or build/release.
 """
-import argparse, collections, json, os, random, re, subprocess, sys
+import argparse, collections, json, os, random, re, shutil, subprocess, sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 sys.path.insert(0, os.path.join(ROOT, "tests/net/lib"))
@@ -40,7 +40,7 @@ FIELDS = (("package", "Package:"), ("version", "Version:"), ("section", "Section
 
 # ---- records -------------------------------------------------------------------------------------
 def records():
-    """Of dpkg's, a mapping of the fields above to lists of words each; sorted by name."""
+    """Of dpkg's, a mapping of the fields above to lists of words each, which fit their columns; sorted by name."""
     found = []
     for text in open("/var/lib/dpkg/status", encoding="utf-8").read().split("\n\n"):
         of = dict(re.findall(r"^([A-Za-z-]+): (.+)$", text, re.M))
@@ -49,7 +49,7 @@ def records():
         record = {"package": [of["Package"]], "version": [of["Version"]], "section": [of["Section"]], "size": [of["Installed-Size"]],
                   "needs": [str(len(of["Depends"].split(",")) if "Depends" in of else 0)], "maintainer": of["Maintainer"].split()[:5],
                   "summary": of["Description"].split()[:8]}
-        if all(len(w) < 44 and w.isascii() and w.isprintable() for words in record.values() for w in words):
+        if len(of["Section"]) < 18 and all(len(w) < 35 and w.isascii() and w.isprintable() for words in record.values() for w in words):
             found.append(record)
     return sorted(found, key=lambda r: r["package"])
 
@@ -147,7 +147,8 @@ def write_pdf(path, drawn):
 def draw_set(folder, part, of, n, draw):
     """Pages by file and number."""
     drawn = {}
-    os.makedirs(f"{folder}/pdf/{part}", exist_ok=True)
+    shutil.rmtree(f"{folder}/pdf/{part}", ignore_errors=True)
+    os.makedirs(f"{folder}/pdf/{part}")
     for first in range(0, n, PAGES):
         name = f"{first // PAGES:03}.pdf"
         pages = [make_page(*draw.sample(of, 2), draw) for _ in range(min(PAGES, n - first))]
@@ -230,7 +231,7 @@ def look(train, test):
 def main():
     p = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1])
     p.add_argument("out")
-    for name, standard in (("train", 240), ("test", 70), ("seed", 1), ("pieces", 1500)):
+    for name, standard in (("train", 400), ("test", 70), ("seed", 1), ("pieces", 1500)):
         p.add_argument("--" + name, type=int, default=standard)
     p.add_argument("--look", action="store_true")
     a = p.parse_args()

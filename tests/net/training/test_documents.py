@@ -114,22 +114,53 @@ def check_finds_what_is_wrong_with_labelled_pages():
     checked("plain", 3, "documents needs data.tokenizer.file", re.sub("  tokenizer.*\n", "", DOCUMENTS))
 
 
+def forms(name, train, test):
+    """Pages of the seed's script, and the data section of a session that reads them."""
+    out = path(name)
+    script = os.path.join(HERE, "../../seeds/documents.py")
+    done = subprocess.run([script, out, "--train", str(train), "--test", str(test), "--pieces", "400"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    labels = ", ".join(open(f"{out}/labels.txt").read().split())
+    return out, (DOCUMENTS.replace("train: [lines", f"root: {out}\n  train: [train").replace("test: [lines", "test: [test")
+                 .replace("max_tokens: 16}", f"max_tokens: 64, stride: 16, labels: [{labels}]}}").replace(VOCABULARY, f"{out}/vocab.txt"))
+
+
 @suite.test
 def every_word_of_the_seeds_documents_is_known():
-    out = path("forms")
-    script = os.path.join(HERE, "../../seeds/documents.py")
-    done = subprocess.run([script, out, "--train", "12", "--test", "6", "--pieces", "400"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    out, data = forms("forms", 12, 6)
     sets = {part: [json.loads(line) for line in open(f"{out}/{part}.jsonl")] for part in ("train", "test")}
     assert [len(s) for s in sets.values()] == [12, 6]
     packages = {part: {w for line in s for w, y in zip(line["words"], line["labels"]) if y.endswith("package")} for part, s in sets.items()}
     assert packages["train"] and not packages["train"] & packages["test"], packages
-    labels = ", ".join(open(f"{out}/labels.txt").read().split())
-    data = (DOCUMENTS.replace("train: [lines", f"root: {out}\n  train: [train").replace("test: [lines", "test: [test")
-            .replace("{max_tokens: 16}", f"{{max_tokens: 64, stride: 16, labels: [{labels}]}}").replace(VOCABULARY, f"{out}/vocab.txt"))
     done = master("check", cluster.session("forms-check", data + STAGES.replace("out: 2}", "out: 12}") + TAIL, keys=""), cwd=cluster.dir)
     said = re.search(r"data\.test: 6 pages with (\d+) words in (\d+) windows of 64 tokens; 6 take more than one", done.stdout + done.stderr)
     assert said and int(said.group(1)) == sum(len(line["words"]) for line in sets["test"]) and int(said.group(2)) > 12, done.stdout + done.stderr
+
+
+LAYOUTLM = {"model_type": "layoutlm", "vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
+            "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 64, "type_vocab_size": 2,
+            "max_2d_position_embeddings": 1024, "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0}
+
+
+@suite.test
+def a_layoutlm_learns_what_words_are():
+    out, data = forms("many", 80, 20)
+    for name, rows in (("model", 400), ("stale", 300)):
+        os.makedirs(path(name))
+        with open(path(name) + "/config.json", "w") as f:
+            json.dump({**LAYOUTLM, "vocab_size": rows}, f)
+    model = "model: {hf: model, head: token, labels: 12}\nstages:\n  - {name: all, at: master, layers: 0..LAST}\n"
+    tail = TAIL.replace("epochs: 1, batch: 1", "epochs: 12, batch: 8").replace("{kind: sgd, lr: 0.1}", "{kind: adamw, lr: 0.003}")
+    done = master("check", cluster.session("ask", data + model.replace("LAST", "999") + tail, keys=""), cwd=cluster.dir)
+    model = model.replace("LAST", re.search(r"has layers 0\.\.(\d+)", done.stderr).group(1))
+    done = master("check", cluster.session("old", data + model.replace("hf: model", "hf: stale") + tail, keys=""), cwd=cluster.dir)
+    assert done.returncode == 3 and re.search(r"data\.tokenizer\.file: \S+vocab\.txt has 400 tokens, and the embedding '\S+' has rows: 300", done.stderr), done.stderr
+    done = cluster.train(cluster.session("layoutlm", data + model + tail, keys=""), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    labels = [y for line in open(f"{out}/test.jsonl") for y in json.loads(line)["labels"]]
+    largest = max(labels.count(y) for y in set(labels)) / len(labels)
+    accuracy, places = re.search(r"test accuracy (\S+) % .* (\d+) places", done.stdout).groups()
+    assert int(places) == len(labels) and float(accuracy) > 100 * largest + 20, (done.stdout[-300:], largest)
 
 
 @suite.test
