@@ -1,5 +1,5 @@
-"""Records with several inputs, of tokens, numbers and lengths: each goes to the stages that read it,
-cut anywhere over one to three workers with the bits of the unsplit run."""
+"""Records with several inputs, of tokens, numbers and lengths: each goes to the stages that read
+it. Cut anywhere over one to three workers, a model has the bits of the unsplit run."""
 import json, os, random, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
