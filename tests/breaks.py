@@ -643,7 +643,8 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "CLV_OK"))
 of("tests/gpu/run.py", "tests/gpu/test_bundle.py",
-   the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"))
+   the_bundle_does_everything_again=("", "if name in results and name not in a.pieces:", "if False:"),
+   programs_under_a_checker_get_other_arguments=("", '("gpu/steps", "lstm", "2", "3", "f32", "2")', '("gpu/steps", "lstm", "2", "f32", "2")'))
 of("common/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),

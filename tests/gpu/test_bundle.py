@@ -21,16 +21,16 @@ def pieces(*args):
 @suite.test
 def each_piece_runs_on_the_simulated_device():
     shutil.rmtree(RESULTS, ignore_errors=True)
-    said, code, table = pieces("machine", "devices", "ops", "memcheck", "racecheck", "parity_mlp", "speed_lstm_f32", "shares", "demo")
+    said, code, table = pieces("machine", "devices", "ops", "memcheck", "racecheck", "memcheck_lstm", "racecheck_kernels", "parity_mlp", "speed_lstm_f32", "shares", "demo")
     assert code == 0, said
     for name in ("devices", "ops", "shares", "demo"):
         assert said[name].startswith("ok"), said
-    for name in ("machine", "memcheck", "racecheck"):
+    for name in ("machine", "memcheck", "racecheck", "memcheck_lstm", "racecheck_kernels"):
         assert said[name].startswith("skipped: no "), said
     for name in ("parity_mlp", "speed_lstm_f32"):  # PyTorch is not everywhere
         assert said[name].startswith("ok") or "PyTorch" in said[name], said
     assert table.count("did not run") >= 10 and "| demo | ok |" in table, table
-    assert table.count("| shares: ") > 50 and re.search(r"^\| shares: adam \| +\| +\| \d+ % of a copy", table, re.M), table
+    assert table.count("| shares: ") > 63 and re.search(r"^\| shares: adam \| +\| +\| \d+ % of a copy", table, re.M), table
 
 
 @suite.test
@@ -58,7 +58,7 @@ def rows():
 @suite.test
 def the_pieces_are_those_that_a_gpu_is_waited_for_with():
     pieces("--minutes", "0", "--again")
-    want = {"devices", "ops", "memcheck", "racecheck", "rates", "shares", "types", "bf16", "together", "recording", "demo", "split", *(f"parity_{n}" for n in ("mlp", "lstm", "resnet50")),
+    want = {*(f"{tool}_{what}" for tool in ("memcheck", "racecheck") for what in ("kernels", "together", "recording", "lstm")), "devices", "ops", "memcheck", "racecheck", "rates", "shares", "types", "bf16", "together", "recording", "demo", "split", *(f"parity_{n}" for n in ("mlp", "lstm", "resnet50")),
             "speed_mlp_f32", "speed_lstm_f32", "speed_resnet50_f32", "speed_resnet50_bf16"}
     assert want <= set(rows()), want - set(rows())
     with open(os.path.join(HERE, "BUNDLE.md")) as f:

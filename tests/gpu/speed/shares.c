@@ -11,9 +11,11 @@
  */
 #include <string.h>
 
+#include "kernels/cuda/attention_int.h"
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/conv_int.h"
 #include "kernels/cuda/losses_int.h"
+#include "kernels/cuda/lstm_int.h"
 #include "kernels/cuda/moves_int.h"
 #include "kernels/cuda/permute_int.h"
 #include "kernels/cuda/pointwise_int.h"
@@ -280,11 +282,20 @@ static clv_code rotate(bench *m, clv_err *err) {
   return clv_gpu_rotate(m->g, &r, m->x, m->y, err);
 }
 
-static clv_code lookup(bench *m, clv_err *err) {
-  const cuda_lookup l = {
+static cuda_lookup numbers_of(const bench *m) {
+  return (cuda_lookup){
       .l = {.n = m->rows, .per_sample = m->rows, .width = 1, .rows = (int64_t)m->rows, .minus = -1},
       .out = m->width};
+}
+
+static clv_code lookup(bench *m, clv_err *err) {
+  const cuda_lookup l = numbers_of(m);
   return clv_gpu_lookup(m->g, &l, m->which, m->x, m->y, err);
+}
+
+static clv_code lookup_back(bench *m, clv_err *err) {
+  const cuda_lookup l = numbers_of(m);
+  return clv_gpu_lookup_back(m->g, &l, m->which, m->x, m->parts, m->y, false, err);
 }
 
 /* The first half of each row. */
@@ -310,12 +321,59 @@ static clv_code optimise(bench *m, clv_optim_kind kind, clv_err *err) {
 
 static clv_code sgd(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_SGD, err); }
 static clv_code adam(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_ADAM, err); }
+static clv_code adamw(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_ADAMW, err); }
+static clv_code adamax(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_ADAMAX, err); }
+static clv_code adagrad(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_ADAGRAD, err); }
+static clv_code rmsprop(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_RMSPROP, err); }
 
 static clv_code squares(bench *m, clv_err *err) {
   const clv_extent all = {.n = m->n};
   const cuda_runs *runs;
   CLV_TRY(clv_gpu_runs(m->g, &all, 1, &runs, err));
   return clv_gpu_square_sums(m->g, m->x, runs, err);
+}
+
+/* ---- attention, and the cells of an LSTM ----------------------------------------------------- */
+
+/* One head for each sample, whose keys are as many as a row is wide. */
+static cuda_heads heads_of(const bench *m) {
+  size_t t = m->rows / m->samples;
+  return (cuda_heads){.n = m->samples,
+                      .t = t,
+                      .s = m->width,
+                      .heads = 1,
+                      .kv_heads = 1,
+                      .width = m->width,
+                      .group = 1,
+                      .scale = 0.1f,
+                      .rows = t};
+}
+
+static clv_code weigh(bench *m, clv_err *err) {
+  const cuda_heads h = heads_of(m);
+  return clv_gpu_weigh(m->g, &h, m->y, NULL, (float *)m->saved, err);
+}
+
+static clv_code weigh_back(bench *m, clv_err *err) {
+  const cuda_heads h = heads_of(m);
+  return clv_gpu_weigh_back(m->g, &h, m->y, m->z, NULL, (const float *)m->saved, err);
+}
+
+/* A sequence of one step for each row, which is its four gates. */
+static cuda_lstm cells_of(const bench *m) {
+  return (cuda_lstm){
+      .n = m->rows, .t = 1, .h = m->width / 4, .gates = m->y, .cell = m->z, .hidden = m->w};
+}
+
+static clv_code cell(bench *m, clv_err *err) {
+  const cuda_lstm l = cells_of(m);
+  return clv_gpu_lstm_cell(m->g, &l, 0, m->small, m->small, err);
+}
+
+static clv_code cell_back(bench *m, clv_err *err) {
+  const cuda_lstm l = cells_of(m);
+  float *outside = m->w + m->n / 4, *dc = m->w + m->n / 2;
+  return clv_gpu_lstm_cell_back(m->g, &l, 0, outside, outside, dc, m->x, err);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -376,10 +434,19 @@ static const kernel kernels[] = {
     {"permute", 8, .f = permute},
     {"rotary", 8, .f = rotate},
     {"embedding", 8, .f = lookup},
+    {"embedding backward", 8, .f = lookup_back},
     {"slice", 4, .f = slice},
     {"sgd with momentum", 20, .f = sgd},
     {"adam", 28, .f = adam},
+    {"adamw", 28, .f = adamw},
+    {"adamax", 28, .f = adamax},
+    {"adagrad", 20, .f = adagrad},
+    {"rmsprop with momentum", 28, .f = rmsprop},
     {"sum of squares", 4, .f = squares},
+    {"weights of attention", 8, .f = weigh},
+    {"weights of attention backward", 16, .f = weigh_back},
+    {"cell of lstm", 10, .f = cell},
+    {"cell of lstm backward", 11, .f = cell_back},
 };
 
 static clv_code ask(bench *m, const kernel *k, clv_err *err) {
