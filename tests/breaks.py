@@ -189,6 +189,8 @@ of("master/data/objective.c", "tests/unit/data/test_objective",
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
    each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
    a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : one_of(ds, &key, labels, places)", "drawn ? places : one_of(ds, &key, labels, places) + places"))
+of("master/run/run_classes.c", "tests/unit/run/test_records",
+   a_class_may_come_twice=("static clv_code each_once(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MOST"),

@@ -43,11 +43,26 @@ static clv_code take_lines(clv_classes *c, size_t len, const char *label, clv_er
     c->names[c->n] = at;
     if (strlen(at) != (size_t)(stop - at) || !is_name(at))
       CLV_TRY(fail_line(label, c->n + 1, "is no name of a class", err));
-    if (c->n && strcmp(c->names[c->n - 1], at) >= 0)
-      CLV_TRY(fail_line(label, c->n + 1, "does not come after the one before it", err));
     at = stop + 1;
   }
   return c->n ? CLV_OK : fail_line(label, 1, "is missing", err);
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Classes are sorted, or in the order that the session gives them; none comes twice. */
+static clv_code each_once(const clv_classes *c, const char *label, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **sorted = NULL;
+  CLV_TRY(clv_alloc(c->n, sizeof *sorted, &sorted, err));
+  for (size_t i = 0; i < c->n; i++) sorted[i] = c->names[i];
+  qsort(sorted, c->n, sizeof *sorted, by_name);
+  for (size_t i = 1; i < c->n; i++)
+    if (strcmp(sorted[i - 1], sorted[i]) == 0)
+      return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: the class '%.80s' comes twice", label,
+                      sorted[i]);
+  return CLV_OK;
 }
 
 clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
@@ -59,6 +74,7 @@ clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_
   CLV_TRY(clv_alloc(lines, sizeof *c.names, &c.names, err));
   if (len) memcpy(c.text, text, len);
   CLV_TRY(take_lines(&c, len, label, err));
+  CLV_TRY(each_once(&c, label, err));
   *ret = c;
   c = (clv_classes){0};
   return CLV_OK;

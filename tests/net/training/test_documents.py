@@ -161,6 +161,8 @@ def a_layoutlm_learns_what_words_are():
     largest = max(labels.count(y) for y in set(labels)) / len(labels)
     accuracy, places = re.search(r"test accuracy (\S+) % .* (\d+) places", done.stdout).groups()
     assert int(places) == len(labels) and float(accuracy) > 100 * largest + 20, (done.stdout[-300:], largest)
+    done = master("predict", path("layoutlm.yaml"), "--out", path("forms.npy"), cwd=cluster.dir)
+    assert done.returncode == 0 and re.search(r"forms\.npy: \[\d+, 64, 12\] f32", done.stdout), done.stdout + done.stderr
 
 
 @suite.test

@@ -22,17 +22,11 @@ static void classes_are_read_strictly(void **state) {
   static const struct {
     const char *text, *says;
   } cases[] = {
-      {"", "line 1 is missing"},
-      {"cat", "line 1 has no end"},
-      {"cat\ndog", "line 2 has no end"},
-      {"\n", "line 1 is no name"},
-      {"cat\n\n", "line 2 is no name"},
-      {"cat\ncat\n", "line 2 does not come after"},
-      {"dog\ncat\n", "line 2 does not come after"},
-      {"a/b\n", "line 1 is no name"},
-      {".hidden\n", "line 1 is no name"},
-      {"cat\r\n", "line 1 is no name"},
-      {"\x1b[2J\n", "line 1 is no name"},
+      {"", "line 1 is missing"},         {"cat", "line 1 has no end"},
+      {"cat\ndog", "line 2 has no end"}, {"\n", "line 1 is no name"},
+      {"cat\n\n", "line 2 is no name"},  {"cat\ndog\ncat\n", "the class 'cat' comes twice"},
+      {"a/b\n", "line 1 is no name"},    {".hidden\n", "line 1 is no name"},
+      {"cat\r\n", "line 1 is no name"},  {"\x1b[2J\n", "line 1 is no name"},
       {"a\x7f\n", "line 1 is no name"},
   };
   char large[300];
