@@ -95,7 +95,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
 
-.PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
+.PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline bench-transformers golden fuzz \
         fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity peft-parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
@@ -118,6 +118,7 @@ help:
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run; STRICT=1: fails if one is missed surely'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
+	@echo 'make bench-transformers  steps of BERT-base on one thread against the newest PyTorch, the same way'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
 	@echo 'make attacks       floods of connections, complaints and loads beside a training run: its bits, its rate, the log; pauses'
@@ -577,6 +578,10 @@ bench: deps-parity
 bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
 	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
+
+bench-transformers: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_transformers.py $(OUT) $(BENCH_ARGS)
 
 # Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays
 # one.

@@ -189,4 +189,6 @@ PROOFS = (
           measures=True),
     Proof("bench-pipeline", "all targets met", bench, BENCH, {"STRICT": "1"},
           {"STRICT": "", "BENCH_ARGS": "--quick bubbles"}, 120, measures=True),
+    Proof("bench-transformers", "all targets met", bench, BENCH, {"STRICT": "1"},
+          {"STRICT": "", "BENCH_ARGS": "--quick short"}, 60, measures=True),
 )

@@ -195,6 +195,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "attacks": ("ok 300_silent (8s)", "ok 300_silent (8s)\nnot ok noise_leaves_a_small_log (AssertionError: x)"),
     "bench": ("9 of 9 targets met; details in build/bench", "missed strictly: a\n8 of 9 targets met; details"),
     "bench-pipeline": ("9 of 9 targets met, 1 rows skipped; details", "8 of 9 targets met; details"),
+    "bench-transformers": ("8 of 8 targets met; details", "7 of 8 targets met; details"),
 }
 
 
