@@ -39,6 +39,7 @@ def session(c, batch, length, dtype):
     return c.session(name, f"data: {{format: npy, root: {name}, train: [x.npy, y.npy]}}\n"
                      f"model: {{hf: {os.path.join(c.dir, 'bert')}, head: sequence, labels: 2}}\n"
                      "stages:\n  - {name: all, at: master, threads: 1, layers: embeddings..classifier}\n"
+                     "loss: {kind: cross_entropy}\n"
                      f"train: {{dtype: {dtype}, epochs: 1000000, batch: {batch}, shuffle: false, "
                      "optimizer: {kind: adamw, lr: 0.00002}}\nlog: {every: 1000000}\n"
                      "checkpoint: {every_steps: 1000000}\n")
