@@ -169,7 +169,7 @@ RANKS = {
     "linear": ((None, 2, 3), "put nn.Flatten() before it"),
     "reshape": ((2,), "it takes what is known to be [N, features]"),
 }
-KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm")
+KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm", "groupnorm")
 GIVE_RANK = {"conv2d": 4, "maxpool": 4, "avgpool": 4, "globalavgpool": 4, "flatten": 2, "lstm": 3}
 
 

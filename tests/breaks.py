@@ -93,6 +93,8 @@ of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
    there_are_steps_without_a_position=("static clv_code positions_shape(", "if (in->dim[1] + a->offset > a->rows)", "if (false)"))
 of("kernels/kernels.h", "tests/unit/graph/test_sequence",
    a_difference_may_overflow=("static inline int64_t clv_row_number_at(", "if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;", "if (l->minus >= 0) row = (int64_t)((uint64_t)row - (uint64_t)at[l->minus]);"))
+of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
+   groups_share_channels=("static clv_code groupnorm_shape(", "if (in->dim[1] % s->attrs->groups)", "if (false)"))
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",

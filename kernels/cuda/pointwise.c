@@ -48,6 +48,22 @@ static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 CLV_CUDA_OP(scale) = {.forward = scale_forward, .backward_input = scale_backward, .last = true};
 
+static clv_code leaky_relu_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  float factor = (float)k->r.d.attrs.factor;
+  return clv_gpu_leaky_relu(k->gpu, k->last, a->in[0], NULL, a->out, k->r.n_in, factor, err);
+}
+
+static clv_code leaky_relu_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  float factor = (float)k->r.d.attrs.factor;
+  return clv_gpu_leaky_relu_back(k->gpu, k->last, a->in[0], a->dout, a->din[0], k->r.n_in, factor,
+                                 err);
+}
+
+CLV_CUDA_OP(leaky_relu) = {
+    .forward = leaky_relu_forward, .backward_input = leaky_relu_backward, .last = true};
+
 /* ---- what only passes ------------------------------------------------------------------------ */
 
 static clv_code pass(const cuda_kernel *k, const void *from, void *to, clv_err *err) {

@@ -33,6 +33,8 @@ MAP(gelu_tanh)
 MAP(gelu_tanh_back)
 MAP(silu)
 MAP(silu_back)
+MAP(leaky_relu)
+MAP(leaky_relu_back)
 MAP(scale)
 MAP(add)
 

@@ -44,6 +44,8 @@ POINTWISE(gelu_tanh, x *half_of(x))
 POINTWISE(gelu_tanh_back, z *gelu_tanh_slope(x))
 POINTWISE(silu, x *squash_of(x))
 POINTWISE(silu_back, z *squash_of(x) * (1 + x * (1 - squash_of(x))))
+POINTWISE(leaky_relu, x > 0 ? x : by * x)
+POINTWISE(leaky_relu_back, x > 0 ? z : by * z)
 POINTWISE(scale, by *x)
 POINTWISE(add, x + z)
 #undef POINTWISE
