@@ -62,6 +62,10 @@ static const clv_cli_command commands[] = {
      .doc = "words and boxes of PDFs and images of pages, as JSON lines",
      .more = "PATH is a file or a folder; a folder in it is the class of what it holds. Each file is read by a process of "
              "its own, pdftotext or tesseract, under limits. With --tokenizer a line is a window of tokens."},
+    {.name = "artifact", .args = "FOLDER", .run = clv_cmd_artifact,
+     .doc = "write FOLDER/ARTIFACT.json: the files of a folder of pretrained weights, with digests",
+     .more = "FOLDER has model.safetensors, or model.safetensors.index.json and its files. What is printed goes "
+             "into worker.yaml and session.yaml. Equal files give an equal digest, wherever they are."},
     {.name = "ops", .args = "[NAME]", .run = clv_cmd_ops,
      .doc = "the operations that layers are made of, or one of them, with their attributes"},
     {.name = "init", .run = clv_cmd_init,
@@ -75,7 +79,7 @@ static const clv_cli_command commands[] = {
 static const clv_cli_option options[] = {
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status",
      .offset = AT(sets), .keys = keys, .doc = "override one key of the session file, as in train.batch=64"},
-    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, egress, stop, ops",
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, egress, stop, ops, artifact",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
      .offset = AT(run.max_steps), .doc = "stop when N steps are done in all; pipedream: with the round they are in"},

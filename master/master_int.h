@@ -57,6 +57,9 @@ int clv_cmd_export(void *args);
 /* words.c */
 int clv_cmd_words(void *args);
 
+/* artifact.c */
+int clv_cmd_artifact(void *args);
+
 /* ops.c */
 int clv_cmd_ops(void *args);
 clv_code clv_ops_man(clv_bytes *out, clv_err *err) CLV_USE_RESULT; /* cleave-ops(7) */

@@ -119,7 +119,7 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_adapters_freeze(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("static const char *excuse(", "adapter ? !s->lora.from : !s->weights_file", "!s->weights_file"),
+   adapters_are_as_secret_as_their_file=("static const char *excuse(", "adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh", "!clv_stage_pushes(s) || fresh"),
    zeros_hide=("static const char *excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/graph/params.c", FIXED,
@@ -145,7 +145,7 @@ of("common/config/emit.c", "tests/unit/plan/test_adapters",
 of("master/api/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("cleave_status api_derive_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
 of("worker/service/load.c", "tests/net/training/test_lora.py",
-   an_artifact_has_adapters=("static clv_code load_artifact(", "if (!e && clv_lora_is_adapter(item.name)) continue;", ""))
+   an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
 
 # ---- folders of pretrained weights ---------------------------------------------------------------
 PRETRAINED = "tests/unit/weights/test_pretrained"
@@ -162,6 +162,15 @@ of("common/weights/folder.c", PRETRAINED,
    two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_once(f, want, ret_found, n, err);", "(void)check_once; return CLV_OK;"))
 of("common/weights/convert.c", PRETRAINED,
    small_halves_are_zero=("static float from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
+
+PRETRAINED_NET = "tests/net/training/test_pretrained_weights.py"
+of("worker/store/store.c", PRETRAINED_NET,
+   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
+   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated, sizeof found) != 0", "false"))
+of("master/plan/privacy.c", PRETRAINED_NET,
+   new_heads_count_as_known=("static void take_params(", "f->drawn &=", "f->drawn &= false &&"))
+of("worker/service/load.c", PRETRAINED_NET,
+   fresh_names_are_looked_for=("static clv_code fill(", "r->n_fresh", "0"))
 
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"

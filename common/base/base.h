@@ -328,6 +328,10 @@ clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *e
 clv_code clv_sha256_while(const clv_waiter *waiter, const void *data, size_t len, clv_sha256 *ret,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* Of a file's bytes from 0 to `bytes`, wherever the descriptor stands, which stays there; `waiter`
+ * NULL: nobody leaves. CLV_DATA_LOSS: it has fewer, or cannot be read. */
+clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_waiter *waiter, const char *label,
+                       clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
 bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
 /* 2 * n hex digits, nothing else, to n bytes; the same back, with the NUL. */

@@ -7,6 +7,7 @@
 #include <openssl/hmac.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) {
   if (EVP_Digest(data, len, ret->bytes, NULL, EVP_sha256(), NULL) != 1)
@@ -48,6 +49,33 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   while ((n = fread(buf, 1, sizeof buf, f)) > 0)
     if (EVP_DigestUpdate(ctx, buf, n) != 1) return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
   if (ferror(f)) return clv_fail(err, CLV_DATA_LOSS, "%s: read error", path);
+  if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
+    return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+  return CLV_OK;
+}
+
+static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_waiter *waiter,
+                          const char *label, clv_err *err) {
+  char buf[65536];
+  for (uint64_t at = 0; at < bytes;) {
+    ssize_t n = pread(fd, buf, (size_t)CLV_MIN(bytes - at, (uint64_t)sizeof buf), (off_t)at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      return clv_fail(err, CLV_DATA_LOSS, "%s: %s", label, n ? strerror(errno) : "is cut short");
+    if (EVP_DigestUpdate(ctx, buf, (size_t)n) != 1)
+      return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    at += (uint64_t)n;
+    if (waiter && at % DIGEST_AT_ONCE < sizeof buf) CLV_TRY(clv_waiter_check(waiter, err));
+  }
+  return CLV_OK;
+}
+
+clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_waiter *waiter, const char *label,
+                       clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+  if (!ctx || EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1)
+    return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
+  CLV_TRY(digest_fd(ctx, fd, bytes, waiter, label, err));
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
     return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
   return CLV_OK;

@@ -227,15 +227,23 @@ typedef struct clv_stage_spec {
   size_t n_layers; /* own layers; 0 when `range` is given */
   clv_layer_spec *layers;
   clv_layer_range range;  /* layers of `model`, when it has no own ones */
-  char *weights_file;     /* on the master's disk; at most one of file and artifact is set */
+  char *weights_file;     /* on the master's disk; at most one of file, folder, artifact is set */
+  char *weights_folder;   /* there, too */
   char *weights_artifact; /* a name in the worker's worker.yaml */
   char *weights_sha256;   /* 64 hex digits, or NULL */
-  bool weights_secret;    /* no worker has the file */
+  bool weights_secret;    /* no worker has the file or folder */
+  clv_config_pos weights_new_pos;
+  clv_text_list weights_new; /* parameters that begin so start from the seed all the same */
   bool freeze;
   clv_lora_config lora;
   bool recompute;
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;
+
+/* Whether the master has the stage's first weights, and sends them to wherever it is. */
+static inline bool clv_stage_pushes(const clv_stage_spec *s) {
+  return s->weights_file || s->weights_folder;
+}
 
 typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos;
@@ -435,8 +443,8 @@ typedef struct clv_allow_spec {
 typedef struct clv_artifact_spec {
   clv_config_pos pos;
   char *name;
-  char *file;
-  char *sha256; /* 64 hex digits */
+  char *file, *folder; /* one of them */
+  char *sha256;        /* 64 hex digits: of the file, or of the folder's ARTIFACT.json */
 } clv_artifact_spec;
 
 /* memory_limit in words. */

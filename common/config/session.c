@@ -90,17 +90,21 @@ static clv_code check_loss(clv_session_config *c, clv_err *err) {
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 static clv_code check_weights(const clv_session_config *c, const clv_stage_spec *s, clv_err *err) {
-  if (s->weights_file && s->weights_artifact)
+  const char *at_home = s->weights_folder ? s->weights_folder : s->weights_file;
+  if (!!s->weights_file + !!s->weights_folder + !!s->weights_artifact > 1)
     return fail_at(c, s->weights_pos, err,
-                   "stage '%s' takes its weights from a file or from an "
-                   "artifact, not both",
+                   "stage '%s' takes its weights from a file, from a folder or from an "
+                   "artifact: give one of them",
                    s->name);
-  if (s->weights_sha256 && !s->weights_file && !s->weights_artifact)
+  if (s->weights_sha256 && !at_home && !s->weights_artifact)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' gives a sha256, but neither file nor artifact", s->name);
-  if (s->weights_secret && !s->weights_file)
+  if (s->weights_secret && !at_home)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' says secret: true of no file: it belongs to weights.file", s->name);
+  if (s->weights_new.n && !s->weights_folder && !s->weights_artifact)
+    return fail_at(c, s->weights_new_pos, err,
+                   "stage '%s': 'new' goes with weights.folder or weights.artifact", s->name);
   if (s->weights_artifact && s->worker < 0)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' is at master, which has no artifacts: use "
@@ -112,9 +116,11 @@ static clv_code check_weights(const clv_session_config *c, const clv_stage_spec 
 /* A file is secret or it is not. */
 static clv_code check_secret(const clv_session_config *c, size_t i, clv_err *err) {
   const clv_stage_spec *s = &c->stages[i];
-  for (size_t j = 0; s->weights_file && j < i; j++) {
+  const char *of = s->weights_folder ? s->weights_folder : s->weights_file;
+  for (size_t j = 0; of && j < i; j++) {
     const clv_stage_spec *other = &c->stages[j];
-    if (!other->weights_file || strcmp(other->weights_file, s->weights_file) != 0) continue;
+    const char *theirs = other->weights_folder ? other->weights_folder : other->weights_file;
+    if (!theirs || strcmp(theirs, of) != 0) continue;
     if (other->weights_secret != s->weights_secret)
       return fail_at(c, s->weights_pos, err,
                      "stages '%s' and '%s' take their weights from one file, and only one of them "

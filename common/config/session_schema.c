@@ -290,13 +290,21 @@ static const clv_row rows[] = {
      .doc = "Initial weights; from the seed unless given."},
     {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
      .sample = "front.safetensors", .doc = "A safetensors file on the master, which pushes it."},
+    {.path = "stages[].weights.folder", .kind = CLV_ROW_PATH, .offset = STAGE(weights_folder),
+     .commented = true, .sample = "bert-base-uncased",
+     .doc = "Or a folder on the master with model.safetensors or model.safetensors.index.json, as "
+            "Hugging Face's save_pretrained writes it."},
     {.path = "stages[].weights.artifact", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_artifact),
      .format = CLV_FORMAT_RUN, .sample = "front-v1",
      .doc = "Or a name in the worker's own worker.yaml."},
     {.path = "stages[].weights.sha256", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_sha256),
      .format = CLV_FORMAT_SHA256,
      .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-     .doc = "What the file must hash to."},
+     .doc = "What the file must hash to; of a folder its ARTIFACT.json (cleave-master artifact)."},
+    {.path = "stages[].weights.new", .kind = CLV_ROW_TEXTS, .offset = STAGE(weights_new),
+     .pos = STAGE(weights_new_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
+     .doc = "Parameters that begin with these names start from the seed, whatever the weights have. "
+            "All others must be there."},
     {.path = "stages[].weights.secret", .kind = CLV_ROW_BOOL, .offset = STAGE(weights_secret),
      .initial = "false",
      .doc = "No worker has this file: its layers count as secret (see privacy). A worker that offers "

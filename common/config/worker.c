@@ -36,6 +36,15 @@ static clv_code check_peers(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code check_artifacts(const clv_worker_config *c, clv_err *err) {
+  for (size_t i = 0; i < c->n_artifacts; i++)
+    if (!c->artifacts[i].file == !c->artifacts[i].folder)
+      return clv_worker_fail_at(c, c->artifacts[i].pos, err,
+                                "artifact '%s' is a file or a folder: give one of them",
+                                c->artifacts[i].name);
+  return CLV_OK;
+}
+
 static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
   for (size_t i = 0; i < c->cores.n; i++)
     if (c->cores.items[i] != (double)(int)c->cores.items[i])
@@ -86,6 +95,7 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
   CLV_TRY(clv_config_build(clv_worker_schema(), &source, text, len, over, &c->overrides, c, err));
   CLV_TRY(check_allow(c, err));
   CLV_TRY(check_peers(c, err));
+  CLV_TRY(check_artifacts(c, err));
   CLV_TRY(check_cores(c, err));
   CLV_TRY(check_ports(c, err));
   CLV_TRY(check_lease(c, err));

@@ -159,12 +159,16 @@ static const clv_row rows[] = {
      .entry_bytes = sizeof(clv_artifact_spec), .format = CLV_FORMAT_RUN, .sample = "front-v1",
      .commented = true,
      .doc = "Weight files on this host that a master may name; it never gives a path."},
-    {.path = "artifacts{}.file", .kind = CLV_ROW_PATH, .offset = ARTIFACT(file), .required = true,
+    {.path = "artifacts{}.file", .kind = CLV_ROW_PATH, .offset = ARTIFACT(file),
      .sample = "weights/front-v1.safetensors", .doc = "A safetensors file."},
+    {.path = "artifacts{}.folder", .kind = CLV_ROW_PATH, .offset = ARTIFACT(folder),
+     .commented = true, .sample = "weights/bert-base",
+     .doc = "Or a folder of them with the ARTIFACT.json that cleave-master artifact wrote. Only files "
+            "with tensors that a session wants are read."},
     {.path = "artifacts{}.sha256", .kind = CLV_ROW_TEXT, .offset = ARTIFACT(sha256),
      .format = CLV_FORMAT_SHA256, .required = true,
      .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-     .doc = "What the file must hash to."},
+     .doc = "What the file must hash to, or the folder's ARTIFACT.json."},
 
     {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
      .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here, and the "

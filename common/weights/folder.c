@@ -27,9 +27,9 @@ typedef struct part {
 
 struct clv_weights_folder {
   char *label;
-  int dir;
+  int dir; /* AT_FDCWD: of a file that stands alone */
   clv_weights_guard guard;
-  bool indexed;
+  bool indexed, alone;
   clv_weights_index index; /* of a single file, made from its header */
   part *parts;             /* [index.n_files] */
 };
@@ -85,7 +85,7 @@ static clv_code check_unchanged(const part *p, clv_err *err) {
 
 /* The descriptor that the guard has seen is the one that is read. */
 static clv_code open_part(clv_weights_folder *f, part *p, clv_err *err) {
-  snprintf(p->label, sizeof p->label, "%.300s/%.150s", f->label, p->name);
+  snprintf(p->label, sizeof p->label, f->alone ? "%.300s" : "%.300s/%.150s", f->label, p->name);
   CLV_TRY(clv_weights_fd_open(f->dir, p->name, p->label, &p->fd, err));
   if (fstat(p->fd.fd, &p->was) != 0)
     return clv_fail(err, CLV_INVALID, "%s: %s", p->label, strerror(errno));
@@ -147,11 +147,11 @@ static clv_code open_index(clv_weights_folder *f, clv_weights_fd *fd, clv_err *e
 }
 
 /* The index of one file: its own names. */
-static clv_code open_single(clv_weights_folder *f, clv_err *err) {
+static clv_code open_single(clv_weights_folder *f, const char *name, clv_err *err) {
   clv_weights_index *x = &f->index;
   x->n_files = 1;
   CLV_TRY(clv_alloc(1, sizeof *x->files, &x->files, err));
-  x->files[0] = single_name;
+  x->files[0] = name;
   CLV_TRY(make_parts(f, err));
   CLV_TRY(open_part(f, &f->parts[0], err));
   const clv_weights_file *file = f->parts[0].file;
@@ -166,7 +166,8 @@ static clv_code open_either(clv_weights_folder *f, clv_err *err) {
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
   char label[LABEL];
   struct stat st;
-  if (fstatat(f->dir, single_name, &st, AT_SYMLINK_NOFOLLOW) == 0) return open_single(f, err);
+  if (fstatat(f->dir, single_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+    return open_single(f, single_name, err);
   snprintf(label, sizeof label, "%.300s/%s", f->label, CLV_INDEX_NAME);
   clv_code code = clv_weights_fd_open(f->dir, CLV_INDEX_NAME, label, &fd, err);
   if (code == CLV_NOT_FOUND)
@@ -176,19 +177,34 @@ static clv_code open_either(clv_weights_folder *f, clv_err *err) {
   return open_index(f, &fd, err);
 }
 
+/* The name is the path itself, which nothing needs once the file is open. */
+static clv_code open_alone(clv_weights_folder *f, const char *path, clv_err *err) {
+  f->alone = true;
+  clv_code code = open_single(f, path, err);
+  if (f->parts) f->parts[0].name = f->label;
+  if (f->index.files) f->index.files[0] = f->label;
+  return code;
+}
+
 clv_code clv_weights_folder_open(const char *path, const char *label, clv_weights_guard guard,
                                  clv_weights_folder **ret, clv_err *err) {
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   f->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  int failed = errno;
+  int failed = f->dir < 0 ? errno : 0;
   f->guard = guard;
   CLV_TRY(clv_strdup(label, &f->label, err));
-  if (f->dir < 0)
+  if (failed && failed != ENOTDIR)
     return clv_fail(err, failed == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", label,
                     strerror(failed));
-  CLV_TRY(open_either(f, err));
+  if (failed) f->dir = AT_FDCWD;
+  CLV_TRY(failed ? open_alone(f, path, err) : open_either(f, err));
   *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_folder_all(clv_weights_folder *f, clv_err *err) {
+  for (size_t k = 0; k < f->index.n_files; k++) CLV_TRY(ready_part(f, k, err));
   return CLV_OK;
 }
 
@@ -234,13 +250,17 @@ clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights
   return check_once(f, want, ret_found, n, err);
 }
 
-clv_code clv_weights_folder_left(const clv_weights_folder *f, const size_t *found, size_t n,
-                                 clv_bytes *out, size_t *ret_n, clv_err *err) {
+clv_code clv_weights_folder_left(const clv_weights_folder *f, const clv_weights_want *want,
+                                 size_t n, clv_bytes *out, size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_name_list_done) clv_name_list left = {.most = LISTED_LEFT};
   CLV_AUTO(clv_freep) bool *used = NULL;
   CLV_TRY(clv_alloc(f->index.n, sizeof *used, &used, err));
-  for (size_t i = 0; i < n; i++)
-    if (found[i] != CLV_WEIGHTS_NONE) used[found[i]] = true;
+  for (size_t i = 0; i < n; i++) {
+    size_t at = CLV_WEIGHTS_NONE;
+    clv_code code =
+        clv_weights_find_name(f->index.names, f->index.n, want[i].name, f->label, &at, NULL);
+    if (code == CLV_OK && at != CLV_WEIGHTS_NONE) used[at] = true;
+  }
   for (size_t i = 0; i < f->index.n; i++)
     if (!used[i] && !clv_weights_is_derived(f->index.names[i]))
       clv_name_list_add(&left, f->index.names[i]);

@@ -2,13 +2,14 @@
  *
  * MANIFEST.json is the one file that makes a folder a checkpoint. Its last line is the SHA-256 of
  * all the bytes before that line, so that damage to a step or a hash cannot pass for another value.
+ * ARTIFACT.json is that of a folder of pretrained weights: files, and nothing else.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/weights/weights_int.h"
 
-static const char format_name[] = "cleave-checkpoint";
+static const char format_name[] = "cleave-checkpoint", artifact_format[] = "cleave-artifact";
 enum { FORMAT_VERSION = 1, MAX_TOKENS = CLV_CHECKPOINT_MAX_FILES * 8 };
 
 /* The digest line: prefix, 64 hex digits, suffix. */
@@ -46,25 +47,38 @@ static void add_files(const clv_manifest *m, clv_bytes *out) {
   clv_bytes_puts(out, "\n  },\n");
 }
 
-clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+/* The last line, under the digest of what is there. */
+static clv_code close_text(clv_bytes *out, clv_bytes *ret, clv_err *err) {
   clv_sha256 digest;
   char hex[65];
+  if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_sha256_of(out->data, out->len, &digest, err));
+  clv_sha256_hex(&digest, hex);
+  clv_bytes_printf(out, "%s%s%s", tail_prefix, hex, tail_suffix);
+  if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_done(ret);
+  *ret = *out;
+  *out = (clv_bytes){0};
+  return CLV_OK;
+}
+
+clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_bytes_printf(&out,
                    "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"step\": %llu,\n"
                    "  \"stages\": %u,\n  \"protocol_version\": %u,\n  \"config_sha256\": \"%s\",\n",
                    format_name, FORMAT_VERSION, (unsigned long long)m->step, m->stages,
                    m->protocol_version, m->config_hash);
   add_files(m, &out);
-  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_sha256_of(out.data, out.len, &digest, err));
-  clv_sha256_hex(&digest, hex);
-  clv_bytes_printf(&out, "%s%s%s", tail_prefix, hex, tail_suffix);
-  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_bytes_done(ret);
-  *ret = out;
-  out = (clv_bytes){0};
-  return CLV_OK;
+  return close_text(&out, ret, err);
+}
+
+clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_bytes_printf(&out, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n", artifact_format,
+                   FORMAT_VERSION);
+  add_files(m, &out);
+  return close_text(&out, ret, err);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -154,14 +168,33 @@ static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv
   return parse_files(root, label, m, err);
 }
 
-clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
-                            clv_err *err) {
+static clv_code parse_artifact(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
+  static const char *const known[] = {"format", "version", "files", "sha256"};
+  CLV_TRY(clv_weights_json_format(root, artifact_format, FORMAT_VERSION, label, err));
+  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
+  return parse_files(root, label, m, err);
+}
+
+/* parse_as: what makes one of the two kinds of it. */
+static clv_code parse(const void *data, size_t len, const char *label,
+                      clv_code (*parse_as)(json_t *, const char *, clv_manifest *, clv_err *),
+                      clv_manifest *ret, clv_err *err) {
   CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
   CLV_TRY(check_tail(data, len, label, err));
   CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
-  CLV_TRY(parse_root(root, label, &m, err));
+  CLV_TRY(parse_as(root, label, &m, err));
   *ret = m;
   m = (clv_manifest){0};
   return CLV_OK;
+}
+
+clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
+                            clv_err *err) {
+  return parse(data, len, label, parse_root, ret, err);
+}
+
+clv_code clv_artifact_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
+                            clv_err *err) {
+  return parse(data, len, label, parse_artifact, ret, err);
 }

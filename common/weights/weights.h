@@ -125,7 +125,8 @@ typedef struct clv_weights_guard {
   void *user;
 } clv_weights_guard;
 
-/* guard.check NULL: none. CLV_NOT_FOUND: there is neither file; CLV_DATA_LOSS: an index
+/* `path` may be a safetensors file as well, which is then all there is, and is called `label`.
+ * guard.check NULL: none. CLV_NOT_FOUND: there is neither file; CLV_DATA_LOSS: an index
  * that does not hold, or names anything but files of this folder; CLV_INVALID: a link, or no plain
  * file. Texts name files `label`/NAME. */
 clv_code clv_weights_folder_open(const char *path, const char *label, clv_weights_guard guard,
@@ -154,9 +155,11 @@ clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights
                                   size_t n, const char *const *fresh, size_t n_fresh,
                                   size_t *ret_found, clv_err *err) CLV_USE_RESULT;
 
-/* Appends names that found[n] leaves over, the derived ones aside: "'a', 'b' and 4 more". */
-clv_code clv_weights_folder_left(const clv_weights_folder *f, const size_t *found, size_t n,
-                                 clv_bytes *out, size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* Appends names of the folder that are none of want[n], the derived ones aside: "'a', 'b' and 4
+ * more". */
+clv_code clv_weights_folder_left(const clv_weights_folder *f, const clv_weights_want *want,
+                                 size_t n, clv_bytes *out, size_t *ret_n,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Whether tensor i, once its file has been opened, can be `want`: the shape, but for extents of 1
  * in front, and f32, f16 or bf16 for f32. */
@@ -217,6 +220,26 @@ void clv_manifest_done(clv_manifest *m); /* frees and zeroes */
 clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) CLV_USE_RESULT;
 const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name); /* or NULL */
+
+/* ---- artifacts ------------------------------------------------------------------------------- */
+
+/* FOLDER/ARTIFACT.json lists the files of weights of a folder with lengths and digests; the digest
+ * of its bytes is the folder's. Equal files give an equal text. */
+#define CLV_ARTIFACT_NAME "ARTIFACT.json"
+
+/* Its text for a folder, and the digest of that. All files are opened, held against the index and
+ * hashed. Errors are those of clv_weights_folder_open. */
+clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *ret_digest,
+                           clv_err *err) CLV_USE_RESULT;
+/* As strict as clv_manifest_parse; only `files` is filled. */
+clv_code clv_artifact_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
+                            clv_err *err) CLV_USE_RESULT;
+/* CLV_DATA_LOSS: it is no folder's file that the list has, or has another digest. */
+clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd,
+                            clv_err *err) CLV_USE_RESULT;
+/* Reads FOLDER/ARTIFACT.json, not through a link: *ret_digest is that of its bytes. */
+clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *ret,
+                           clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 
 /* ---- trainer state --------------------------------------------------------------------------- */
 

@@ -118,6 +118,9 @@ int clv_weights_compare(const void *a, const void *b); /* of such texts, for qso
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,
                                  clv_weights_index *ret, clv_err *err) CLV_USE_RESULT;
 
+/* Opens all files of a folder and holds them against the index. */
+clv_code clv_weights_folder_all(clv_weights_folder *f, clv_err *err) CLV_USE_RESULT;
+
 /* Whether numbers of one type are read as another's; n of them, f16 or bf16, to f32. */
 bool clv_weights_converts(clv_dtype from, clv_dtype to);
 void clv_weights_convert(clv_dtype from, const void *src, size_t n, float *dst);
@@ -130,6 +133,9 @@ void clv_weights_convert(clv_dtype from, const void *src, size_t n, float *dst);
 
 /* Manifest text for m, with its own digest as the last line. */
 clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* The same of a folder of weights: files alone, at step 0. */
+clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* "model-00002-of-00003.safetensors" for stage 1 of 3; kind is "model" or "optimizer". */
 enum { CLV_STAGE_NAME = 48 };

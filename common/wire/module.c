@@ -242,6 +242,11 @@ static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_loa
   m->artifact.name = "";
   if ((m->init == CLV_WIRE_INIT_ARTIFACT) != (from->artifact != NULL))
     return clv_fail(err, CLV_INVALID, "an artifact goes with INIT_ARTIFACT and nothing else");
+  CLV_TRY(clv_check_count(from->n_fresh, CLV_WIRE_PARAMS, "fresh names", err));
+  if (from->n_fresh && !from->artifact)
+    return clv_fail(err, CLV_INVALID, "fresh parameters go with INIT_ARTIFACT and nothing else");
+  m->n_fresh = (uint32_t)from->n_fresh;
+  m->fresh = (const char **)from->fresh;
   return from->artifact ? clv_artifact_get(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
@@ -330,6 +335,8 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->bf16 = m->bf16;
   to->tf32 = m->tf32;
   to->fixed = m->fixed;
+  to->n_fresh = m->n_fresh;
+  to->fresh = (char **)(uintptr_t)m->fresh;
   to->n_frozen = m->n_frozen;
   to->frozen = (char **)(uintptr_t)m->frozen;
   to->in_flight = m->in_flight;

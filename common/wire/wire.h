@@ -483,7 +483,7 @@ typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch;
-  uint32_t module, generation, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
+  uint32_t module, generation, threads, in_flight, n_frozen, n_fresh, n_inputs, n_peers, n_groups;
   clv_wire_graph graph;
   const clv_key *keys; /* [graph.n_nodes] */
   const char **peers;  /* for values and gradients */
@@ -499,6 +499,7 @@ typedef struct clv_wire_load_request {
   clv_wire_init init;
   clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
   const char **frozen;
+  const char **fresh; /* [n_fresh] exact names, with CLV_WIRE_INIT_ARTIFACT: not of the artifact */
   clv_wire_spec *inputs;
 } clv_wire_load_request;
 

@@ -144,9 +144,9 @@ struct cleave_module {
   uint32_t node, life; /* and the life of it that has the module */
   clv_graph *graph;
   clv_params *params;
-  const char **frozen;        /* names inside params */
-  int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
-  uint32_t n_frozen, n_learning, n_inputs, threads, in_flight;
+  const char **fresh, **frozen; /* names inside params */
+  int inputs[CLV_MAX_INPUTS];   /* nodes of the graph */
+  uint32_t n_frozen, n_fresh, n_learning, n_inputs, threads, in_flight;
   const clv_backend *backend; /* of a module at the master */
   bool local_only, any_device, released, called, input_grads;
   bool given; /* it was loaded with weights */

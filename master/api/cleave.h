@@ -387,8 +387,9 @@ typedef struct cleave_module_options {
    * them if the session says `transfer: direct`, else with none. A list with 0 names: with none. */
   const char *const *direct_to; /* [n_direct_to] */
   size_t n_direct_to;
-  /* Instead of initial numbers: tensors of a safetensors file on the worker's own disk, by the name
-   * that its worker.yaml gives it. sha256: of the file, 64 hexadecimal digits. */
+  /* Instead of initial numbers: tensors of a safetensors file on the worker's own disk, or of a
+   * folder of them, by the name that its worker.yaml gives it. sha256: of the file, or of the
+   * folder's ARTIFACT.json, 64 hexadecimal digits. */
   const char *artifact, *artifact_sha256;
   /* Convolutions compute in bf16, on a processor with AVX512-BF16; on a device of NVIDIA of
    * capability 8.0 or above other ops do too. Elsewhere the module is refused. Its weights,
@@ -405,6 +406,9 @@ typedef struct cleave_module_options {
   /* What is frozen stays so, and nothing else will be: no gradients and no moments are kept of it.
    * cleave_parameter_freeze and cleave_parameter_thaw then refuse the module. */
   bool fixed;
+  /* [n_fresh] parameters that get initial numbers, whatever the artifact has. */
+  const char *const *fresh;
+  size_t n_fresh;
 } cleave_module_options;
 
 typedef struct cleave_input {

@@ -75,6 +75,17 @@ static cleave_status keep_artifact(cleave_module *m, const cleave_module_options
   return CLEAVE_OK;
 }
 
+/* Once its parameters are known. */
+static cleave_status keep_fresh(cleave_module *m, const cleave_module_options *o,
+                                cleave_error *error) {
+  TRY(clv_alloc(o->n_fresh, sizeof *m->fresh, &m->fresh, &err));
+  for (size_t i = 0; i < o->n_fresh; i++) {
+    PASS(api_check_weight(m, o->fresh[i], NULL, error));
+    m->fresh[m->n_fresh++] = clv_params_find(m->params, o->fresh[i])->name;
+  }
+  return CLEAVE_OK;
+}
+
 static cleave_status keep_direct(cleave_module *m, const cleave_module_options *o,
                                  cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
@@ -211,6 +222,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
+  PASS(keep_fresh(m, o, error));
   PASS(freeze(m, o, error));
   m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
   if (m->fixed) clv_params_fix(m->params);
@@ -235,6 +247,7 @@ void api_module_free(cleave_module *m) {
   free(m->weights);
   free(m->frozen);
   free(m->artifact);
+  free(m->fresh);
   free(m->direct_to);
   free(m->group_of);
   free(m);

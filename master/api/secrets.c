@@ -8,11 +8,16 @@
 #include "common/wire/wire.h"
 #include "master/api/api.h"
 
+/* A file or a folder. */
+static const char *place_of(const clv_stage_spec *s) {
+  return s->weights_folder ? s->weights_folder : s->weights_file;
+}
+
 /* Does an earlier stage take its weights from the same file? */
 static bool seen(const clv_session_config *c, size_t stage) {
   for (size_t i = 0; i < stage; i++) {
-    const char *file = c->stages[i].weights_file;
-    if (file && strcmp(file, c->stages[stage].weights_file) == 0) return true;
+    const char *place = place_of(&c->stages[i]);
+    if (place && strcmp(place, place_of(&c->stages[stage])) == 0) return true;
   }
   return false;
 }
@@ -20,8 +25,11 @@ static bool seen(const clv_session_config *c, size_t stage) {
 static clv_code digest_of(const clv_session_config *c, const clv_stage_spec *s, clv_sha256 *ret,
                           clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err why;
-  if (clv_weights_open(s->weights_file, 0, &f, &why) == CLV_OK) {
+  if (s->weights_folder && clv_artifact_make(s->weights_folder, &text, ret, &why) == CLV_OK)
+    return CLV_OK;
+  if (!s->weights_folder && clv_weights_open(s->weights_file, 0, &f, &why) == CLV_OK) {
     *ret = *clv_weights_digest(f);
     return CLV_OK;
   }
@@ -53,7 +61,7 @@ clv_code cleave_secrets_check(const clv_session_config *c, const clv_wire_hello_
 #endif
   for (size_t i = 0; h->n_artifacts && i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (s->weights_secret && s->weights_file && !seen(c, i)) CLV_TRY(compare(c, s, h, err));
+    if (s->weights_secret && place_of(s) && !seen(c, i)) CLV_TRY(compare(c, s, h, err));
   }
   return CLV_OK;
 }

@@ -432,14 +432,14 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .input_needs_grad = m->input_grads,
                              .device = m->device,
                              .name = m->name,
+                             .fresh = m->fresh,
+                             .n_fresh = m->n_fresh,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(check_device(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
-  if (m->artifact) {
-    q.init = CLV_WIRE_INIT_ARTIFACT;
-    q.artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
-  }
+  if (m->artifact) q.init = CLV_WIRE_INIT_ARTIFACT;
+  if (m->artifact) q.artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
   q.n_peers = direct_peers(m, others);
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   put_groups(m, names, groups, &q);

@@ -104,6 +104,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     find_leaves(b, i > 0, s);
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
+    CLV_TRY(clv_stage_check_new(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
     clv_params_fix(s->params);
     s->first_layer = first[i];
@@ -242,8 +243,8 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
     if (b->stages[i].worker < 0) continue;
     add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
             "state of stage '%.40s'%s", c->stages[i].name,
-            c->stages[i].weights_file || c->stages[i].lora.from ? " (initial weights; resume)"
-                                                                : " (resume only)");
+            clv_stage_pushes(&c->stages[i]) || c->stages[i].lora.from ? " (initial weights; resume)"
+                                                                      : " (resume only)");
     b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
   }
   return CLV_OK;

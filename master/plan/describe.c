@@ -148,6 +148,21 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const stage_facts *f
   }
 }
 
+/* Where its first weights are, if not in the seed. */
+static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
+  const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
+  if (s->weights_artifact)
+    clv_bytes_printf(out, "    begins with artifact '%s' of its worker", s->weights_artifact);
+  else if (from)
+    clv_bytes_printf(out, "    begins with %s", from);
+  else
+    return;
+  if (s->weights_sha256) clv_bytes_printf(out, " (sha256 %.16s...)", s->weights_sha256);
+  for (size_t i = 0; i < s->weights_new.n; i++)
+    clv_bytes_printf(out, "%s%s", i ? ", " : "; from the seed: ", s->weights_new.items[i]);
+  clv_bytes_puts(out, "\n");
+}
+
 static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24], per_step[24];
@@ -164,6 +179,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
           f->weights + f->old_weights + f->optimizer + f->activations + f->scratch + f->cache, m,
           sizeof m),
       f->reorders);
+  text_weights(&b->config->stages[i], out);
   text_layers(b, i, f, out);
   text_frozen(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)

@@ -42,7 +42,7 @@ static bool is_evaluated(const clv_blueprint *b, const clv_egress_row *r) {
 /* State goes out on a resume, for an evaluation, and where a file has the first weights. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
   if (r->kind == CLEAVE_SENDING_WEIGHTS)
-    return s->weights || b->config->stages[r->stage].weights_file ||
+    return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
            b->config->stages[r->stage].lora.from;
   return s->trained || (s->evaluated && is_evaluated(b, r));
 }

@@ -253,6 +253,25 @@ bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p);
 clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                                  const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
 
+/* The folder of a stage's initial weights, open, and where it has each of its parameters. */
+typedef struct clv_stage_folder {
+  clv_weights_folder *folder;
+  clv_manifest manifest; /* with a sha256 in the session */
+  size_t n;
+  clv_weights_want *want; /* [n] */
+  size_t *found;          /* [n], CLV_WEIGHTS_NONE: starts from the seed */
+} clv_stage_folder;
+
+void clv_stage_folder_done(clv_stage_folder *f); /* releases and zeroes */
+/* Errors as of clv_stage_file_open, but what the model has not is only said, in `notes`, as is what
+ * starts from the seed. Headers of the stage's files are read, their numbers are not. */
+clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage_folder *ret,
+                               clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
+/* weights.new names this parameter. */
+bool clv_stage_is_new(const clv_stage_spec *spec, const char *parameter);
+/* CLV_INVALID: an entry of weights.new that no parameter of the stage begins with. */
+clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
+
 /* ---- numbers of micro-batches (choices.c) ---------------------------------------------------- */
 
 enum { CLV_MAX_MICRO_CHOICES = 64 };

@@ -20,6 +20,7 @@ typedef struct layer_facts {
   uint32_t stage;
   int64_t fan_in; /* the most inputs that one output is a sum of */
   bool frozen;
+  bool drawn; /* each of its weights is, though others of the stage are not */
 } layer_facts;
 
 /* The whole model; arrays by node. */
@@ -75,11 +76,12 @@ static bool mixes(const view *v, int k) {
 static const char *excuse(const view *v, int k, bool labels) {
   const clv_stage_spec *s = &v->b->config->stages[v->of[k].stage];
   const clv_node *n = &v->g->nodes[k];
-  bool adapter = clv_lora_is_adapter(n->name), drawn = adapter ? !s->lora.from : !s->weights_file;
+  bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].drawn && !adapter;
+  bool drawn = adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
-  if (s->weights_artifact) return "has weights from a worker";
-  if (s->weights_file && !s->weights_secret)
+  if (s->weights_artifact && !fresh) return "has weights from a worker";
+  if (clv_stage_pushes(s) && !fresh && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
   if (drawn && v->b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
@@ -114,7 +116,7 @@ static void find_nodes(const view *v, const clv_graph *stage, int *node_of) {
   }
 }
 
-static void take_params(view *v, const clv_stage_plan *s) {
+static void take_params(view *v, const clv_stage_plan *s, const clv_stage_spec *spec) {
   int node_of[CLV_MAX_NODES] = {0};
   find_nodes(v, s->graph, node_of);
   for (int i = 0; i < s->params->n; i++) {
@@ -123,6 +125,8 @@ static void take_params(view *v, const clv_stage_plan *s) {
     if (p->shape.rank < 2) continue;
     f->fan_in = CLV_MAX(f->fan_in, fan_in_of(p));
     f->frozen |= p->frozen;
+    f->drawn &= clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
+                                     spec->weights_new.n);
   }
 }
 
@@ -136,9 +140,10 @@ static void take_layers(view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (is_input(v, k)) continue;
-    v->of[k] = (layer_facts){.stage = stage_of(v->b, layer)};
+    v->of[k] = (layer_facts){.stage = stage_of(v->b, layer), .drawn = true};
   }
-  for (uint32_t s = 0; s < v->b->n_stages; s++) take_params(v, &v->b->stages[s]);
+  for (uint32_t s = 0; s < v->b->n_stages; s++)
+    take_params(v, &v->b->stages[s], &v->b->config->stages[s]);
 }
 
 static void take_uses(view *v) {

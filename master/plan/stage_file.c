@@ -93,3 +93,125 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   *ret = clv_steal(&f);
   return CLV_OK;
 }
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+void clv_stage_folder_done(clv_stage_folder *f) {
+  clv_weights_folder_close(f->folder);
+  clv_manifest_done(&f->manifest);
+  free(f->found);
+  free(f->want);
+  *f = (clv_stage_folder){0};
+}
+
+static clv_code check_listed(void *user, const char *name, int fd, clv_err *err) {
+  return clv_artifact_check(user, name, fd, err);
+}
+
+/* With a digest its files are held against the list that has it; without, they are what they
+ * are. */
+static clv_code open_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
+  const char *path = spec->weights_folder;
+  clv_weights_guard guard = {0};
+  clv_sha256 want, found;
+  if (spec->weights_sha256 && clv_sha256_parse(spec->weights_sha256, &want)) {
+    CLV_TRY(clv_artifact_read(path, path, &f->manifest, &found, err));
+    if (memcmp(&want, &found, sizeof want) != 0)
+      return clv_fail(err, CLV_DATA_LOSS, "%s/%s has another SHA-256 than the session says", path,
+                      CLV_ARTIFACT_NAME);
+    guard = (clv_weights_guard){check_listed, &f->manifest};
+  }
+  return clv_weights_folder_open(path, path, guard, &f->folder, err);
+}
+
+bool clv_stage_is_new(const clv_stage_spec *spec, const char *parameter) {
+  return clv_weights_is_fresh(parameter, (const char *const *)spec->weights_new.items,
+                              spec->weights_new.n);
+}
+
+static clv_code match_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
+  CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
+  CLV_TRY(clv_weights_folder_match(f->folder, f->want, f->n,
+                                   (const char *const *)spec->weights_new.items,
+                                   spec->weights_new.n, f->found, err));
+  for (size_t i = 0; i < f->n; i++)
+    if (f->found[i] != CLV_WEIGHTS_NONE)
+      CLV_TRY(clv_weights_folder_check(f->folder, f->found[i], &f->want[i], err));
+  return CLV_OK;
+}
+
+/* What starts from the seed, in a line. */
+static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, clv_bytes *notes) {
+  size_t n = 0;
+  for (size_t i = 0; i < f->n; i++) {
+    if (f->found[i] != CLV_WEIGHTS_NONE || clv_lora_is_adapter(f->want[i].name)) continue;
+    if (n++ == 0)
+      clv_bytes_printf(notes,
+                       "%sstage '%s': not from %s, but from the seed: ", notes->len ? "\n" : "",
+                       spec->name, spec->weights_folder);
+    clv_bytes_printf(notes, "%s%s", n > 1 ? ", " : "", f->want[i].name);
+  }
+}
+
+/* Does an earlier stage take its weights from the same folder? It has said what is left over. */
+static bool told(const clv_session_config *c, uint32_t stage) {
+  for (uint32_t i = 0; i < stage; i++)
+    if (c->stages[i].weights_folder &&
+        strcmp(c->stages[i].weights_folder, c->stages[stage].weights_folder) == 0)
+      return true;
+  return false;
+}
+
+static clv_code note_left(const clv_blueprint *b, const clv_stage_spec *spec,
+                          const clv_stage_folder *f, clv_bytes *notes, clv_err *err) {
+  CLV_AUTO(clv_params_freep) clv_params *all = NULL;
+  CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
+  size_t n;
+  CLV_TRY(clv_params_of(b->whole, &all, err));
+  CLV_TRY(wants_of(all, true, NULL, &known, err));
+  CLV_TRY(clv_weights_folder_left(f->folder, known, (size_t)all->n, &names, &n, err));
+  if (n)
+    clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",
+                     notes->len ? "\n" : "", spec->weights_folder, n, CLV_S(n), names.data);
+  return CLV_OK;
+}
+
+clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage_folder *ret,
+                               clv_bytes *notes, clv_err *err) {
+  const clv_stage_spec *spec = &b->config->stages[stage];
+  CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {.n = (size_t)b->stages[stage].params->n};
+  clv_err why;
+  clv_code code = open_folder(spec, &f, &why);
+  if (code == CLV_OK) code = wants_of(b->stages[stage].params, true, NULL, &f.want, &why);
+  if (code == CLV_OK) code = match_folder(spec, &f, &why);
+  if (code == CLV_OK && !told(b->config, stage)) code = note_left(b, spec, &f, notes, &why);
+  if (code != CLV_OK) {
+    clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s%s", spec->name, why.text,
+                        strstr(why.text, "missing tensors")
+                            ? "; what is to start from the seed stands under weights.new"
+                            : "");
+    if (err) err->code = CLV_DATA_LOSS;
+    return CLV_DATA_LOSS;
+  }
+  note_fresh(spec, &f, notes);
+  *ret = f;
+  f = (clv_stage_folder){0};
+  return CLV_OK;
+}
+
+clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *err) {
+  const clv_stage_spec *spec = &b->config->stages[stage];
+  const clv_params *params = b->stages[stage].params;
+  for (size_t k = 0; k < spec->weights_new.n; k++) {
+    const char *const one[] = {spec->weights_new.items[k]};
+    bool any = false;
+    for (int i = 0; i < params->n && !any; i++)
+      any = clv_weights_is_fresh(params->list[i].name, one, 1);
+    if (!any)
+      return clv_session_fail_at(b->config, spec->weights_new_pos, err,
+                                 "stage '%s' has no parameter that begins with '%s'", spec->name,
+                                 one[0]);
+  }
+  return CLV_OK;
+}

@@ -94,6 +94,9 @@ static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
     return "an artifact has the weights of its layers";
   if (!same_adapters(&a->lora, &b->lora)) return "they have other adapters (lora)";
   if (!same_text(a->weights_file, b->weights_file)) return "their weights are in different files";
+  if (!same_text(a->weights_folder, b->weights_folder) ||
+      !same_texts(&a->weights_new, &b->weights_new))
+    return "their weights are in different folders";
   return NULL;
 }
 

@@ -89,6 +89,9 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
     if (r->config->stages[i].lora.from)
       CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &own, err));
+    CLV_AUTO(clv_stage_folder_done) clv_stage_folder folder = {0};
+    if (r->config->stages[i].weights_folder)
+      CLV_TRY(clv_stage_folder_open(r->blueprint, (uint32_t)i, &folder, &notes, err));
   }
   clv_run_print_notes(r, "notice", notes.data);
   return CLV_OK;

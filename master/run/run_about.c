@@ -22,7 +22,7 @@ clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv
   CLV_TRY(clv_alloc(c->n_stages, sizeof *stages, &stages, err));
   for (size_t i = 0; i < c->n_stages; i++) {
     stages[i] = c->stages[i];
-    stages[i].weights_file = stages[i].lora.from = NULL;
+    stages[i].weights_file = stages[i].weights_folder = stages[i].lora.from = NULL;
   }
   shown.stages = stages;
   shown.tls = (clv_tls_config){0};

@@ -42,8 +42,9 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[i];
   const clv_stage_spec *spec = &t->config->stages[i];
   const char *direct[2];
-  CLV_AUTO(clv_freep) const char **frozen = NULL;
+  CLV_AUTO(clv_freep) const char **frozen = NULL, **fresh = NULL;
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
+  CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *fresh, &fresh, err));
   cleave_module_options o = {.size = sizeof o,
                              .name = spec->name,
                              .at = place_of(t, s->worker),
@@ -58,10 +59,14 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .fixed = true,
                              .direct_to = direct,
                              .n_direct_to = direct_of(t, i, direct),
+                             .fresh = fresh,
                              .artifact = spec->weights_artifact,
                              .artifact_sha256 = spec->weights_sha256};
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
+  for (int k = 0; o.artifact && k < s->params->n; k++)
+    if (clv_stage_is_new(spec, s->params->list[k].name))
+      fresh[o.n_fresh++] = s->params->list[k].name;
   clv_sha256 digest;
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
     return clv_session_fail_at(t->config, spec->weights_pos, err,

@@ -228,9 +228,37 @@ static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 
+/* One tensor at a time: those of other nodes are here only on their way. */
+static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_folder *f,
+                             clv_err *err) {
+  for (size_t i = 0; i < f->n; i++) {
+    const clv_weights_want *w = &f->want[i];
+    clv_weights_entry e = {.name = w->name, .dtype = w->dtype, .shape = w->shape};
+    const clv_weights_entry *one = &e;
+    CLV_AUTO(clv_freep) void *buf = NULL;
+    if (f->found[i] == CLV_WEIGHTS_NONE) continue;
+    CLV_TRY(clv_shape_bytes(&w->shape, w->dtype, &e.bytes, err));
+    CLV_TRY(clv_alloc_aligned(e.bytes, &buf, err));
+    CLV_TRY(clv_weights_folder_read(f->folder, f->found[i], w, buf, err));
+    e.data = buf;
+    CLV_TRY(put_set(t, stage, CLEAVE_STATE_WEIGHTS, &one, 1, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code push_folder(clv_trainer *t, uint32_t i, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
+  clv_code code = clv_stage_folder_open(t->b, i, &f, &notes, err);
+  if (notes.len) clv_trainer_on_notice(t, notes.data);
+  CLV_TRY(code);
+  return push_tensors(t, i, &f, err);
+}
+
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (t->config->stages[i].weights_file) CLV_TRY(push_file(t, i, err));
+    if (t->config->stages[i].weights_folder) CLV_TRY(push_folder(t, i, err));
     if (t->config->stages[i].lora.from) CLV_TRY(push_adapters(t, i, err));
   }
   return CLV_OK;

@@ -7,33 +7,84 @@
 
 #include "worker/service/service_int.h"
 
-static clv_code load_artifact(clv_session *s, const clv_wire_load_request *r,
-                              const clv_waiter *waiter, clv_module *module, clv_err *err) {
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_TRY(clv_store_open(s->settings->config, r->artifact.name, &r->artifact.sha256, &f, err));
-  clv_state_item item;
+/* A module and the artifact that it begins with. */
+typedef struct filling {
+  clv_session *s;
+  const clv_wire_load_request *r;
+  const clv_waiter *waiter;
+  clv_module *module;
+  uint32_t n;
+  clv_weights_want *want; /* [n]: of its state */
+  size_t *found;          /* [n] */
+  size_t most;            /* bytes of the largest */
+} filling;
+
+static void filling_done(filling *f) {
+  free(f->want);
+  free(f->found);
+}
+
+static clv_code make_wants(filling *f, clv_err *err) {
+  const clv_params *params = clv_module_params(f->module);
+  f->n = (uint32_t)params->n;
+  CLV_TRY(clv_alloc(f->n, sizeof *f->want, &f->want, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
+  for (uint32_t i = 0; i < f->n; i++) {
+    const clv_param *p = &params->list[i];
+    size_t bytes = 0;
+    f->want[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
+    CLV_TRY(clv_shape_bytes(&p->shape, p->dtype, &bytes, err));
+    f->most = CLV_MAX(f->most, bytes);
+  }
+  return CLV_OK;
+}
+
+/* Each tensor by way of one buffer: no more of the artifact is in memory than that. */
+static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err *err) {
+  CLV_AUTO(clv_freep) void *buf = NULL;
   uint32_t n_counts = 0;
-  for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++) {
-    const clv_weights_entry *e = clv_weights_find(f, item.name);
-    CLV_TRY(clv_waiter_check(waiter, err));
-    if (!e && clv_weights_is_count(item.dtype, &item.shape)) {
-      n_counts++; /* of a new module: 0 */
+  CLV_TRY(clv_alloc_aligned(f->most, &buf, err));
+  for (uint32_t i = 0; i < f->n; i++) {
+    const clv_weights_want *w = &f->want[i];
+    CLV_TRY(clv_waiter_check(f->waiter, err));
+    if (f->found[i] == CLV_WEIGHTS_NONE) { /* it begins as a new one does */
+      n_counts += clv_weights_is_count(w->dtype, &w->shape);
       continue;
     }
-    if (!e && clv_lora_is_adapter(item.name)) continue; /* a new one */
-    if (!e)
-      return clv_fail(err, CLV_NOT_FOUND, "artifact '%s' has no tensor '%s'", r->artifact.name,
-                      item.name);
-    CLV_TRY(clv_module_state_set(module, CLV_STATE_WEIGHTS, item.name, e->dtype, &e->shape, e->data,
-                                 err));
+    CLV_TRY(clv_weights_folder_read(from, f->found[i], w, buf, err));
+    CLV_TRY(
+        clv_module_state_set(f->module, CLV_STATE_WEIGHTS, w->name, w->dtype, &w->shape, buf, err));
   }
   if (n_counts)
     clv_log(
         CLV_LOG_WARN,
         "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
         "0 as in PyTorch",
-        s->name, r->artifact.name, n_counts, CLV_S(n_counts), r->module);
+        f->s->name, f->r->artifact.name, n_counts, CLV_S(n_counts), f->r->module);
   return CLV_OK;
+}
+
+static clv_code fill(filling *f, clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+  const clv_wire_load_request *r = f->r;
+  CLV_TRY(clv_store_open(f->s->settings->config, r->artifact.name, &r->artifact.sha256, f->waiter,
+                         &a, err));
+  clv_weights_folder *from = clv_stored_weights(a);
+  clv_code code =
+      clv_weights_folder_match(from, f->want, f->n, r->fresh, r->n_fresh, f->found, err);
+  if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND; /* not what was asked for */
+  CLV_TRY(code);
+  CLV_TRY(clv_pool_charge(f->s->pool, f->most, err));
+  code = copy_tensors(f, from, err);
+  clv_pool_discharge(f->s->pool, f->most);
+  return code;
+}
+
+static clv_code load_artifact(clv_session *s, const clv_wire_load_request *r,
+                              const clv_waiter *waiter, clv_module *module, clv_err *err) {
+  CLV_AUTO(filling_done) filling f = {.s = s, .r = r, .waiter = waiter, .module = module};
+  CLV_TRY(make_wants(&f, err));
+  return fill(&f, err);
 }
 
 /* The threads that kernels start are made by this one and stay where it is. */

@@ -1,51 +1,202 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/store/store.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-static clv_code open_checked(const clv_worker_config *config, const clv_artifact_spec *a,
-                             clv_weights_file **ret, clv_err *err) {
-  clv_sha256 stated;
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_err why;
-  if (!clv_sha256_parse(a->sha256, &stated))
-    return clv_worker_fail_at(config, a->pos, err, "artifact '%s': sha256 is not 64 hex digits",
-                              a->name);
-  if (clv_weights_open(a->file, 0, &f, &why) != CLV_OK)
-    return clv_worker_fail_at(config, a->pos, err, "artifact '%s': %s", a->name, why.text);
-  if (memcmp(&stated, clv_weights_digest(f), sizeof stated) != 0) {
-    char hex[65];
-    clv_sha256_hex(clv_weights_digest(f), hex);
-    return clv_worker_fail_at(config, a->pos, err, "artifact '%s': %s has SHA-256 %s", a->name,
-                              a->file, hex);
+/* ---- digests that are known ------------------------------------------------------------------ */
+
+/* A file by what changes with every write to it. */
+typedef struct known_file {
+  dev_t dev;
+  ino_t ino;
+  off_t bytes;
+  struct timespec mtime, ctime;
+  clv_sha256 sha256;
+} known_file;
+
+enum { KNOWN = 256, SETTLED_MS = 2000 };
+
+/* Of the process: files are hashed once, whoever asks for them. */
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static known_file known[KNOWN];
+static size_t n_known; /* ever added: the oldest makes room */
+
+static known_file identity_of(const struct stat *st) {
+  known_file k;
+  memset(&k, 0, sizeof k);
+  k.dev = st->st_dev;
+  k.ino = st->st_ino;
+  k.bytes = st->st_size;
+  k.mtime = st->st_mtim;
+  k.ctime = st->st_ctim;
+  return k;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b) {
+  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+static bool same_file(const known_file *a, const known_file *b) {
+  return a->dev == b->dev && a->ino == b->ino && a->bytes == b->bytes &&
+         same_time(&a->mtime, &b->mtime) && same_time(&a->ctime, &b->ctime);
+}
+
+static bool recall(known_file *k) {
+  bool found = false;
+  pthread_mutex_lock(&known_lock);
+  for (size_t i = 0; i < CLV_MIN(n_known, (size_t)KNOWN) && !found; i++) {
+    found = same_file(&known[i], k);
+    if (found) k->sha256 = known[i].sha256;
   }
-  *ret = clv_steal(&f);
+  pthread_mutex_unlock(&known_lock);
+  return found;
+}
+
+/* One that was written to a moment ago may be again, within one tick of the clock of files. */
+static void remember(const known_file *k) {
+  uint64_t changed = (uint64_t)k->ctime.tv_sec * 1000;
+  if (clv_wall_ms() < changed + SETTLED_MS) return;
+  pthread_mutex_lock(&known_lock);
+  known[n_known++ % KNOWN] = *k;
+  pthread_mutex_unlock(&known_lock);
+}
+
+static clv_code digest_of(int fd, const clv_waiter *waiter, const char *label, clv_sha256 *ret,
+                          uint64_t *ret_bytes, clv_err *err) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
+  known_file k = identity_of(&st);
+  *ret_bytes = (uint64_t)st.st_size;
+  if (!recall(&k)) {
+    CLV_TRY(clv_sha256_fd(fd, *ret_bytes, waiter, label, &k.sha256, err));
+    clv_log(CLV_LOG_DEBUG, "hashed %s", label);
+    remember(&k);
+  }
+  *ret = k.sha256;
+  return CLV_OK;
+}
+
+/* ---- artifacts ------------------------------------------------------------------------------- */
+
+struct clv_stored {
+  const clv_artifact_spec *spec;
+  clv_sha256 stated;
+  clv_manifest manifest; /* of a folder */
+  const clv_waiter *waiter;
+  char label[160];
+  clv_weights_folder *folder;
+};
+
+void clv_stored_close(clv_stored *a) {
+  if (!a) return;
+  clv_weights_folder_close(a->folder);
+  clv_manifest_done(&a->manifest);
+  free(a);
+}
+
+void clv_stored_closep(clv_stored **a) {
+  clv_stored_close(*a);
+  *a = NULL;
+}
+
+clv_weights_folder *clv_stored_weights(const clv_stored *a) { return a->folder; }
+
+/* Each file of a folder has what its manifest says, a file that stands alone what worker.yaml
+ * says. */
+static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
+  const clv_stored *a = user;
+  clv_sha256 found;
+  uint64_t bytes;
+  char hex[65];
+  const clv_manifest_file *f = a->spec->folder ? clv_manifest_find(&a->manifest, name) : NULL;
+  const char *what = a->spec->folder ? name : "its file";
+  if (a->spec->folder && !f)
+    return clv_fail(err, CLV_DATA_LOSS, "%s is not in its %s", name, CLV_ARTIFACT_NAME);
+  CLV_TRY(digest_of(fd, a->waiter, a->label, &found, &bytes, err));
+  if (memcmp(f ? &f->sha256 : &a->stated, &found, sizeof found) == 0) return CLV_OK;
+  clv_sha256_hex(&found, hex);
+  return clv_fail(err, CLV_DATA_LOSS, "%s has SHA-256 %s", what, hex);
+}
+
+/* What is listed is there, as long as it should be; files of tensors are read when they are
+ * wanted. */
+static clv_code check_listed(const clv_stored *a, clv_err *err) {
+  for (size_t i = 0; i < a->manifest.n_files; i++) {
+    const clv_manifest_file *f = &a->manifest.files[i];
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    struct stat st;
+    clv_bytes_printf(&path, "%s/%s", a->spec->folder, f->name);
+    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    if (lstat(path.data, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->bytes)
+      return clv_fail(err, CLV_DATA_LOSS, "%s is missing, a link or of another length", f->name);
+  }
+  return CLV_OK;
+}
+
+static clv_code open_folder(clv_stored *a, clv_err *err) {
+  clv_sha256 found;
+  char hex[65];
+  CLV_TRY(clv_artifact_read(a->spec->folder, a->label, &a->manifest, &found, err));
+  if (memcmp(&found, &a->stated, sizeof found) != 0) {
+    clv_sha256_hex(&found, hex);
+    return clv_fail(err, CLV_DATA_LOSS, "its %s has SHA-256 %s", CLV_ARTIFACT_NAME, hex);
+  }
+  return check_listed(a, err);
+}
+
+static clv_code open_spec(const clv_worker_config *config, const clv_artifact_spec *spec,
+                          const clv_waiter *waiter, clv_stored **ret, clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+  clv_err why;
+  CLV_TRY(clv_alloc(1, sizeof *a, &a, err));
+  a->spec = spec;
+  a->waiter = waiter;
+  snprintf(a->label, sizeof a->label, "artifact '%.120s'", spec->name);
+  if (!clv_sha256_parse(spec->sha256, &a->stated))
+    return clv_worker_fail_at(config, spec->pos, err, "artifact '%s': sha256 is not 64 hex digits",
+                              spec->name);
+  clv_code code = spec->folder ? open_folder(a, &why) : CLV_OK;
+  if (code == CLV_OK)
+    code = clv_weights_folder_open(spec->folder ? spec->folder : spec->file, a->label,
+                                   (clv_weights_guard){check_file, a}, &a->folder, &why);
+  if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", why.text);
+  if (code != CLV_OK)
+    return clv_worker_fail_at(config, spec->pos, err, "artifact '%s', %s: %s", spec->name,
+                              spec->folder ? spec->folder : spec->file, why.text);
+  *ret = clv_steal(&a);
   return CLV_OK;
 }
 
 clv_code clv_store_check(const clv_worker_config *config, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
-    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-    CLV_TRY(open_checked(config, &config->artifacts[i], &f, err));
+    CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+    CLV_TRY(open_spec(config, &config->artifacts[i], NULL, &a, err));
   }
   return CLV_OK;
 }
 
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
-                        clv_weights_file **ret, clv_err *err) {
+                        const clv_waiter *waiter, clv_stored **ret, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
-    const clv_artifact_spec *a = &config->artifacts[i];
-    if (strcmp(a->name, name) != 0) continue;
+    CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
     clv_err why;
-    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-    if (open_checked(config, a, &f, &why) != CLV_OK) {
+    if (strcmp(config->artifacts[i].name, name) != 0) continue;
+    clv_code code = open_spec(config, &config->artifacts[i], waiter, &a, &why);
+    if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", why.text);
+    if (code != CLV_OK) {
       clv_log(CLV_LOG_DEBUG, "%s", why.text); /* the path is not for the peer */
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' is damaged on the worker's disk", name);
     }
-    if (memcmp(want, clv_weights_digest(f), sizeof *want) != 0)
+    if (memcmp(want, &a->stated, sizeof *want) != 0)
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' has another SHA-256 than the session says",
                       name);
-    *ret = clv_steal(&f);
+    *ret = clv_steal(&a);
     return CLV_OK;
   }
   return clv_fail(err, CLV_NOT_FOUND, "no artifact '%s' on this worker", name);

@@ -13,13 +13,23 @@
 #include "common/weights/weights.h"
 
 /* Every artifact of the config exists and has its stated digest; the first that does not is named
- * with its line. Reads each file once: at start-up and for `check`. */
+ * with its line: at start-up and for `check`. Of a folder the list of its files is read, and its
+ * index; they are there with their lengths, and are hashed when their tensors are wanted. */
 clv_code clv_store_check(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
 
-/* Open an artifact by name. CLV_NOT_FOUND: not in worker.yaml; CLV_DATA_LOSS: the file does not
- * have the digest that the master, or worker.yaml, states. */
+/* An artifact that is open. A file of it is hashed when the first of its tensors is read, unless
+ * the process knows the digest of a file with this inode, length and times: the descriptor that was
+ * hashed is the one that is read. */
+typedef struct clv_stored clv_stored;
+
+/* Open an artifact by name. CLV_NOT_FOUND: not in worker.yaml; CLV_DATA_LOSS: the file, or the
+ * folder's list, does not have the digest that the master, or worker.yaml, states. `config` and
+ * `waiter` (NULL: nobody leaves) outlive it. */
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
-                        clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+                        const clv_waiter *waiter, clv_stored **ret, clv_err *err) CLV_USE_RESULT;
+void clv_stored_close(clv_stored *a); /* NULL is allowed */
+void clv_stored_closep(clv_stored **a);
+clv_weights_folder *clv_stored_weights(const clv_stored *a); /* borrowed */
 
 /* The highest epoch at which each session of each identity was opened, with the digest of its
  * configuration: the last 64 sessions of an identity, 4096 in all. */

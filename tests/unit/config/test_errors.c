@@ -389,8 +389,11 @@ static void ranges_cover_the_model(void **state) {
 static void weights(void **state) {
   (void)state;
   refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {file: a, artifact: b}\n",
-               "/etc/cleave/s.yaml:13:5: stage 'back' takes its weights from a file or from an "
-               "artifact, not both");
+               "/etc/cleave/s.yaml:13:5: stage 'back' takes its weights from a file, from a "
+               "folder or from an artifact: give one of them");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {new: [b]}\n",
+               "/etc/cleave/s.yaml:13:15: stage 'back': 'new' goes with weights.folder or "
+               "weights.artifact");
   refused_edit("    at: master\n", "    at: master\n    weights: {artifact: b}\n",
                "/etc/cleave/s.yaml:10:5: stage 'front' is at master, which has no artifacts: use "
                "weights.file");

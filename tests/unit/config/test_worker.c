@@ -300,7 +300,7 @@ static void manual_pages(void **state) {
   assert_int_equal(clv_config_man(CLV_CONFIG_SESSION, &session_page, &err), CLV_OK);
   assert_memory_equal(worker_page.data, ".TH CLEAVE\\-WORKER.YAML 5 ", 26);
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBallow[].identity\\fR (required)\n"));
-  assert_non_null(strstr(worker_page.data, ".TP\n\\fBartifacts.NAME.file\\fR (required)\n"));
+  assert_non_null(strstr(worker_page.data, ".TP\n\\fBartifacts.NAME.sha256\\fR (required)\n"));
   assert_non_null(strstr(worker_page.data,
                          ".TP\n\\fBlimits.lease\\fR\nA session whose master is silent for so long "
                          "is closed and its memory freed.\nA duration from 1s to 24h.\n"
