@@ -40,7 +40,7 @@ FIELDS = (("package", "Package:"), ("version", "Version:"), ("section", "Section
 
 # ---- records -------------------------------------------------------------------------------------
 def records():
-    """Of dpkg's, a mapping of the fields above to lists of words each, which fit their columns; sorted by name."""
+    """Of dpkg's, each field above as a list of words, which fit their columns; sorted by name."""
     found = []
     for text in open("/var/lib/dpkg/status", encoding="utf-8").read().split("\n\n"):
         of = dict(re.findall(r"^([A-Za-z-]+): (.+)$", text, re.M))
