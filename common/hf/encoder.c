@@ -107,7 +107,8 @@ static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
 
 static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   int64_t width = b->c->hidden;
-  int key = *x, value = *x;
+  int key = *x;
+  int value = key;
   CLV_TRY(clv_hf_dense(b, "attention.self.query", width, true, x, err));
   CLV_TRY(clv_hf_dense(b, "attention.self.key", width, true, &key, err));
   CLV_TRY(clv_hf_dense(b, "attention.self.value", width, true, &value, err));

@@ -97,6 +97,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
 /* ---- folders --------------------------------------------------------------------------------- */
 
 void clv_stage_folder_done(clv_stage_folder *f) {
+  if (!f) return;
   clv_weights_folder_close(f->folder);
   clv_manifest_done(&f->manifest);
   free(f->found);

@@ -190,6 +190,7 @@ clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
 }
 
 void clv_scores_done(clv_scores *s) {
+  if (!s) return;
   free(s->classes);
   s->classes = NULL;
 }

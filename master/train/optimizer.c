@@ -33,6 +33,7 @@ static bool decays(const clv_graph *g, const clv_param *p) {
 }
 
 void clv_trainer_sides_done(clv_trainer_sides *s) {
+  if (!s) return;
   free(s->names[0]);
   free(s->names[1]);
 }

@@ -166,6 +166,7 @@ def proofs_are_asked_for_by_name(tree):
 SAMPLES = {  # what each prints when it is well, and what has to count against it
     "parity": ("16 passed, 0 failed, 1 skipped", "15 passed, 1 failed"),
     "hf-parity": ("16 passed, 0 failed", "15 passed, 1 failed"),
+    "peft-parity": ("16 passed, 0 failed", "15 passed, 1 failed"),
     "learns": ("ok gpipe: 88.10 %, PyTorch 88.00 %, apart 0.10 of 0.50 points (9s)",
                "not ok gpipe: 80.10 %, PyTorch 88.00 %, apart 7.90 of 0.50 points (9s)"),
     "fuzz": ("== fuzz_wire\nstat::number_of_executed_units: 900\nstat::average_exec_per_sec:     15",
