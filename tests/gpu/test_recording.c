@@ -280,6 +280,82 @@ static void what_waits_on_the_host_is_asked_for_in_parts(void **state) {
   outcome_free(got);
 }
 
+/* ---- cuDNN's calls in what is recorded ------------------------------------------------------- */
+
+static const clv_vendor *right;
+static bool capturing, may_be_captured;
+
+static clv_code note_capture(clv_cuda_stream *s, clv_err *why) {
+  capturing = true;
+  return right->capture_begin(s, why);
+}
+
+static clv_code note_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+                         clv_err *why) {
+  capturing = false;
+  return right->capture_end(s, ret, ret_launches, why);
+}
+
+static clv_code lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
+                             clv_err *why) {
+  if (capturing && !may_be_captured) return clv_fail(why, CLV_INTERNAL, "as planned");
+  return right->lstm_forward(s, l, a, why);
+}
+
+enum { TURNS = 5, LSTM_OUT = BATCH * 4 * OUT };
+
+/* The same forward TURNS times, with the outputs of the last; x [BATCH, 4, 8]. */
+static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_counts *counts) {
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, OUT), int_attr(CLV_ATTR_LAYERS, 2)};
+  clv_shape shape = CLV_SHAPE(BATCH, 4, 8);
+  bench t = {0};
+  int at;
+  assert_ok(clv_cuda_open(vendor, 0, &t.b, err));
+  assert_ok(clv_recorder_new(t.b, &t.records, err));
+  assert_ok(clv_graph_new(&t.graph, err));
+  assert_ok(clv_graph_add_input(t.graph, "x", CLV_F32, &shape, &at, err));
+  t.graph->output = add_node(t.graph, CLV_OP_LSTM, 1, at, -1, v, 2);
+  assert_ok(clv_params_of(t.graph, &t.params, err));
+  t.plan = plan_of(&t, BATCH);
+  char *drawn = malloc(t.params->total_bytes);
+  clv_params_init(t.graph, t.params, drawn);
+  t.block = zeros(&t, t.params->total_bytes);
+  assert_ok(clv_backend_put(t.b, t.block, drawn, t.params->total_bytes, err));
+  free(drawn);
+  for (uint64_t i = 0; i < TURNS; i++) {
+    const clv_rng_key key = {.step = 1};
+    float x[BATCH * 4 * 8];
+    const void *in[] = {x};
+    clv_call *c;
+    draw(1, x, CLV_COUNT(x));
+    assert_ok(clv_plan_call_get(t.plan, &c, err));
+    assert_ok(clv_plan_forward(t.plan, c, t.block, 1, in, false, ret, &key, err));
+    clv_plan_call_put(t.plan, c);
+  }
+  clv_recorder_count(t.records, counts);
+  tear_down(&t);
+}
+
+static void a_failing_call_of_a_library_is_asked_for_in_parts(void **state) {
+  float want[LSTM_OUT], got[LSTM_OUT];
+  clv_record_counts all, parts;
+  (void)state;
+  right = clv_sim_vendor(&(clv_sim_options){0});
+  clv_vendor v = *right;
+  v.capture_begin = note_capture;
+  v.capture_end = note_end;
+  v.lstm_forward = lstm_forward;
+  may_be_captured = true;
+  run_lstm(&v, want, &all);
+  may_be_captured = false;
+  run_lstm(&v, got, &parts);
+  assert_memory_equal(want, got, sizeof want);
+  assert_int_equal(all.refused, 0);
+  assert_int_equal(all.replays, TURNS - 1);
+  assert_int_equal(parts.refused, 1);
+  assert_int_equal(parts.in_parts, TURNS);
+}
+
 /* ---- records alone --------------------------------------------------------------------------- */
 
 typedef struct work {
@@ -438,6 +514,7 @@ int main(void) {
       cmocka_unit_test(replays_have_the_same_bits),
       cmocka_unit_test(what_cannot_be_captured_is_asked_for_in_parts),
       cmocka_unit_test(what_waits_on_the_host_is_asked_for_in_parts),
+      cmocka_unit_test(a_failing_call_of_a_library_is_asked_for_in_parts),
       cmocka_unit_test(the_least_recently_used_gives_way),
       cmocka_unit_test(what_passes_memory_is_not_recorded),
       cmocka_unit_test(what_nobody_pays_for_is_asked_for_in_parts),
