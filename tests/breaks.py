@@ -134,6 +134,7 @@ of("common/weights/peft.c", "tests/unit/weights/test_peft",
    dora_is_taken_for_lora=("static clv_code must_not(", "return set ? clv_json_fail(&r->j, at, err, \"%s: true is not done here\", what) : CLV_OK;", "(void)what; return at > SIZE_MAX - 1 ? CLV_INTERNAL : CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "value_at(w, at) + scale * sum", "value_at(w, at) + sum * (scale > 0)"),
+   a_square_weight_lies_as_others_do=("static clv_code merge(", "scale, turned, sum", "scale, turned && in != out, sum"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",

@@ -219,18 +219,41 @@ static bool is_matrix(const clv_weights_entry *e) {
   return e && e->dtype == CLV_F32 && e->shape.rank == 2;
 }
 
-static clv_code merge(export *x, const clv_weights_entry *w, const clv_weights_entry *a,
-                      const clv_weights_entry *b, double scale, clv_err *err) {
+static bool says_turned(const clv_layer_spec *l, size_t n, const char *weight) {
+  for (size_t i = 0; i < n; i++) {
+    size_t len = l[i].name ? strlen(l[i].name) : 0;
+    if (!len || strncmp(l[i].name, weight, len) != 0 || strcmp(weight + len, ".weight") != 0)
+      continue;
+    for (size_t k = 0; k < l[i].n_attrs; k++)
+      if (strcmp(l[i].attrs[k].key, "transposed") == 0 && l[i].attrs[k].flag) return true;
+  }
+  return false;
+}
+
+/* Is the weight stored as [in, out]? The file says so of a layer; of a model by config.json GPT-2's
+ * names do. */
+static bool is_turned(const export *x, uint32_t stage, const char *weight) {
+  static const char *const stored[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
+  const clv_session_config *c = x->config;
+  for (size_t i = 0; c->model.hf && i < CLV_COUNT(stored); i++)
+    if (ends(weight, stored[i])) return true;
+  return says_turned(c->model.layers, c->model.n_layers, weight) ||
+         says_turned(c->stages[stage].layers, c->stages[stage].n_layers, weight);
+}
+
+static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,
+                      const clv_weights_entry *a, const clv_weights_entry *b, clv_err *err) {
+  double scale = scale_of(&x->config->stages[stage].lora);
+  bool turned = is_turned(x, stage, w->name);
   bool fits = is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
-  clv_shape plain = fits ? CLV_SHAPE(b->shape.dim[0], a->shape.dim[1]) : (clv_shape){0};
-  clv_shape turned = fits ? CLV_SHAPE(a->shape.dim[1], b->shape.dim[0]) : (clv_shape){0};
-  bool as_is = fits && clv_shape_equal(&w->shape, &plain);
+  int64_t out = fits ? b->shape.dim[0] : 0, in = fits ? a->shape.dim[1] : 0;
+  clv_shape want = turned ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
   float *sum;
-  if (!fits || !(as_is || clv_shape_equal(&w->shape, &turned)))
+  if (!fits || !clv_shape_equal(&w->shape, &want))
     return clv_fail(err, CLV_DATA_LOSS, "'%s' does not fit its adapter", w->name);
-  CLV_TRY(clv_alloc((size_t)plain.dim[0] * (size_t)plain.dim[1], sizeof *sum, &sum, err));
+  CLV_TRY(clv_alloc((size_t)out * (size_t)in, sizeof *sum, &sum, err));
   x->made[x->n_made++] = sum;
-  add_product(w, a, b, scale, !as_is, sum);
+  add_product(w, a, b, scale, turned, sum);
   x->list[x->n++] = (clv_weights_tensor){w->name, w->dtype, w->shape, sum};
   return CLV_OK;
 }
@@ -257,7 +280,6 @@ static clv_code no_base(const export *x, uint32_t stage, const char *adapter, cl
 
 static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
   const clv_weights_file *f = x->model[i];
-  double scale = scale_of(&x->config->stages[i].lora);
   size_t merged = 0, adapters = 0;
   const char *last = "";
   for (size_t k = 0; k < clv_weights_count(f); k++) {
@@ -269,7 +291,7 @@ static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
     if (adapter) continue;
     merged += a && b;
     if (a && b)
-      CLV_TRY(merge(x, e, a, b, scale, err));
+      CLV_TRY(merge(x, i, e, a, b, err));
     else
       CLV_TRY(take(x, e, "", err));
   }

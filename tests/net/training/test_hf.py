@@ -104,6 +104,35 @@ def a_llama_over_three_workers():
     compare("llama", [1, 2, 4, 5], ["master", "w1", "w2", "w3", "master"], model="llama")
 
 
+def with_adapters(text, own):
+    """The session with a key more in each stage, in their order."""
+    for i, key in enumerate(own):
+        text = re.sub(rf"(name: s{i}, [^}}]*)}}", rf"\1, {key}}}", text)
+    return text
+
+
+@suite.test
+def adapters_of_every_block():
+    """Over two workers the bits of one process; what peft would open has their names."""
+    lora = "lora: {targets: [query, value], r: 2, alpha: 4, dropout: 0.1%s}"
+    one, log, _ = cluster.trained("lora-one", with_adapters(body([], ["master"]), [lora % ", train: [classifier]"]), STEPS)
+    own = ["freeze: true", lora % "", lora % "", lora % ", train: [classifier]"]
+    text = with_adapters(body([1, 3, 4], ["master", "w1", "w2", "master"]), own)
+    split, split_log, _ = cluster.trained("lora-split", text, STEPS)
+    assert split == one and split_log == log
+    layers = [f"layoutlm.encoder.layer.{i}.attention.self.{what}" for i in range(4) for what in ("query", "value")]
+    adapters = {f"{layer}.lora_{half}.weight" for layer in layers for half in "AB"}
+    base, _, _ = cluster.trained("lora-base", text.replace("lr: 0.003", "lr: 1e-300, weight_decay: 0"), STEPS)
+    moved = {name for name in one if one[name] != base[name]}
+    assert moved == adapters | {"classifier.weight", "classifier.bias"}, moved ^ adapters
+    done = master("export", "lora-split", "--adapters", "adapters", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(cluster.dir, "adapters/adapter_config.json")) as f:
+        assert json.load(f)["target_modules"] == layers
+    files = safetensors(os.path.join(cluster.dir, "adapters/adapter_model.safetensors"))
+    assert files.keys() == {"base_model.model." + name for name in moved}
+
+
 @suite.test
 def parameters_have_the_names_of_files():
     weights, _, _ = UNSPLIT["layoutlm"]

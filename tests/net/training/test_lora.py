@@ -191,6 +191,20 @@ def adapters_are_exported_and_begun_with():
 
 
 @suite.test
+def weights_stored_the_other_way_round_are_merged():
+    """A square one, whose shape does not tell; and its adapter has not the same form."""
+    text = body(["master"] * 3).replace("out: 20, name: middle.0.query", "out: 24, transposed: true, name: middle.0.query")
+    learned = cluster.trained("turned", text, STEPS)[0]
+    exported("turned", "--merge", "turned")
+    merged = safetensors(os.path.join(cluster.dir, "turned/model.safetensors"))["middle.0.query.weight"]
+    a, b = (learned[f"middle.0.query.lora_{half}.weight"] for half in "AB")
+    assert merged[1] == (24, 24), merged[1]
+    added, moved = product(b, a), [w - v for w, v in zip(floats(merged), floats(learned["middle.0.query.weight"]))]
+    assert max(abs(moved[i * 24 + o] - 2 * added[o * 24 + i]) for o in range(24) for i in range(24)) < 1e-6
+    assert max(map(abs, moved)) > 1e-3
+
+
+@suite.test
 def what_cannot_be_exported_is_refused():
     cluster.trained("bare", body(PLACES["one"], False, steps=1), 1)
     for args, why in {("bare", "--adapters", "x"): "has no adapters", ("bare",): "writes --adapters FOLDER or --merge",
