@@ -35,19 +35,22 @@ static inline void near(const void *a, const void *b, size_t bytes, double low, 
     fail_msg("%s: relative error %g, should be within %g..%g", what, error, low, high);
 }
 
+/* The sanitizers are slow: there images and channels are fewer, still in whole tiles. */
+enum { WIDE_SIDE = CLV_SANITIZED ? 4 : 10, WIDE = CLV_SANITIZED ? 16 : 32 };
+
 /* Channels in whole tiles; convolutions read by batchnorms with and without relu, by two
  * ops at once. */
 static inline clv_graph *wide_graph(int64_t batch) {
   int x, y;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 10, 10), &x);
-  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, 32, 3));
-  y = add_plain(g, CLV_OP_RELU, 5, add_norm(g, 3, x, 64, 1));
-  y = add_plain(g, CLV_OP_RELU, 8, add_norm(g, 6, y, 64, 3));
-  y = add_node(g, CLV_OP_ADD, 11, add_norm(g, 9, y, 32, 1), x, NULL, 0);
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, WIDE_SIDE, WIDE_SIDE), &x);
+  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, WIDE, 3));
+  y = add_plain(g, CLV_OP_RELU, 5, add_norm(g, 3, x, 2 * WIDE, 1));
+  y = add_plain(g, CLV_OP_RELU, 8, add_norm(g, 6, y, 2 * WIDE, 3));
+  y = add_node(g, CLV_OP_ADD, 11, add_norm(g, 9, y, WIDE, 1), x, NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 12, y);
-  y = add_conv(g, 14, add_pool(g, CLV_OP_MAXPOOL, 13, x, 2), 48, 3, 1);
+  y = add_conv(g, 14, add_pool(g, CLV_OP_MAXPOOL, 13, x, 2), 3 * WIDE / 2, 3, 1);
   x = add_node(g, CLV_OP_ADD, 16, add_plain(g, CLV_OP_GELU, 15, y), y, NULL, 0);
-  x = add_norm(g, 17, x, 32, 1);
+  x = add_norm(g, 17, x, WIDE, 1);
   x = add_plain(g, CLV_OP_FLATTEN, 20, add_plain(g, CLV_OP_GLOBALAVGPOOL, 19, x));
   add_linear(g, 21, x, 7);
   return g;
@@ -95,7 +98,7 @@ static inline void cut_at(const rig *whole, uint32_t cut, uint32_t last) {
   rig_done(&b);
 }
 
-enum { CUT_EVERY = CLV_SANITIZED ? 4 : 1 }; /* the sanitizers are slow */
+enum { CUT_EVERY = CLV_SANITIZED ? 10 : 1 }; /* the sanitizers are slow */
 
 /* The graph whole, and cut in two before each layer where that can be. */
 static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
