@@ -760,6 +760,8 @@ of("common/hf/llama.c", HF_GRAPH,
 of("common/models/ranges.c", "tests/unit/models/test_hf_models",
    a_prefix_must_be_given=("static bool find_block(", "block = without_prefix(g, block);", ""))
 HF_SPLIT = "tests/net/training/test_hf.py"
+of("common/hf/gpt2.c", HF_GRAPH,
+   all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
 of("common/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("common/models/hf.c", HF_SPLIT,

@@ -42,28 +42,36 @@ clv_code clv_hf_join(hf_builder *b, clv_op op, const char *name, int *x, int oth
   return clv_hf_nodes(b, op, name, NULL, 0, in, 2, x, err);
 }
 
-clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
-                      clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_OUT, out), clv_hf_whole(CLV_ATTR_BIAS, bias)};
+clv_code clv_hf_linear(hf_builder *b, const char *name, const hf_linear *l, int *x, clv_err *err) {
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_OUT, l->out), clv_hf_whole(CLV_ATTR_BIAS, l->bias),
+                        clv_hf_whole(CLV_ATTR_TRANSPOSED, l->transposed),
+                        clv_hf_real(CLV_ATTR_INIT_STD, l->deviation)};
   return clv_hf_node(b, CLV_OP_LINEAR, name, v, CLV_COUNT(v), x, err);
 }
 
+clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
+                      clv_err *err) {
+  hf_linear l = {.out = out, .bias = bias, .deviation = b->c->deviation};
+  return clv_hf_linear(b, name, &l, x, err);
+}
+
 clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows),
-                        clv_hf_whole(CLV_ATTR_OUT, b->c->hidden)};
-  return clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
+  return clv_hf_embed_column(b, name, rows, -1, -1, x, err);
 }
 
 clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
                              int64_t minus, int *x, clv_err *err) {
   clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows), clv_hf_whole(CLV_ATTR_OUT, b->c->hidden),
-                        clv_hf_whole(CLV_ATTR_COLUMN, column), clv_hf_whole(CLV_ATTR_MINUS, minus)};
+                        clv_hf_whole(CLV_ATTR_COLUMN, column), clv_hf_whole(CLV_ATTR_MINUS, minus),
+                        clv_hf_real(CLV_ATTR_INIT_STD, b->c->deviation)};
   return clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
 }
 
-clv_code clv_hf_positions(hf_builder *b, const char *name, int64_t rows, int64_t first, int *x,
+clv_code clv_hf_positions(hf_builder *b, const char *name, const hf_positions *p, int *x,
                           clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows), clv_hf_whole(CLV_ATTR_OFFSET, first)};
+  clv_attr_value v[] = {
+      clv_hf_whole(CLV_ATTR_ROWS, p->rows), clv_hf_whole(CLV_ATTR_OFFSET, p->first),
+      clv_hf_whole(CLV_ATTR_BARE, p->bare), clv_hf_real(CLV_ATTR_INIT_STD, b->c->deviation)};
   return clv_hf_node(b, CLV_OP_POSITIONS, name, v, CLV_COUNT(v), x, err);
 }
 
@@ -104,8 +112,7 @@ clv_code clv_hf_first_place(hf_builder *b, const char *name, int *x, clv_err *er
 }
 
 clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) {
-  if (b->in.lengths >= 0)
-    return clv_fail(err, CLV_INVALID, "the head sequence takes samples of one length alone");
+  if (b->in.lengths >= 0) return clv_hf_join(b, CLV_OP_LAST, name, x, b->in.lengths, err);
   return take_place(b, name, -1, CLV_TO_END, x, err);
 }
 

@@ -125,8 +125,9 @@ static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (bool more = true; more; n += more) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, (size_t)n, &more, err));
-    if (more) CLV_TRY(clv_json_key(&r->j, &key, err));
-    if (more) CLV_TRY(clv_json_skip(&r->j, err));
+    if (!more) break;
+    CLV_TRY(clv_json_key(&r->j, &key, err));
+    CLV_TRY(clv_json_skip(&r->j, err));
   }
   if (n < 1 || n > MAX_LABELS)
     return clv_json_fail(&r->j, from, err, "%s names %lld classes", r->key, (long long)n);

@@ -84,19 +84,20 @@ static clv_code at_each_place(hf_builder *b, const char *table, int *rows, clv_e
  * first row up. */
 static clv_code first_type(hf_builder *b, int *x, clv_err *err) {
   const char *table = "token_type_embeddings";
-  bool boxes = b->in.boxes >= 0;
-  int rows = boxes ? b->in.boxes : b->in.records;
+  bool by_boxes = b->in.boxes >= 0;
+  int rows = by_boxes ? b->in.boxes : b->in.records;
   CLV_TRY(clv_hf_embed_column(b, table, b->c->types, 0, 0, &rows, err));
-  if (!boxes) CLV_TRY(at_each_place(b, table, &rows, err));
+  if (!by_boxes) CLV_TRY(at_each_place(b, table, &rows, err));
   return clv_hf_join(b, CLV_OP_ADD, "token_type_embeddings.add", x, rows, err);
 }
 
 static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
-  int64_t first = c->family == CLV_HF_ROBERTA ? c->padding + 1 : 0;
+  hf_positions places = {.rows = c->positions,
+                         .first = c->family == CLV_HF_ROBERTA ? c->padding + 1 : 0};
   clv_hf_at(b, "%sembeddings.", clv_hf_prefix(c, b->head));
   CLV_TRY(clv_hf_embed(b, "word_embeddings", c->vocabulary, x, err));
-  CLV_TRY(clv_hf_positions(b, "position_embeddings", c->positions, first, x, err));
+  CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
   if (c->family == CLV_HF_LAYOUTLM) CLV_TRY(boxes(b, x, err));
   CLV_TRY(first_type(b, x, err));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "LayerNorm", x, err));

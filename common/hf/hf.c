@@ -9,20 +9,14 @@
 #include "common/hf/hf_int.h"
 
 static clv_code (*const builds[CLV_HF_FAMILIES])(hf_builder *b, int *x, clv_err *err) = {
-
-    [CLV_HF_BERT] = clv_hf_encoder,
-    [CLV_HF_ROBERTA] = clv_hf_encoder,
-    [CLV_HF_LAYOUTLM] = clv_hf_encoder,
-    [CLV_HF_LLAMA] = clv_hf_llama,
+    [CLV_HF_BERT] = clv_hf_encoder,     [CLV_HF_ROBERTA] = clv_hf_encoder,
+    [CLV_HF_LAYOUTLM] = clv_hf_encoder, [CLV_HF_VIT] = clv_hf_vit,
+    [CLV_HF_GPT2] = clv_hf_gpt2,        [CLV_HF_LLAMA] = clv_hf_llama,
     [CLV_HF_QWEN2] = clv_hf_llama};
 
 static clv_code check_head(const clv_hf_config *c, clv_hf_head head, clv_err *err) {
   char known[96] = "";
   size_t used = 0;
-  if (!builds[c->family])
-    return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "a %s is not there yet, only bert, roberta, layoutlm, llama and qwen2",
-                    clv_hf_family_name(c->family));
   if (clv_hf_class(c->family, head)) return CLV_OK;
   for (int h = 0; h < CLV_HF_HEADS; h++)
     if (clv_hf_class(c->family, (clv_hf_head)h))

@@ -34,7 +34,15 @@ clv_code clv_hf_node(hf_builder *b, clv_op op, const char *name, const clv_attr_
 clv_code clv_hf_join(hf_builder *b, clv_op op, const char *name, int *x, int other,
                      clv_err *err) CLV_USE_RESULT;
 
-/* A projection of [.., in] to [.., out]. */
+/* A projection of [.., in] to [.., out]. transposed: its weight is kept as [in, out]. */
+typedef struct hf_linear {
+  int64_t out;
+  bool bias, transposed;
+  double deviation; /* of first weights; biases begin with 0 */
+} hf_linear;
+clv_code clv_hf_linear(hf_builder *b, const char *name, const hf_linear *l, int *x,
+                       clv_err *err) CLV_USE_RESULT;
+/* With the config's deviation, and not transposed. */
 clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
                       clv_err *err) CLV_USE_RESULT;
 
@@ -44,8 +52,13 @@ clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x,
 /* The same by a column of the last dimension, less another one. */
 clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
                              int64_t minus, int *x, clv_err *err) CLV_USE_RESULT;
-/* A row of such a table is added to each place: row `first` to the first. */
-clv_code clv_hf_positions(hf_builder *b, const char *name, int64_t rows, int64_t first, int *x,
+/* A row of a table is added to each place: row `first` to the first. bare: the table has the name
+ * itself, without .weight. */
+typedef struct hf_positions {
+  int64_t rows, first;
+  bool bare;
+} hf_positions;
+clv_code clv_hf_positions(hf_builder *b, const char *name, const hf_positions *p, int *x,
                           clv_err *err) CLV_USE_RESULT;
 /* layernorm or rmsnorm with the config's eps. */
 clv_code clv_hf_norm(hf_builder *b, clv_op op, const char *name, int *x,
@@ -56,7 +69,7 @@ clv_code clv_hf_dropout(hf_builder *b, const char *name, double p, int *x,
 /* *x are the queries. */
 clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key, int value, int *x,
                           clv_err *err) CLV_USE_RESULT;
-/* [N, S, hidden] to [N, hidden]: the first place; the last place. */
+/* [N, S, hidden] to [N, hidden]: the first place; the last real one. */
 clv_code clv_hf_first_place(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 
@@ -71,6 +84,8 @@ clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x,
 
 /* From the inputs to the head's output. */
 clv_code clv_hf_encoder(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_vit(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_gpt2(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -4,6 +4,7 @@
  * transformers (tests/golden/hf), none of theirs is missing but what nothing reads, and what cannot
  * be had is refused.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,8 @@
 
 enum { N = 2, PLACES = 7 };
 
-static const char *const families[] = {"bert", "roberta", "layoutlm", "llama", "qwen2"};
+static const char *const families[] = {"bert", "roberta", "layoutlm", "vit",
+                                       "gpt2", "llama",   "qwen2"};
 
 static clv_hf_config config_of(const char *family) {
   char folder[64];
@@ -101,7 +103,7 @@ static void parameters_are_those_of_transformers(void **state) {
       CLV_AUTO(clv_params_freep) clv_params *params = NULL;
       clv_err err;
       if (!clv_hf_class(c.family, (clv_hf_head)h)) continue;
-      must(build(&c, (clv_hf_head)h, h != CLV_HF_SEQUENCE, &g, &err), &err);
+      must(build(&c, (clv_hf_head)h, clv_hf_takes_tokens(&c), &g, &err), &err);
       must(clv_params_of(g, &params, &err), &err);
       check_names(families[i], (clv_hf_head)h, params);
     }
@@ -163,6 +165,30 @@ static void layers_are_counted_and_named(void **state) {
   assert_string_equal(g->prefix, "model.");
 }
 
+/* Weights by the config's deviation, and biases of 0, but what ends a half of GPT-2's blocks. */
+static void first_weights_have_the_deviation_of_the_config(void **state) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  CLV_AUTO(clv_freep) char *block = NULL;
+  clv_hf_config c = config_of("gpt2");
+  clv_err err;
+  (void)state;
+  c.deviation = 0.5;
+  must(build(&c, CLV_HF_CAUSAL, false, &g, &err), &err);
+  must(clv_params_of(g, &p, &err), &err);
+  must(clv_alloc(p->total_bytes, 1, &block, &err), &err);
+  clv_params_init(g, p, block);
+  for (int i = 0; i < p->n; i++) {
+    const float *v = (const float *)(const void *)(block + p->list[i].offset);
+    double squares = 0, want = strstr(p->list[i].name, "c_proj") ? 0.25 : 0.5;
+    for (size_t k = 0; k < p->list[i].n; k++) squares += (double)v[k] * v[k];
+    if (strstr(p->list[i].name, ".ln_")) continue;
+    if (strstr(p->list[i].name, ".bias")) want = 0;
+    if (fabs(sqrt(squares / (double)p->list[i].n) - want) > 0.15 * want)
+      fail_msg("%s: %g, not %g", p->list[i].name, sqrt(squares / (double)p->list[i].n), want);
+  }
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void what_cannot_be_had_is_refused(void **state) {
@@ -172,8 +198,6 @@ static void what_cannot_be_had_is_refused(void **state) {
   (void)state;
   expect_error(CLV_INVALID, "a llama has no head 'masked', only none, sequence, token, causal",
                build(&c, CLV_HF_MASKED, false, &g, &err), &err);
-  expect_error(CLV_INVALID, "samples of one length", build(&c, CLV_HF_SEQUENCE, true, &g, &err),
-               &err);
   c.tied = true;
   expect_error(CLV_INVALID, "with tie_word_embeddings: false it has one of its own",
                build(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
@@ -191,6 +215,7 @@ int main(void) {
       cmocka_unit_test(dropout_stands_where_transformers_has_it),
       cmocka_unit_test(attention_and_heads_drop_as_transformers_does),
       cmocka_unit_test(layers_are_counted_and_named),
+      cmocka_unit_test(first_weights_have_the_deviation_of_the_config),
       cmocka_unit_test(what_cannot_be_had_is_refused),
   };
   return cmocka_run_group_tests_name("hf_graph", tests, NULL, NULL);
