@@ -115,7 +115,8 @@ static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
     CLV_TRY(clv_json_key(&r->j, &name, err));
     CLV_TRY(check_name(r, at, &name, err));
     CLV_TRY(rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
-    CLV_TRY(clv_peft_add(r->p, (const char *)name.data, value, alpha, err));
+    if (clv_peft_add(r->p, (const char *)name.data, value, alpha, err) != CLV_OK)
+      return clv_err_prefix(err, "%s", r->j.label);
   }
 }
 
