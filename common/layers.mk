@@ -148,7 +148,7 @@ $(call layer, master/watch, $(ENGINE) common/metrics common/http master/data mas
   master/api master/plan master/egress master/train)
 
 # commands on a session file: train, eval, predict, plan, check
-$(call layer, master/run, $(ENGINE) master/data master/report master/score master/history master/api \
+$(call layer, master/run, $(ENGINE) common/hf master/data master/report master/score master/history master/api \
   master/plan master/egress master/train master/watch)
 
 # files of weights that workers were given, and of state that they keep; attempts of sessions

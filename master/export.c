@@ -21,17 +21,21 @@ static clv_code export_to(const clv_master_arguments *a, clv_err *err) {
   CLV_TRY(open_checkpoint(a, &c, err));
   if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, err));
   if (a->merge) CLV_TRY(clv_export_merged(c, a->merge, err));
-  printf("%s: step %llu in %s%s%s\n", a->line.words[0],
-         (unsigned long long)clv_checkpoint_manifest(c)->step, a->adapters ? a->adapters : "",
-         a->adapters && a->merge ? " and " : "", a->merge ? a->merge : "");
+  if (a->hf) CLV_TRY(clv_export_hf(c, a->hf, err));
+  const char *const folders[] = {a->adapters, a->merge, a->hf};
+  printf("%s: step %llu in", a->line.words[0],
+         (unsigned long long)clv_checkpoint_manifest(c)->step);
+  for (size_t i = 0, n = 0; i < CLV_COUNT(folders); i++)
+    if (folders[i]) printf("%s %s", n++ ? " and" : "", folders[i]);
+  printf("\n");
   return CLV_OK;
 }
 
 int clv_cmd_export(void *args) {
   const clv_master_arguments *a = args;
   clv_err err;
-  if (!a->adapters && !a->merge)
-    return clv_cli_usage(&a->line, "export writes --adapters FOLDER or --merge FOLDER");
+  if (!a->adapters && !a->merge && !a->hf)
+    return clv_cli_usage(&a->line, "export writes --adapters, --merge or --hf FOLDER");
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
   return export_to(a, &err) == CLV_OK ? CLV_EXIT_OK : clv_exit_report(CLV_EXIT_FAILED, &err);

@@ -46,7 +46,8 @@ static const clv_cli_command commands[] = {
      .more = "With --html a page to print or to send, which needs nothing else."},
     {.name = "export", .args = "RUN", .run = clv_cmd_export,
      .doc = "write what a run has learned for other programs",
-     .more = "With --adapters a folder that peft opens; with --merge weights to which the adapters are added."},
+     .more = "With --adapters a folder that peft opens; with --merge weights to which the adapters are added; "
+             "with --hf the same with config.json, which from_pretrained opens."},
     {.name = "stop", .args = "RUN", .run = clv_cmd_stop,
      .doc = "end a run after a checkpoint, and say how it ended"},
     {.name = "certs init", .args = "[NAME]", .run = clv_cmd_certs_init,
@@ -128,6 +129,8 @@ static const clv_cli_option options[] = {
      .doc = "write adapter_config.json and adapter_model.safetensors there"},
     {.name = "merge", .kind = CLV_CLI_TEXT, .arg = "FOLDER", .commands = "export", .offset = AT(merge),
      .doc = "write model.safetensors there, each adapter added to its layer's weights"},
+    {.name = "hf", .kind = CLV_CLI_TEXT, .arg = "FOLDER", .commands = "export", .offset = AT(hf),
+     .doc = "write config.json and model.safetensors there, for from_pretrained of transformers"},
     {.name = "now", .kind = CLV_CLI_FLAG, .commands = "stop", .offset = AT(now),
      .doc = "at once, without a checkpoint"},
     {.name = "dir", .kind = CLV_CLI_TEXT, .arg = "DIR", .commands = "certs init, certs issue, certs revoke",

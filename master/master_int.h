@@ -15,11 +15,11 @@ typedef struct clv_master_arguments {
   clv_cli_line line; /* first */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
-  bool follow, now;             /* log, stop */
-  bool html;                    /* egress */
-  bool all, make_data;          /* init */
-  const char *adapters, *merge; /* export */
-  const char *tokenizer;        /* words */
+  bool follow, now;                  /* log, stop */
+  bool html;                         /* egress */
+  bool all, make_data;               /* init */
+  const char *adapters, *merge, *hf; /* export */
+  const char *tokenizer;             /* words */
   uint64_t seconds, memory_mib, max_tokens, stride;
   /* certs */
   const char *dir, *uri;

@@ -241,6 +241,13 @@ clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd,
 clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *ret,
                            clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 
+/* The config.json of a model of Hugging Face for weights that were trained on: in f32, of the class
+ * `architecture` (NULL: as it was), with names for so many labels if it has others (0: as it was).
+ * CLV_DATA_LOSS: it is no JSON. */
+clv_code clv_weights_config(const void *data, size_t len, const char *label,
+                            const char *architecture, size_t n_labels, clv_bytes *ret,
+                            clv_err *err) CLV_USE_RESULT;
+
 /* ---- trainer state --------------------------------------------------------------------------- */
 
 /* trainer_state.json: all a resumed run needs besides weights and moments. */

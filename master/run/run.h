@@ -32,4 +32,8 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder,
 clv_code clv_export_merged(const clv_checkpoint *c, const char *folder,
                            clv_err *err) CLV_USE_RESULT;
 
+/* The same with a config.json beside it, for from_pretrained. CLV_PRECONDITION: the session's model
+ * is not by config.json. */
+clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err) CLV_USE_RESULT;
+
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/graph/graph.h"
+#include "common/hf/hf.h"
 #include "master/run/run_int.h"
 
 static const char session_file[] = "session.effective.yaml", half_a[] = ".lora_A.weight",
@@ -303,4 +304,41 @@ clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err 
   CLV_TRY(read_all(&x, err));
   for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(merge_stage(&x, i, err));
   return write_into(&x, folder, "model.safetensors", err);
+}
+
+/* ---- for transformers ------------------------------------------------------------------------ */
+
+enum { MAX_CONFIG = 1 << 20 };
+
+static size_t labels_of(const clv_model_config *m) {
+  for (size_t i = 0; i < m->n_attrs; i++)
+    if (strcmp(m->attrs[i].key, "labels") == 0) return (size_t)m->attrs[i].integer;
+  return 0;
+}
+
+static clv_code put_config(const export *x, const char *folder, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, to = {0}, text = {0}, out = {0};
+  const clv_model_config *m = &x->config->model;
+  clv_hf_config model;
+  clv_bytes_printf(&from, "%s/config.json", m->hf);
+  clv_bytes_printf(&to, "%s/config.json", folder);
+  if (from.failed || to.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_hf_config_read(m->hf, &model, err));
+  CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG, &text, err));
+  const char *class = clv_hf_class(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
+  CLV_TRY(clv_weights_config(text.data, text.len, (const char *)from.data, class, labels_of(m),
+                             &out, err));
+  return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
+}
+
+clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err) {
+  CLV_AUTO(export_done) export x = {.c = c};
+  CLV_TRY(read_all(&x, err));
+  if (!x.config->model.hf)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "the session's model is not by config.json (model.hf), so there is none to go "
+                    "with its weights; the files of the checkpoint are safetensors as they are");
+  for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(merge_stage(&x, i, err));
+  CLV_TRY(write_into(&x, folder, "model.safetensors", err));
+  return put_config(&x, folder, err);
 }

@@ -199,6 +199,22 @@ def mistakes_are_refused_at_their_place():
         assert done.returncode != 0 and re.search(says, done.stderr), (model, done.stderr)
 
 
+@suite.test
+def what_is_exported_is_begun_with():
+    trained = cluster.trained("exported", body([1, 3], ["master", "w1", "master"]), STEPS)[0]
+    done = master("export", "exported", "--hf", "out", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    out = os.path.join(cluster.dir, "out")
+    with open(os.path.join(out, "config.json")) as f:
+        made = json.load(f)
+    assert made["architectures"] == ["LayoutLMForTokenClassification"] and made["dtype"] == "float32", made
+    assert len(made["id2label"]) == LABELS and made["hidden_size"] == 16, made
+    assert safetensors(os.path.join(out, "model.safetensors")) == trained
+    still = body([1, 3], ["master", "w1", "master"]).replace("max_steps: 6", "max_steps: 1").replace("lr: 0.003", "lr: 1e-300, weight_decay: 0")
+    still = re.sub(r"(layers: [^}]*)}", r"\1, weights: {folder: out}}", still)
+    assert cluster.trained("begun", still, 1)[0] == trained
+
+
 with Cluster(3) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     records(os.path.join(cluster.dir, "data"))
