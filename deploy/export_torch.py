@@ -109,7 +109,7 @@ def row_of(m):
 
 
 def exportable():
-    return sorted(n for row in rows() if not row.loss for n, _ in row.modules if hasattr(nn, n))
+    return sorted({n for row in rows() if not row.loss for n, _ in row.modules if hasattr(nn, n)})
 
 
 # ---- modules to layers ---------------------------------------------------------------------------

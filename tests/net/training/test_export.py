@@ -35,7 +35,7 @@ REFUSED = {"both_ways": "layer '0': LSTM with bidirectional=True", "projected": 
            "dropping": "LSTM with dropout=0.5", "time_first": "LSTM with batch_first=False",
            "padded": "Embedding with padding_idx=0", "plain_norm": "LayerNorm with elementwise_affine=False",
            "a_loss": "layer '1': MSELoss with no place among layers: a loss goes under loss:",
-           "gru": "layer '1': GRU is not supported; what can be exported: .*LSTM, LayerNorm, Linear, "}
+           "gru": "layer '1': GRU is not supported; what can be exported: .* Flatten, GELU, GroupNorm, LSTM, LayerNorm, LeakyReLU, Linear, "}
 
 
 def export(folder, attribute, *args, script=EXPORTER):

@@ -207,7 +207,7 @@ def weights_stored_the_other_way_round_are_merged():
 @suite.test
 def what_cannot_be_exported_is_refused():
     cluster.trained("bare", body(PLACES["one"], False, steps=1), 1)
-    for args, why in {("bare", "--adapters", "x"): "has no adapters", ("bare",): "writes --adapters FOLDER or --merge",
+    for args, why in {("bare", "--adapters", "x"): "has no adapters", ("bare",): "writes --adapters, --merge or --hf FOLDER",
                       ("bare", "--merge", "x", "--checkpoint", "7"): "there is no checkpoint of step 7",
                       ("nobody", "--merge", "x"): "nobody", ("bare", "--merge", "x", "--checkpoint", "z"): "the number of a step"}.items():
         done = master("export", *args, cwd=cluster.dir)
