@@ -25,15 +25,28 @@ static void parse(const void *data, size_t size) {
   }
 }
 
+/* The list of a folder of weights, which has files alone. */
+static void parse_artifact(const void *data, size_t size) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  if (clv_artifact_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
+  NEVER(clv_artifact_format(&m, &text, &err) != CLV_OK ||
+        clv_artifact_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
+        again.n_files != m.n_files);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   clv_sha256 digest;
   char hex[65];
   parse(data, size);
+  parse_artifact(data, size);
   clv_bytes_add(&whole, data, size);
   if (whole.failed || clv_sha256_of(whole.data, whole.len, &digest, NULL) != CLV_OK) return 0;
   clv_sha256_hex(&digest, hex);
   clv_bytes_printf(&whole, "  \"sha256\": \"%s\"\n}\n", hex);
   if (!whole.failed) parse(whole.data, whole.len);
+  if (!whole.failed) parse_artifact(whole.data, whole.len);
   return 0;
 }
