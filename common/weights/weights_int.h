@@ -95,7 +95,7 @@ void clv_name_list_done(clv_name_list *l);
 void clv_name_list_add(clv_name_list *l, const char *name);
 void clv_name_list_end(clv_name_list *l);
 
-/* Where names[n], which are sorted, have the parameter `want`, CLV_WEIGHTS_NONE for nowhere: by its
+/* Where names[n], which are sorted, have the parameter `want`, CLV_WEIGHTS_NONE if nowhere: by its
  * name; by that with or without the name of a base model before it; by the old names of norms.
  * CLV_INVALID: two of the names could be meant. */
 clv_code clv_weights_find_name(const char *const *names, size_t n, const char *want,

@@ -14,7 +14,7 @@
 
 #include "master/plan/plan_int.h"
 
-enum { NO_WAY = UINT32_MAX, SHOWN_NODES = 6 };
+enum { NO_WAY = UINT32_MAX, SHOWN_NODES = 6, SHOWN_NAME = 24 };
 
 typedef struct layer_facts {
   uint32_t stage;
@@ -313,6 +313,13 @@ static void way_to_loss(const view *v, uint32_t last, layer_way *w) {
 }
 
 /* "3 (flatten) -> fc (linear)", of a long way its ends. */
+/* The end of a long name says which layer it is, and messages have an end as well. */
+static const char *short_name(const clv_node *n) {
+  const char *name = n->name, *dot;
+  while (strlen(name) > SHOWN_NAME && (dot = strchr(name, '.'))) name = dot + 1;
+  return name;
+}
+
 static void put_way(const view *v, const layer_way *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
@@ -322,7 +329,7 @@ static void put_way(const view *v, const layer_way *w, clv_bytes *out) {
     if (gap)
       clv_bytes_puts(out, "...");
     else
-      clv_bytes_printf(out, "%.24s (%s)", n->name, clv_op_name(n->op));
+      clv_bytes_printf(out, "%.24s (%s)", short_name(n), clv_op_name(n->op));
   }
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
@@ -331,8 +338,9 @@ static void put_way(const view *v, const layer_way *w, clv_bytes *out) {
 static void put_excuse(const view *v, const layer_way *w, bool labels, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     if (!mixes(v, w->node[i])) continue;
-    clv_bytes_printf(out, "; %.24s %s", v->g->nodes[w->node[i]].name,
-                     excuse(v, w->node[i], labels));
+    const char *why = excuse(v, w->node[i], labels);
+    clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]),
+                     why ? why : "works on each token alone");
     return;
   }
 }
