@@ -14,12 +14,21 @@ const char *clv_shown(const char *text, char buf[CLV_SHOWN_MAX]) {
   return buf;
 }
 
+/* A message ends with what to do: where both do not fit, a long path gives way, at its front. */
+static clv_code fail_in_file(const char *file, clv_config_pos pos, const char *text, clv_err *err) {
+  const size_t least = 40, place = sizeof ":4294967295:4294967295: ...";
+  size_t room = strlen(text) + place + least < CLV_ERR_TEXT ? CLV_ERR_TEXT - place - strlen(text)
+                                                            : least;
+  size_t cut = strlen(file) > room ? strlen(file) - room : 0;
+  return clv_fail(err, CLV_INVALID, "%s%s:%u:%u: %s", cut ? "..." : "", file + cut, pos.line,
+                  pos.column, text);
+}
+
 clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos, clv_err *err,
                                const char *fmt, va_list ap) {
   char text[CLV_ERR_TEXT];
   vsnprintf(text, sizeof text, fmt, ap);
-  if (pos.line > 0)
-    return clv_fail(err, CLV_INVALID, "%s:%u:%u: %s", source->file, pos.line, pos.column, text);
+  if (pos.line > 0) return fail_in_file(source->file, pos, text, err);
   if (pos.column > 0 && pos.column <= source->overrides->n)
     return clv_fail(err, CLV_INVALID, "%s: %s", source->overrides->items[pos.column - 1], text);
   return clv_fail(err, CLV_INVALID, "%s: %s", source->file, text);

@@ -312,7 +312,6 @@ static void way_to_loss(const view *v, uint32_t last, layer_way *w) {
     if ((k = best_reader(v, k)) >= 0) w->node[w->n] = k;
 }
 
-/* "3 (flatten) -> fc (linear)", of a long way its ends. */
 /* The end of a long name says which layer it is, and messages have an end as well. */
 static const char *short_name(const clv_node *n) {
   const char *name = n->name, *dot;
@@ -320,6 +319,7 @@ static const char *short_name(const clv_node *n) {
   return name;
 }
 
+/* "3 (flatten) -> fc (linear)", of a long way its ends. */
 static void put_way(const view *v, const layer_way *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
@@ -383,10 +383,10 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       i + 1 < b->n_stages ? b->config->stages[i + 1].at_pos : b->config->loss.at_pos;
   return clv_session_fail_at(
       b->config, pos, err,
-      "worker '%s' %s by stage '%s': no %s with secret first values is on the path %s; put one "
-      "there, at master, or set privacy.%s: true",
-      place_name(b, i + 1), what[shows], b->config->stages[i].name, ops.data, path.data,
-      key[shows]);
+      "worker '%s' %s by stage '%s': no %s with secret first values is on the path; put one "
+      "there, at master, or set privacy.%s: true; the path: %s",
+      place_name(b, i + 1), what[shows], b->config->stages[i].name, ops.data, key[shows],
+      path.data);
 }
 
 /* The first stage at a worker is refused with the file, before there is a model. */
@@ -415,8 +415,8 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
   return clv_session_fail_at(
       b->config, b->config->stages[i].at_pos, err,
       "stage '%s' at '%s' can read the labels from its gradient: no %s that learns from secret "
-      "first values is on the path to the loss, %s; end with such a layer at master, or set "
-      "privacy.labels_readable: true",
+      "first values is on the path to the loss; end with such a layer at master, or set "
+      "privacy.labels_readable: true; the path: %s",
       b->config->stages[i].name, place_name(b, i), ops.data, path.data);
 }
 

@@ -202,10 +202,15 @@ def mistakes_are_refused_at_their_place():
 @suite.test
 def tokens_that_leave_are_refused_with_the_whole_way():
     """A projection of each token hides none, and long names leave room for the fix."""
-    path = cluster.session("silent", body([2, 3], ["master", "w1", "master"]), keys="labels_readable: true")
-    done = master("check", path, cwd=cluster.dir)
-    assert done.returncode == 3 and "(layernorm)" in done.stderr, done.stderr
-    assert "set privacy.tokens_readable: true" in done.stderr and "(null)" not in done.stderr, done.stderr
+    short = cluster.session("silent", body([2, 3], ["master", "w1", "master"]), keys="labels_readable: true")
+    deep = os.path.join(cluster.dir, *["a-long-name-of-a-folder"] * 8)
+    os.makedirs(deep)
+    os.symlink(cluster.dir, os.path.join(deep, "back"))
+    for path in short, os.path.join(deep, "back", "silent.yaml"):
+        done = master("check", path, cwd=cluster.dir)
+        assert done.returncode == 3 and "silent.yaml:12:20: " in done.stderr, done.stderr
+        assert "set privacy.tokens_readable: true; the path: word_embeddings" in done.stderr, done.stderr
+        assert "(null)" not in done.stderr, done.stderr
 
 
 @suite.test

@@ -550,6 +550,28 @@ static void failing_later(void **state) {
   clv_session_config_free(c);
 }
 
+/* What a message ends with is there, wherever the file lies. */
+static void long_paths(void **state) {
+  (void)state;
+  char file[900], fix[300];
+  memset(file, 'd', sizeof file);
+  memcpy(file + sizeof file - 8, "/s.yaml", 8);
+  memset(fix, 'f', sizeof fix);
+  memcpy(fix + sizeof fix - 5, " end", 5);
+  clv_session_config *c = NULL;
+  clv_err err = {0};
+  assert_int_equal(
+      clv_session_config_parse(file, session_text, strlen(session_text), NULL, &c, &err), CLV_OK);
+  (void)clv_session_fail_at(c, c->workers[0].pos, &err, "%s", fix);
+  assert_memory_equal(err.text, "...ddd", 6);
+  assert_non_null(strstr(err.text, "d/s.yaml:5:3: fff"));
+  assert_string_equal(err.text + strlen(err.text) - 6, "ff end");
+  (void)clv_session_fail_at(c, c->workers[0].pos, &err, "%s%s", fix, fix);
+  assert_non_null(strstr(err.text, "...ddd"));
+  assert_non_null(strstr(err.text, "d/s.yaml:5:3: fff"));
+  clv_session_config_free(c);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_keys),
     cmocka_unit_test(duplicate_keys),
@@ -571,6 +593,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(files),
     cmocka_unit_test(image_options),
     cmocka_unit_test(failing_later),
+    cmocka_unit_test(long_paths),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

@@ -197,28 +197,29 @@ static void refusals_name_the_path_and_both_ways_out(void **state) {
   (void)state;
   refused(&image, "", demo_as_it_was,
           "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
-          "conv2d or lstm that learns from secret first values is on the path to the loss, of no "
-          "layer at all; end with such a layer at master, or set privacy.labels_readable: true");
+          "conv2d or lstm that learns from secret first values is on the path to the loss; end "
+          "with such a layer at master, or set privacy.labels_readable: true; the path: of no layer "
+          "at all");
   refused(&image, "",
           "  - {name: front, at: master, layers: [{op: scale, factor: 2}, {op: relu}]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
           "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
-          "linear, conv2d or lstm with secret first values is on the path 0 (scale) -> 1 (relu); "
-          "put one there, at master, or set privacy.raw_input_leaves: true");
+          "linear, conv2d or lstm with secret first values is on the path; put one there, at "
+          "master, or set privacy.raw_input_leaves: true; the path: 0 (scale) -> 1 (relu)");
   refused(&image, "labels_readable: true",
           "  - {name: front, at: master, weights: {file: p}, layers: [" CONV
           "]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n",
           "/s.yaml:13:24: worker 'w1' is sent records that only known weights have mixed by stage "
-          "'front': no linear, conv2d or lstm with secret first values is on the path 0 (conv2d); "
-          "0 has weights from a file that is not declared secret: true; put one there, at master, "
-          "or set privacy.front_known: true");
+          "'front': no linear, conv2d or lstm with secret first values is on the path; put one "
+          "there, at master, or set privacy.front_known: true; the path: 0 (conv2d); 0 has weights "
+          "from a file that is not declared secret: true");
   refused(&words, "",
           "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
           "/s.yaml:13:24: worker 'w1' is sent one vector per token by stage 'front': no linear, "
-          "conv2d or lstm with secret first values is on the path 0 (embedding); put one there, "
-          "at master, or set privacy.tokens_readable: true");
+          "conv2d or lstm with secret first values is on the path; put one there, at master, or "
+          "set privacy.tokens_readable: true; the path: 0 (embedding)");
 }
 
 static void each_key_permits_its_case(void **state) {
