@@ -17,8 +17,8 @@ const char *clv_shown(const char *text, char buf[CLV_SHOWN_MAX]) {
 /* A message ends with what to do: where both do not fit, a long path gives way, at its front. */
 static clv_code fail_in_file(const char *file, clv_config_pos pos, const char *text, clv_err *err) {
   const size_t least = 40, place = sizeof ":4294967295:4294967295: ...";
-  size_t room = strlen(text) + place + least < CLV_ERR_TEXT ? CLV_ERR_TEXT - place - strlen(text)
-                                                            : least;
+  size_t room =
+      strlen(text) + place + least < CLV_ERR_TEXT ? CLV_ERR_TEXT - place - strlen(text) : least;
   size_t cut = strlen(file) > room ? strlen(file) - room : 0;
   return clv_fail(err, CLV_INVALID, "%s%s:%u:%u: %s", cut ? "..." : "", file + cut, pos.line,
                   pos.column, text);

@@ -195,11 +195,12 @@ static const char demo_as_it_was[] = "  - {name: front, at: master, layers: [" C
 
 static void refusals_name_the_path_and_both_ways_out(void **state) {
   (void)state;
-  refused(&image, "", demo_as_it_was,
-          "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
-          "conv2d or lstm that learns from secret first values is on the path to the loss; end "
-          "with such a layer at master, or set privacy.labels_readable: true; the path: of no layer "
-          "at all");
+  refused(
+      &image, "", demo_as_it_was,
+      "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
+      "conv2d or lstm that learns from secret first values is on the path to the loss; end "
+      "with such a layer at master, or set privacy.labels_readable: true; the path: of no layer "
+      "at all");
   refused(&image, "",
           "  - {name: front, at: master, layers: [{op: scale, factor: 2}, {op: relu}]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
