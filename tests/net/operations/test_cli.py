@@ -124,7 +124,7 @@ def readable_labels_and_records_need_permission():
     refused("labels", DATA + STAGES + secret, 3, said, command="plan", args=("--suggest-cuts",), keys="")
     u_shape = STAGES + "  - {name: c, at: master, layers: [{op: relu}, {op: linear, out: 10}]}\n"
     scale = u_shape.replace("{op: conv2d, out: 4, kernel: 3}", "{op: scale, factor: 2}")
-    refused("scale", DATA + scale + secret, 3, r"0 \(scale\) -> 1 \(relu\).*raw_input_leaves", keys="")
+    refused("scale", DATA + scale + secret, 3, r"raw_input_leaves: true; the path: 0 \(scale\) -> 1 \(relu\)", keys="")
     refused("short", DATA + u_shape + TAIL.replace(SEED, "5"), 3, "0 has weights from a train.seed .*front_known", keys="")
 
     def told(name, body, keys):
