@@ -334,8 +334,9 @@ $(OUT)/ops/print_cases: $(OUT)/tests/ops/print_cases.o $(call libs_for,common/mo
 	@mkdir -p $(@D)
 	$(call link,,$(filter %.o,$^),common/models)
 units: $(OUT)/ops/print_cases
-golden: deps-parity $(OUT)/ops/print_cases
+golden: deps-parity $(OUT)/ops/print_cases $(BINARIES)
 	$(Q)$(PYTHON) tests/golden/make_golden.py $(OUT)/ops/print_cases
+	$(Q)for t in $$(grep -l '^import golden$$' tests/net/*/test_*.py); do $(PYTHON) $$t --golden || exit 1; done
 
 .SECONDEXPANSION:
 unit-%: $$(UNIT_OF_$$*)

@@ -125,7 +125,7 @@ def readable_labels_and_records_need_permission():
     u_shape = STAGES + "  - {name: c, at: master, layers: [{op: relu}, {op: linear, out: 10}]}\n"
     scale = u_shape.replace("{op: conv2d, out: 4, kernel: 3}", "{op: scale, factor: 2}")
     refused("scale", DATA + scale + secret, 3, r"raw_input_leaves: true; the path: 0 \(scale\) -> 1 \(relu\)", keys="")
-    refused("short", DATA + u_shape + TAIL.replace(SEED, "5"), 3, "0 has weights from a train.seed .*front_known", keys="")
+    refused("short", DATA + u_shape + TAIL.replace(SEED, "5"), 3, "front_known: true; .*0 has weights from a train.seed", keys="")
 
     def told(name, body, keys):
         session = cluster.session(name, body, keys)

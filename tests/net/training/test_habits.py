@@ -5,9 +5,8 @@ rate that rises from 0 and falls to 0, clipping, accumulated gradients; PyTorch'
 import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
+import golden
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 suite = Suite()
 RECORDS, WIDTH, CLASSES, STEPS, WARM, BATCH, RATE, DECAY, CLIP = 40, 9, 3, 10, 3, 8, 0.05, 0.5, 0.3
@@ -22,7 +21,7 @@ def records(folder):
     x, y = rng.standard_normal((RECORDS, WIDTH)).astype("f4"), rng.integers(0, CLASSES, RECORDS)
     np.save(f"{folder}/x.npy", x)
     np.save(f"{folder}/y.npy", y)
-    return torch.from_numpy(x), torch.from_numpy(y)
+    return x, y
 
 
 def body(steps=STEPS, decay="weights", more="", micro="pipeline: {micro_batches: 4}\n"):
@@ -38,6 +37,9 @@ def arrays(values):
 
 def in_torch(state, all_decay):
     """Losses and rates of the steps, and what the parameters are behind them."""
+    import torch
+    import torch.nn.functional as F
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
     p = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in state.items()}
     norms = {"1.weight", "1.bias", "4.weight"}
     decays = [v for k, v in p.items() if all_decay or not (k.endswith("bias") or k in norms)]
@@ -48,10 +50,10 @@ def in_torch(state, all_decay):
     losses, rates = [], []
     for step in range(STEPS):
         at = step * BATCH % RECORDS
-        h = F.relu(F.layer_norm(F.linear(X[at:at + BATCH], p["0.weight"], p["0.bias"]), (12,), p["1.weight"], p["1.bias"]))
+        h = F.relu(F.layer_norm(F.linear(x[at:at + BATCH], p["0.weight"], p["0.bias"]), (12,), p["1.weight"], p["1.bias"]))
         h = F.linear(h, p["3.weight"], p["3.bias"])
         h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + np.finfo("f4").eps) * p["4.weight"]
-        loss = F.cross_entropy(F.linear(h, p["5.weight"], p["5.bias"]), Y[at:at + BATCH])
+        loss = F.cross_entropy(F.linear(h, p["5.weight"], p["5.bias"]), y[at:at + BATCH])
         losses.append(loss.item())
         rates.append(optimiser.param_groups[0]["lr"])
         optimiser.zero_grad()
@@ -59,18 +61,19 @@ def in_torch(state, all_decay):
         torch.nn.utils.clip_grad_norm_(list(p.values()), CLIP)
         optimiser.step()
         schedule.step()
-    return losses, rates, {k: v.detach().numpy() for k, v in p.items()}
+    return losses, rates, {k: v.tolist() for k, v in p.items()}
 
 
 def same_as_torch(decay):
     state = arrays(cluster.trained(f"first-{decay}", body(1, decay), 1)[0])  # its rate is 0
-    losses, rates, after = in_torch(state, decay == "all")
+    losses, rates, after = golden.numbers(f"habits-{decay}", {**state, "x": X, "y": Y}, lambda: in_torch(state, decay == "all"))
     values, log, _ = cluster.trained(decay, body(decay=decay), STEPS)
     rows = [json.loads(line) for line in log.splitlines()]
     assert np.allclose([r["loss"] for r in rows], losses, rtol=2e-5), (rows, losses)
     assert np.allclose([r["lr"] for r in rows], rates, rtol=1e-8, atol=0), (rows, rates)
     for name, v in arrays(values).items():
-        assert np.abs(v - after[name]).max() < 2e-4 * max(1, np.abs(after[name]).max()), (name, v, after[name])
+        want = np.array(after[name])
+        assert np.abs(v - want).max() < 2e-4 * max(1, np.abs(want).max()), (name, v, want)
     return values
 
 

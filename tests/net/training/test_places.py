@@ -5,9 +5,8 @@ and smoothing, whose mean is over the places of the whole batch, however it is c
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
+import golden
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 suite = Suite()
 RECORDS, PLACES, ROWS, CLASSES, STEPS, BATCH, RATE = 48, 7, 20, 4, 6, 12, 0.5
@@ -27,7 +26,7 @@ def records(folder):
     for part in ("train", "test"):
         np.save(f"{folder}/{part}-x.npy", ids)
         np.save(f"{folder}/{part}-y.npy", labels)
-    return torch.from_numpy(ids), torch.from_numpy(labels)
+    return ids, labels
 
 
 def body(options=OPTIONS, micro=1, steps=STEPS, rate=RATE, at="master", extra=""):
@@ -42,14 +41,16 @@ def losses(log):
     return [json.loads(line)["loss"] for line in log.splitlines() if '"loss"' in line and '"step"' in line][:STEPS]
 
 
-def in_torch(state, weight):
-    """The losses of the same steps, and that over all records behind them."""
+def in_torch(state):
+    """The losses of the same steps, and behind them loss, accuracy and places over all records."""
+    import torch
+    ids, labels, weight = torch.from_numpy(IDS), torch.from_numpy(LABELS), torch.tensor([1, 0.5, 2, 1.5])
     p = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in state.items()}
     table, (w1, b1), (w2, b2) = p["0.weight"], (p["1.weight"], p["1.bias"]), (p["3.weight"], p["3.bias"])
 
     def loss(rows):
-        y = torch.tanh(table[IDS[rows]] @ w1.T + b1) @ w2.T + b2
-        return F.cross_entropy(y.flatten(0, 1), LABELS[rows].flatten(), weight, ignore_index=-100, label_smoothing=0.1), y
+        y = torch.tanh(table[ids[rows]] @ w1.T + b1) @ w2.T + b2
+        return torch.nn.functional.cross_entropy(y.flatten(0, 1), labels[rows].flatten(), weight, ignore_index=-100, label_smoothing=0.1), y
     seen = []
     for step in range(STEPS):
         at = step * BATCH % RECORDS
@@ -61,8 +62,8 @@ def in_torch(state, weight):
                 v -= RATE * v.grad
                 v.grad = None
     value, y = loss(slice(0, RECORDS))
-    counted = LABELS != -100
-    return seen, value.item(), (y.argmax(2) == LABELS)[counted].float().mean().item(), int(counted.sum())
+    counted = labels != -100
+    return seen, value.item(), (y.argmax(2) == labels)[counted].float().mean().item(), int(counted.sum())
 
 
 def first_state():
@@ -73,7 +74,8 @@ def first_state():
 @suite.test
 def it_is_pytorchs_mean_however_the_batch_is_cut():
     state = first_state()
-    want, last, right, places = in_torch(state, torch.tensor([1, 0.5, 2, 1.5]))
+    inputs = {**state, "ids": IDS, "labels": LABELS}
+    want, last, right, places = golden.numbers("places", inputs, lambda: in_torch(state))
     for micro in (1, 4, 5):
         session = cluster.session(f"cut{micro}", body(micro=micro))
         done = cluster.train(session)
@@ -129,11 +131,11 @@ def evaluations_give_scikit_learns_scores():
     session = cluster.session("scored", body(OPTIONS + ", scores: [f1, auc, confusion, perplexity]", micro=3))
     done = cluster.train(session)
     assert done.returncode == 0, done.stderr
-    state = {k: torch.from_numpy(np.frombuffer(v, "<f4").reshape(shape).copy())
+    state = {k: np.frombuffer(v, "<f4").reshape(shape).astype("f8")
              for k, (_, shape, v) in checkpoint_tensors(os.path.join(cluster.dir, "runs", "scored"), STEPS).items()}
-    hidden = torch.tanh(F.linear(state["0.weight"][IDS], state["1.weight"], state["1.bias"]))
-    logits, counted = F.linear(hidden, state["3.weight"], state["3.bias"]).double().numpy(), (LABELS != -100).numpy()
-    want = by_numpy(logits[counted], LABELS.numpy()[counted])
+    hidden = np.tanh(state["0.weight"][IDS] @ state["1.weight"].T + state["1.bias"])
+    logits, counted = hidden @ state["3.weight"].T + state["3.bias"], LABELS != -100
+    want = by_numpy(logits[counted], LABELS[counted])
     assert re.search(rf"F1 micro {want['f1']['micro']:.4f}, macro {want['f1']['macro']:.4f}, AUC {want['auc']:.4f}, perplexity", done.stdout), done.stdout
     assert "places by label (rows) and answer (columns)" in done.stdout, done.stdout
     done = master("eval", session, "--json", cwd=cluster.dir)
