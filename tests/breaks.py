@@ -95,6 +95,12 @@ of("kernels/kernels.h", "tests/unit/graph/test_sequence",
    a_difference_may_overflow=("static inline int64_t clv_row_number_at(", "if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;", "if (l->minus >= 0) row = (int64_t)((uint64_t)row - (uint64_t)at[l->minus]);"))
 of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
    groups_share_channels=("static clv_code groupnorm_shape(", "if (in->dim[1] % s->attrs->groups)", "if (false)"))
+of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
+   a_variance_has_no_eps=("static void group_moments", "+ k->k.d.attrs.eps", ""),
+   groups_of_a_block_are_one=("static clv_norm_affine affine_of", "of + c / k->per_group * 2", "of + block / k->per_group * 2"),
+   samples_share_their_gradient=("static void put_gradients", "saved_of(j, n)[", "saved_of(j, 0)["))
+of("kernels/cuda/rows.cu", "tests/gpu/test_cuda groupnorm",
+   all_groups_have_the_first_ones_weights=("static __device__ inline size_t weight_at", "return r % n.groups *", "return 0 *"))
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",

@@ -34,14 +34,18 @@ CLV_CUDA_OP(softmax) = {.forward = softmax_forward, .backward_input = softmax_ba
 SOFTMAX(log_softmax, true)
 CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = log_softmax_backward};
 
-/* ---- layernorm, rmsnorm ---------------------------------------------------------------------- */
+/* ---- layernorm, rmsnorm, groupnorm ----------------------------------------------------------- */
 
 static cuda_norm norm_of(const cuda_kernel *k) {
-  size_t width = clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
-  return (cuda_norm){.rows = k->r.n_in / width,
-                     .width = width,
-                     .centred = k->r.d.op == CLV_OP_LAYERNORM,
-                     .eps = k->r.d.attrs.eps};
+  size_t weights = clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
+  bool grouped = k->r.d.op == CLV_OP_GROUPNORM;
+  cuda_norm n = {.groups = grouped ? (size_t)k->r.d.attrs.groups : 1,
+                 .inner = grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / weights : 1,
+                 .centred = k->r.d.op != CLV_OP_RMSNORM,
+                 .eps = k->r.d.attrs.eps};
+  n.width = weights / n.groups * n.inner;
+  n.rows = k->r.n_in / n.width;
+  return n;
 }
 
 static clv_code norm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -69,7 +73,7 @@ static clv_code norm_weights_backward(clv_kernel *base, const clv_kernel_args *a
 
 static clv_code norm_open(cuda_kernel *k, clv_err *err) {
   cuda_norm n = norm_of(k);
-  cuda_sums s = gpu_sums_of(n.rows, n.width, 1);
+  cuda_sums s = gpu_norm_sums(&n);
   (void)err;
   k->r.base.saved_bytes = k->r.learns ? 2 * n.rows * sizeof(double) : 0;
   k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
@@ -83,3 +87,4 @@ static clv_code norm_open(cuda_kernel *k, clv_err *err) {
   }
 CLV_CUDA_OP(layernorm) = NORM;
 CLV_CUDA_OP(rmsnorm) = NORM;
+CLV_CUDA_OP(groupnorm) = NORM;

@@ -67,6 +67,14 @@ static __device__ inline void moments(const cuda_norm &n, const float *x, double
   *ret_inverse = 1 / sqrt(gpu_block_sum(squares) / width + n.eps);
 }
 
+/* The weight of value i of row r. */
+template <bool Grouped>
+static __device__ inline size_t weight_at(const cuda_norm &n, size_t r, size_t i) {
+  if constexpr (!Grouped) return i;
+  return r % n.groups * (n.width / n.inner) + i / n.inner;
+}
+
+template <bool Grouped>
 static __global__ void norm(cuda_norm n, const float *xs, const float *w, const float *b, float *ys,
                             double *saved) {
   GPU_ROWS(r, n.rows) {
@@ -74,8 +82,9 @@ static __global__ void norm(cuda_norm n, const float *xs, const float *w, const 
     double mean, inverse;
     moments(n, x, &mean, &inverse);
     GPU_ROW(i, n.width) {
-      double y = (static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(w[i]);
-      ys[r * n.width + i] = static_cast<float>(b ? y + static_cast<double>(b[i]) : y);
+      size_t c = weight_at<Grouped>(n, r, i);
+      double y = (static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(w[c]);
+      ys[r * n.width + i] = static_cast<float>(b ? y + static_cast<double>(b[c]) : y);
     }
     if (!saved || threadIdx.x) continue;
     saved[2 * r] = mean;
@@ -83,14 +92,22 @@ static __global__ void norm(cuda_norm n, const float *xs, const float *w, const 
   }
 }
 
+template <bool Grouped>
+static clv_code launch_norm(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
+                            const float *b, float *y, double *saved, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm<Grouped>,
+                    *n, x, w, b, y, saved);
+}
+
 clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                       const float *b, float *y, double *saved, clv_err *err) {
-  return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm, *n, x, w,
-                    b, y, saved);
+  return (n->groups * n->inner > 1 ? launch_norm<true> : launch_norm<false>)(g, n, x, w, b, y,
+                                                                             saved, err);
 }
 
 /* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)), the
  * first mean only where x was centred. */
+template <bool Grouped>
 static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, const float *dys,
                                  const double *saved, float *dxs) {
   GPU_ROWS(r, n.rows) {
@@ -98,13 +115,15 @@ static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, c
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
     cuda_pair sum = {0, 0};
     GPU_ROW(i, n.width) {
-      double gradient = static_cast<double>(dy[i]) * static_cast<double>(w[i]);
+      double weight = static_cast<double>(w[weight_at<Grouped>(n, r, i)]);
+      double gradient = static_cast<double>(dy[i]) * weight;
       sum += cuda_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
     }
     sum = gpu_block_sum(sum);
     double common = n.centred ? sum.first : 0, width = static_cast<double>(n.width);
     GPU_ROW(i, n.width) {
-      double gradient = static_cast<double>(dy[i]) * static_cast<double>(w[i]);
+      double weight = static_cast<double>(w[weight_at<Grouped>(n, r, i)]);
+      double gradient = static_cast<double>(dy[i]) * weight;
       double hat = (static_cast<double>(x[i]) - mean) * inverse;
       dxs[r * n.width + i] =
           static_cast<float>(inverse * (gradient - (common + hat * sum.second) / width));
@@ -112,10 +131,17 @@ static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, c
   }
 }
 
+template <bool Grouped>
+static clv_code launch_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
+                                 const float *dy, const double *saved, float *dx, clv_err *err) {
+  return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err,
+                    norm_back<Grouped>, *n, x, w, dy, saved, dx);
+}
+
 clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx, clv_err *err) {
-  return gpu_launch(g, gpu_blocks_of_rows(n->rows), gpu_row_threads(n->width), err, norm_back, *n,
-                    x, w, dy, saved, dx);
+  return (n->groups * n->inner > 1 ? launch_norm_back<true> : launch_norm_back<false>)(
+      g, n, x, w, dy, saved, dx, err);
 }
 
 /* Of bias and weight. */
@@ -142,8 +168,8 @@ static __global__ void put_weights(cuda_sums s, const cuda_pair *parts, float *d
 clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                    const double *saved, void *parts, float *dw, float *db,
                                    bool accumulate, clv_err *err) {
-  cuda_sums s = gpu_sums_of(n->rows, n->width, 1);
+  cuda_sums s = gpu_norm_sums(n);
   CLV_TRY(gpu_parts(g, &s, norm_term{x, dy, saved, n->width}, parts, err));
-  return gpu_launch(g, gpu_blocks(n->width), GPU_BLOCK, err, put_weights, s,
+  return gpu_launch(g, gpu_blocks(s.channels), GPU_BLOCK, err, put_weights, s,
                     static_cast<const cuda_pair *>(parts), dw, db, accumulate);
 }

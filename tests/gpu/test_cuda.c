@@ -102,10 +102,7 @@ static void test_op(clv_op op) {
   double worst = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || too_big(&cases[i])) continue;
-    bool ran = check_case(&cases[i], &worst);
-    if (ran == files[op].cuda_none)
-      fail_msg("%s: cuda has %s kernel for it, but " CASES_FOLDER "/%s.cases %s 'cuda: ref'",
-               cases[i].name, ran ? "a" : "no", clv_op_name(op), ran ? "says" : "lacks");
+    if (!check_case(&cases[i], &worst)) fail_msg("%s: cuda has no kernel for it", cases[i].name);
     n++;
   }
   print_message("%-16s cuda against ref: %d cases, largest distance %.1e\n", clv_op_name(op), n,

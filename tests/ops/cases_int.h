@@ -9,7 +9,6 @@
  *     second: FILL                  how inputs behind the first are drawn; normal
  *     cpu: ref                      the cpu backend has no kernel of its own: it falls back to ref
  *     cpu: images                   it has one for inputs of rank 4 only
- *     cuda: ref                     the cuda backend has no kernel for it
  *     layout: any                   the cpu kernel takes the channel block offered for images
  *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and what it says then
  *   CASE in=NxCxHxW [KEY=VALUE...]  a case, with attributes of the op and
@@ -64,7 +63,6 @@ typedef struct op_file {
   char torch[200], none[200];
   fill second;
   bool cpu_none, cpu_images; /* cpu: ref, cpu: images */
-  bool cuda_none;            /* cuda: ref */
   bool any_layout;           /* layout: any */
   int n_cases, n_golden;
   char problem[300]; /* "" when there is none */
@@ -308,8 +306,6 @@ static inline void case_head(clv_op op, const char *key, const char *value) {
     f->cpu_none = true;
   else if (!strcmp(key, "cpu") && !strcmp(value, "images"))
     f->cpu_images = true;
-  else if (!strcmp(key, "cuda") && !strcmp(value, "ref"))
-    f->cuda_none = true;
   else if (!strcmp(key, "layout") && !strcmp(value, "any"))
     f->any_layout = true;
   else

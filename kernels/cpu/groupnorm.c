@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Group normalisation over planes of channel blocks, as batch normalisation: the sums of a channel
+ * of one sample are made as norm_int.h says, and those of a group are added in the order of its
+ * channels, in double. So the bits are the same in every layout and for every number of threads. A
+ * sample stays in the cache between its two walks.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/norm_int.h"
+
+typedef struct group_kernel {
+  cpu_kernel k;
+  size_t n, c, image, b, blocks; /* image: values of a channel of a sample */
+  size_t groups, per_group;      /* channels of a group */
+  double width;                  /* values of a group */
+} group_kernel;
+
+typedef struct group_job {
+  const group_kernel *k;
+  const clv_kernel_args *a;
+} group_job;
+
+static size_t sums_count(const group_kernel *k) { return 2 * (k->blocks * k->b + k->groups); }
+
+/* Two sums of each channel of a sample, as their planes lie, and behind them two of each group;
+ * scratch has those of all samples. */
+static double *sums_of(const group_job *j, size_t n) {
+  return (double *)j->a->scratch + n * sums_count(j->k);
+}
+
+static double *totals_of(const group_job *j, size_t n) {
+  return sums_of(j, n) + 2 * j->k->blocks * j->k->b;
+}
+
+/* Mean and 1 / sqrt(var + eps) of each group of a sample. */
+static double *saved_of(const group_job *j, size_t n) {
+  return (double *)j->a->saved + n * 2 * j->k->groups;
+}
+
+static size_t plane_at(const group_kernel *k, size_t n, size_t block) {
+  return (n * k->blocks + block) * k->image * k->b;
+}
+
+static void fold(const double *lane, size_t b, double *ret) {
+  for (size_t l = 0; l < b; l++)
+    ret[2 * l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Mean, and sum of squared distances from it, of each channel of a plane. The moments are those of
+ * x less the channel's first value: what cancels is no larger than the spread of the values. */
+static void plane_moments(const group_kernel *k, const float *x, double *ret) {
+  clv_norm_sums sums = {0};
+  double shift[NORM_LANES], count = (double)k->image;
+  for (size_t l = 0; l < NORM_SPREAD * k->b; l++)
+    shift[l] = isfinite(x[l % k->b]) ? x[l % k->b] : 0;
+  clv_cpu_norm_moments(x, k->image * k->b, k->b, shift, &sums);
+  fold(sums.first, k->b, ret);
+  fold(sums.second, k->b, ret + 1);
+  for (size_t l = 0; l < k->b; l++) {
+    double sum = ret[2 * l], squares = ret[2 * l + 1] - sum * (sum / count);
+    ret[2 * l] = shift[l] + sum / count;
+    ret[2 * l + 1] = squares < 0 ? 0 : squares; /* by rounding; NaN stays */
+  }
+}
+
+static void group_moments(const group_kernel *k, const double *channel, double ret[2]) {
+  double mean = 0, squares = 0, count = (double)k->image;
+  for (size_t c = 0; c < k->per_group; c++) mean += channel[2 * c];
+  mean /= (double)k->per_group;
+  for (size_t c = 0; c < k->per_group; c++) {
+    double far = channel[2 * c] - mean;
+    squares += channel[2 * c + 1] + count * (far * far);
+  }
+  ret[0] = mean;
+  ret[1] = 1 / sqrt(squares / k->width + k->k.d.attrs.eps);
+}
+
+/* The channels of a block; padding lanes are all zero. The mean is in two parts: where it is large,
+ * x - mean is exact and the shift has the digits that one float has no room for. */
+static clv_norm_affine affine_of(const group_job *j, size_t n, size_t block) {
+  const group_kernel *k = j->k;
+  const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
+  const double *of = saved_of(j, n);
+  clv_norm_affine f = {0};
+  for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
+    const double *v = of + c / k->per_group * 2;
+    double scale = v[1] * w[c];
+    f.mean[l] = (float)v[0];
+    f.scale[l] = (float)scale;
+    f.shift[l] = (float)(b[c] - (v[0] - (double)f.mean[l]) * scale);
+  }
+  return f;
+}
+
+static void forward_samples(void *arg, size_t begin, size_t end) {
+  const group_job *j = arg;
+  const group_kernel *k = j->k;
+  for (size_t n = begin; n < end; n++) {
+    double *channel = sums_of(j, n);
+    for (size_t block = 0; block < k->blocks; block++)
+      plane_moments(k, (const float *)j->a->in[0] + plane_at(k, n, block),
+                    channel + 2 * block * k->b);
+    for (size_t g = 0; g < k->groups; g++)
+      group_moments(k, channel + 2 * g * k->per_group, saved_of(j, n) + 2 * g);
+    for (size_t block = 0; block < k->blocks; block++) {
+      clv_norm_affine f = affine_of(j, n, block);
+      size_t at = plane_at(k, n, block);
+      clv_cpu_norm_apply((const float *)j->a->in[0] + at, NULL, k->image * k->b, k->b, &f, false,
+                         (float *)j->a->out + at);
+    }
+  }
+}
+
+static void run_samples(const group_kernel *k, const clv_kernel_args *a, clv_cpu_range *fn) {
+  group_job j = {k, a};
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 2 * k->k.n_in), k->n, fn, &j);
+}
+
+static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  run_samples((const group_kernel *)base, a, forward_samples);
+  return CLV_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* sum dy and sum dy (x - mean) of each channel of a plane. */
+static void plane_gradients(const group_job *j, size_t n, size_t block, double *ret) {
+  const group_kernel *k = j->k;
+  size_t at = plane_at(k, n, block);
+  clv_norm_sums sums = {0};
+  clv_norm_lanes lanes = {0};
+  clv_norm_plane p = {.x = (const float *)j->a->in[0] + at,
+                      .dy = (const float *)j->a->dout + at,
+                      .n = k->image * k->b,
+                      .b = k->b,
+                      .gate = NORM_OPEN};
+  for (size_t l = 0; l < NORM_SPREAD * k->b; l++) {
+    size_t c = block * k->b + l % k->b;
+    lanes.mean[l] = c < k->c ? saved_of(j, n)[c / k->per_group * 2] : 0;
+  }
+  clv_cpu_norm_gradients(&p, &lanes, &sums);
+  fold(sums.first, k->b, ret);
+  fold(sums.second, k->b, ret + 1);
+}
+
+/* With g = dy w: inverse mean(g) and inverse^3 mean(g (x - mean)) of each group. */
+static void add_channels(const group_job *j, size_t n) {
+  const group_kernel *k = j->k;
+  const float *w = j->a->param[CLV_SLOT_WEIGHT];
+  const double *sums = sums_of(j, n);
+  double *to = totals_of(j, n);
+  for (size_t g = 0; g < k->groups; g++, to += 2) {
+    double inverse = saved_of(j, n)[2 * g + 1];
+    to[0] = to[1] = 0;
+    for (size_t c = g * k->per_group; c < (g + 1) * k->per_group; c++) {
+      to[0] += w[c] * sums[2 * c];
+      to[1] += w[c] * sums[2 * c + 1];
+    }
+    to[0] *= inverse / k->width;
+    to[1] *= inverse * inverse * inverse / k->width;
+  }
+}
+
+/* Of the channels of a block: dx = dy scale - common - (x - mean) slope. */
+static clv_norm_affine back_affine(const group_job *j, size_t n, size_t block) {
+  const group_kernel *k = j->k;
+  const float *w = j->a->param[CLV_SLOT_WEIGHT];
+  clv_norm_affine f = {0};
+  for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
+    const double *of = saved_of(j, n) + c / k->per_group * 2;
+    const double *total = totals_of(j, n) + c / k->per_group * 2;
+    f.mean[l] = (float)of[0];
+    f.scale[l] = (float)(of[1] * w[c]);
+    f.slope[l] = (float)total[1];
+    f.common[l] = (float)(total[0] - (of[0] - (double)f.mean[l]) * total[1]);
+  }
+  return f;
+}
+
+CPU_INLINE void group_back_of(const float *x, const float *dy, size_t n, size_t b,
+                              const clv_norm_affine *given, float *dx) {
+  clv_norm_affine v = *given;
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
+  for (size_t l = 0; l < b; l++)
+    dx[i + l] = (dy[i + l] * v.scale[l] - v.common[l]) - (x[i + l] - v.mean[l]) * v.slope[l];
+}
+
+CPU_INLINE void group_back_body(const float *x, const float *dy, size_t n, size_t b,
+                                const clv_norm_affine *v, float *dx) {
+  if (b == 16)
+    group_back_of(x, dy, n, 16, v, dx);
+  else if (b == 8)
+    group_back_of(x, dy, n, 8, v, dx);
+  else
+    group_back_of(x, dy, n, 1, v, dx);
+}
+
+CPU_CLONES(group_back,
+           (const float *x, const float *dy, size_t n, size_t b, const clv_norm_affine *v,
+            float *dx),
+           (x, dy, n, b, v, dx))
+
+static void backward_samples(void *arg, size_t begin, size_t end) {
+  const group_job *j = arg;
+  const group_kernel *k = j->k;
+  for (size_t n = begin; n < end; n++) {
+    for (size_t block = 0; block < k->blocks; block++)
+      plane_gradients(j, n, block, sums_of(j, n) + 2 * block * k->b);
+    add_channels(j, n);
+    for (size_t block = 0; j->a->din[0] && block < k->blocks; block++) {
+      clv_norm_affine f = back_affine(j, n, block);
+      size_t at = plane_at(k, n, block);
+      group_back((const float *)j->a->in[0] + at, (const float *)j->a->dout + at, k->image * k->b,
+                 k->b, &f, (float *)j->a->din[0] + at);
+    }
+  }
+}
+
+/* Over the samples in order. */
+static void put_gradients(const group_job *j) {
+  const group_kernel *k = j->k;
+  float *dw = j->a->dparam[CLV_SLOT_WEIGHT], *db = j->a->dparam[CLV_SLOT_BIAS];
+  for (size_t c = 0; c < k->c; c++) {
+    double weight = 0, bias = 0;
+    for (size_t n = 0; n < k->n; n++) {
+      const double *sums = sums_of(j, n) + 2 * c;
+      bias += sums[0];
+      weight += sums[1] * saved_of(j, n)[c / k->per_group * 2 + 1];
+    }
+    dw[c] = j->a->accumulate ? dw[c] + (float)weight : (float)weight;
+    db[c] = j->a->accumulate ? db[c] + (float)bias : (float)bias;
+  }
+}
+
+static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const group_kernel *k = (const group_kernel *)base;
+  (void)err;
+  run_samples(k, a, backward_samples);
+  if (k->k.d.need_dw) put_gradients(&(group_job){k, a});
+  return CLV_OK;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------- */
+
+static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  group_kernel *k;
+  int block = clv_cpu_offered(d);
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  k->n = (size_t)d->in[0].dim[0];
+  k->c = (size_t)d->in[0].dim[1];
+  k->image = clv_layout_numel(&d->in[0], 1) / k->n / k->c;
+  k->b = (size_t)block;
+  k->blocks = (k->c + k->b - 1) / k->b;
+  k->groups = (size_t)d->attrs.groups;
+  k->per_group = k->c / k->groups;
+  k->width = (double)(k->per_group * k->image);
+  k->k.base.forward = groupnorm_forward;
+  k->k.base.backward_input = k->k.learns ? groupnorm_backward : NULL;
+  k->k.base.fused_grads = d->need_dw;
+  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_bytes = k->n * 2 * k->groups * sizeof(double);
+  k->k.base.scratch_bytes = k->n * sums_count(k) * sizeof(double);
+  k->k.base.din_in_place = 1u << 0;
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(groupnorm, groupnorm_prepare)
