@@ -101,6 +101,13 @@ of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
    samples_share_their_gradient=("static void put_gradients", "saved_of(j, n)[", "saved_of(j, 0)["))
 of("kernels/cuda/rows.cu", "tests/gpu/test_cuda groupnorm",
    all_groups_have_the_first_ones_weights=("static __device__ inline size_t weight_at", "return r % n.groups *", "return 0 *"))
+of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
+   dimensions_that_part_count_as_one=("static void add_dimension", "w->from[last] == n * from &&", ""))
+of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
+   a_row_forgets_its_nan=("CPU_INLINE float greater", "|| x != x", ""))
+of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
+   a_label_is_not_smoothed=("static void back_place", "smooth * (of * k->weights - weight_of(k, label))", "smooth * (of * k->weights)"),
+   places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 1, j->k->classes * sizeof *dx);"))
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",

@@ -43,7 +43,7 @@ int clv_cpu_offered(const clv_node_desc *d) {
 #include "cpu_ops.def"
 #undef CPU_OP
 
-/* The ops that are faster here than in ref; softmax and the losses are small where they stand. */
+/* The ops that are faster here than in ref. */
 static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
 #define CPU_OP(name) [CLV_OP_NUMBER_##name] = clv_cpu_prepare_##name,
 #include "cpu_ops.def"

@@ -54,6 +54,10 @@ void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, fl
 void clv_cpu_count_reorder(void);
 uint64_t clv_cpu_reorder_count(void);
 
+/* dst[column][row] = src[row][column]: rows of src `sp` floats apart, those of dst `dp`. */
+void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
+                       size_t dp);
+
 /* Zeroes the padding lanes of x. */
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 

@@ -30,9 +30,8 @@ CPU_INLINE void transpose_tile(const float *src, size_t sp, float *dst, size_t d
   *(vf4 *)(dst + 3 * dp) = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
 }
 
-/* dst[column][row] = src[row][column]: rows of `sp`, columns of `dp` floats. */
-static void transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
-                      size_t dp) {
+void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
+                       size_t dp) {
   for (size_t c = 0; c < columns; c += 4) {
     size_t tiles = c + 4 <= columns ? rows / 4 * 4 : 0;
     for (size_t r = 0; r < tiles; r += 4)
@@ -44,13 +43,13 @@ static void transpose(const float *src, size_t rows, size_t columns, size_t sp, 
 
 /* One block of b channels, `used` of them real, of one image: planes to lanes and back. */
 static void planes_to_lanes(const float *src, size_t image, size_t used, size_t b, float *dst) {
-  transpose(src, used, image, image, dst, b);
+  clv_cpu_transpose(src, used, image, image, dst, b);
   for (size_t i = 0; i < image && used < b; i++)
     memset(dst + i * b + used, 0, (b - used) * sizeof *dst);
 }
 
 static void lanes_to_planes(const float *src, size_t image, size_t used, size_t b, float *dst) {
-  transpose(src, image, used, b, dst, image);
+  clv_cpu_transpose(src, image, used, b, dst, image);
 }
 
 static void between_blocks(const clv_shape *shape, const float *src, size_t sb, float *dst,

@@ -40,6 +40,26 @@ CPU_INLINE float exp_of(float x) {
   return p * from_bits((to_bits(shifted) << 23) + 0x3f800000u);
 }
 
+/* e^x in double within 2 units in the last place, the same way: Cephes' exp, a quotient of
+ * polynomials. Rounded to f32 it is the exact value's but where that is as good as half way between
+ * two. It saturates at e^-708 and e^708. */
+CPU_INLINE double wide_exp_of(double x) {
+  const double round = 6755399441055744; /* 1.5 * 2^52 */
+  uint64_t bits;
+  x = x > 708 ? 708 : x;
+  x = x < -708 ? -708 : x;
+  double shifted = x * 1.4426950408889634 + round, n = shifted - round;
+  double r = (x - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6, z = r * r;
+  double p = 1.26177193074810590878e-4 * z + 3.02994407707441961300e-2;
+  p = r * (p * z + 9.99999999999999999910e-1);
+  double q = 3.00198505138664455042e-6 * z + 2.52448340349684104192e-3;
+  q = (q * z + 2.27265548208155028766e-1) * z + 2;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits << 52) + 0x3ff0000000000000u;
+  memcpy(&shifted, &bits, sizeof bits);
+  return (1 + 2 * (p / (q - p))) * shifted;
+}
+
 CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
 
 /* Near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */

@@ -39,11 +39,11 @@ def good_session_passes_check_and_plan():
 
 @suite.test
 def plan_names_layers_that_ref_computes():
-    session = cluster.session("ref", DATA + STAGES.replace("{op: linear, out: 10}", "{op: linear, out: 10}, {op: log_softmax}") +
+    session = cluster.session("ref", DATA + STAGES.replace("{op: linear, out: 10}", "{op: linear, out: 10}, {op: batchnorm}, {op: log_softmax}") +
                               TAIL.replace("cross_entropy", "nll"))
     text = master("plan", session, cwd=cluster.dir).stdout
-    assert re.search(r"log_softmax .*\[32, 10\]  ref$", text, re.M), text
-    assert not re.search(r"(conv2d|relu|linear) .*  ref$", text, re.M), text
+    assert re.search(r"batchnorm .*\[32, 10\]  ref$", text, re.M), text
+    assert not re.search(r"(conv2d|relu|linear|log_softmax) .*  ref$", text, re.M), text
     stages = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)["stages"]
     assert [s["ref_layers"] for s in stages] == [[], [4]], stages
 

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * permute: copies of runs where the last dimension stays the last, else transpositions in tiles
+ * that fit the cache. Dimensions that stay neighbours count as one.
+ */
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+/* Dimensions of what is written, the first last in memory: dimension i has n[i] values, `from[i]`
+ * apart where they are read and `to[i]` apart where they are written. to[rank - 1] is 1. */
+typedef struct permute_walk {
+  int rank;
+  size_t n[CLV_MAX_RANK], from[CLV_MAX_RANK], to[CLV_MAX_RANK];
+  int across; /* the dimension that is read side by side: the last one, or another */
+} permute_walk;
+
+typedef struct permute_kernel {
+  cpu_kernel k;
+  permute_walk forward, backward;
+} permute_kernel;
+
+enum { TILE = 64 };
+
+/* ---- where values lie ------------------------------------------------------------------------ */
+
+static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
+  int last = w->rank - 1;
+  if (n == 1) return;
+  if (last >= 0 && w->from[last] == n * from && w->to[last] == n * to) {
+    w->n[last] *= n;
+    w->from[last] = from;
+    w->to[last] = to;
+    return;
+  }
+  w->n[w->rank] = n;
+  w->from[w->rank] = from;
+  w->to[w->rank] = to;
+  w->rank++;
+}
+
+/* Of what is written, whose dimension i is read `from[i]` apart. */
+static permute_walk walk_of(const clv_shape *to, const size_t *from) {
+  permute_walk w = {0};
+  size_t step = clv_layout_numel(to, 1);
+  if (!step) return (permute_walk){.rank = 1, .from = {1}, .to = {1}};
+  for (int i = 0; i < to->rank; i++)
+    add_dimension(&w, (size_t)to->dim[i], from[i], step /= (size_t)to->dim[i]);
+  if (!w.rank) return (permute_walk){.rank = 1, .n = {1}, .from = {1}, .to = {1}};
+  for (int i = 0; i < w.rank; i++)
+    if (w.from[i] == 1) w.across = i;
+  return w;
+}
+
+/* What lies between neighbours along each dimension of the input, in values of the output. */
+static void strides_back(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
+  size_t step = 1;
+  for (int i = d->out.rank; i-- > 0; step *= (size_t)d->out.dim[i])
+    ret[i ? d->attrs.order.dim[i - 1] : 0] = step;
+}
+
+/* ---- copying --------------------------------------------------------------------------------- */
+
+typedef struct permute_job {
+  const permute_walk *w;
+  const float *src;
+  float *dst;
+  int inner;   /* a dimension that one item runs along; -1: none */
+  size_t rows; /* tiles of the last dimension, where it is not the one that is read side by side */
+} permute_job;
+
+/* Where item `at` of the dimensions that no item runs along begins. */
+static void place_of(const permute_job *j, size_t at, const float **ret_src, float **ret_dst) {
+  const permute_walk *w = j->w;
+  *ret_src = j->src;
+  *ret_dst = j->dst;
+  for (int i = w->rank - 1; i-- > 0;) {
+    if (i == j->inner) continue;
+    *ret_src += at % w->n[i] * w->from[i];
+    *ret_dst += at % w->n[i] * w->to[i];
+    at /= w->n[i];
+  }
+}
+
+static void copy_runs(void *arg, size_t begin, size_t end) {
+  const permute_job *j = arg;
+  const permute_walk *w = j->w;
+  int last = w->rank - 1, in = j->inner;
+  for (size_t item = begin; item < end; item++) {
+    const float *src;
+    float *dst;
+    place_of(j, item, &src, &dst);
+    for (size_t i = 0; i < (in < 0 ? 1 : w->n[in]); i++)
+      memcpy(dst + (in < 0 ? 0 : i * w->to[in]), src + (in < 0 ? 0 : i * w->from[in]),
+             w->n[last] * sizeof *dst);
+  }
+}
+
+static void turn_tiles(void *arg, size_t begin, size_t end) {
+  const permute_job *j = arg;
+  const permute_walk *w = j->w;
+  int last = w->rank - 1;
+  for (size_t item = begin; item < end; item++) {
+    const float *src;
+    float *dst;
+    size_t row = item % j->rows * TILE, rows = CLV_MIN(TILE, w->n[last] - row);
+    place_of(j, item / j->rows, &src, &dst);
+    for (size_t c = 0; c < w->n[j->inner]; c += TILE)
+      clv_cpu_transpose(src + row * w->from[last] + c, rows, CLV_MIN(TILE, w->n[j->inner] - c),
+                        w->from[last], dst + c * w->to[j->inner] + row, w->to[j->inner]);
+  }
+}
+
+static void move(const permute_kernel *k, const permute_walk *w, const float *src, float *dst) {
+  int last = w->rank - 1;
+  bool turns = w->across != last;
+  permute_job j = {w, src, dst, turns ? w->across : last - 1, 1};
+  size_t items = 1;
+  if (turns) j.rows = (w->n[last] + TILE - 1) / TILE;
+  for (int i = 0; i < last; i++) items *= i == j.inner ? 1 : w->n[i];
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_in), items * j.rows,
+                   turns ? turn_tiles : copy_runs, &j);
+}
+
+static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const permute_kernel *k = (const permute_kernel *)base;
+  (void)err;
+  move(k, &k->forward, a->in[0], a->out);
+  return CLV_OK;
+}
+
+static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const permute_kernel *k = (const permute_kernel *)base;
+  (void)err;
+  move(k, &k->backward, a->dout, a->din[0]);
+  return CLV_OK;
+}
+
+static clv_code permute_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  permute_kernel *k;
+  size_t there[CLV_MAX_RANK], back[CLV_MAX_RANK];
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  clv_strides(&d->in[0], &d->attrs.order, there);
+  strides_back(d, back);
+  k->forward = walk_of(&d->out, there);
+  k->backward = walk_of(&d->in[0], back);
+  k->k.base.forward = permute_forward;
+  k->k.base.backward_input = d->need_dx[0] ? permute_backward : NULL;
+  k->k.base.impl = "copy";
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(permute, permute_prepare)

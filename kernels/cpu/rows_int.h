@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rows_int: sums over the exponentials of a row, for softmax and the losses of classes. All in
+ * double, as in ref: what is rounded to f32 is the same, but for values as good as half way between
+ * two of f32.
+ */
+#ifndef CLEAVE_KERNELS_CPU_ROWS_INT_H
+#define CLEAVE_KERNELS_CPU_ROWS_INT_H
+
+#include "kernels/cpu/cpu_int.h"
+
+/* The largest value of a row; NaN where there is one. */
+float clv_cpu_row_max(const float *x, size_t n);
+
+/* sum_i exp(x_i - top), value i into the partial sum i % 16. */
+double clv_cpu_row_exp_sum(const float *x, size_t n, double top);
+
+#endif

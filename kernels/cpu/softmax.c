@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * softmax and log_softmax of rows, in double. Sums of a row are taken into 16 partial ones, value i
+ * into the partial sum i % 16.
+ */
+#include <math.h>
+
+#include "kernels/cpu/math_int.h"
+#include "kernels/cpu/rows_int.h"
+
+enum { LANES = 16 };
+
+CPU_INLINE double fold(double *lane) {
+  for (size_t width = LANES / 2; width; width /= 2)
+    for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+CPU_INLINE float greater(float most, float x) { return x > most || x != x ? x : most; }
+
+CPU_INLINE void row_max_body(const float *x, size_t n, float *ret) {
+  float lane[LANES];
+  size_t i = 0;
+  for (size_t l = 0; l < LANES; l++) lane[l] = x[0];
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] = greater(lane[l], x[i + l]);
+  for (; i < n; i++) lane[0] = greater(lane[0], x[i]);
+  for (size_t l = 1; l < LANES; l++) lane[0] = greater(lane[0], lane[l]);
+  *ret = lane[0];
+}
+
+CPU_INLINE void row_exp_sum_body(const float *x, size_t n, double top, double *ret) {
+  double lane[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] += wide_exp_of(x[i + l] - top);
+  for (size_t l = 0; i + l < n; l++) lane[l] += wide_exp_of(x[i + l] - top);
+  *ret = fold(lane);
+}
+
+CPU_INLINE void row_softmax_body(const float *x, size_t n, double top, double inverse, float *y) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) y[i] = (float)(wide_exp_of(x[i] - top) * inverse);
+}
+
+CPU_INLINE void row_log_body(const float *x, size_t n, double top, double log_sum, float *y) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] - top - log_sum);
+}
+
+/* sum of dy, each times y where that is given. */
+CPU_INLINE void row_dot_body(const float *dy, const float *y, size_t n, double *ret) {
+  double lane[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
+  for (size_t l = 0; i + l < n; l++) lane[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
+  *ret = fold(lane);
+}
+
+CPU_INLINE void row_softmax_back_body(const float *y, const float *dy, size_t n, double sum,
+                                      float *dx) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) dx[i] = (float)(y[i] * (dy[i] - sum));
+}
+
+CPU_INLINE void row_log_back_body(const float *y, const float *dy, size_t n, double sum,
+                                  float *dx) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) dx[i] = (float)(dy[i] - wide_exp_of(y[i]) * sum);
+}
+
+CPU_CLONES(row_max, (const float *x, size_t n, float *ret), (x, n, ret))
+CPU_CLONES(row_exp_sum, (const float *x, size_t n, double top, double *ret), (x, n, top, ret))
+CPU_CLONES(row_softmax, (const float *x, size_t n, double top, double inverse, float *y),
+           (x, n, top, inverse, y))
+CPU_CLONES(row_log, (const float *x, size_t n, double top, double log_sum, float *y),
+           (x, n, top, log_sum, y))
+CPU_CLONES(row_dot, (const float *dy, const float *y, size_t n, double *ret), (dy, y, n, ret))
+CPU_CLONES(row_softmax_back, (const float *y, const float *dy, size_t n, double sum, float *dx),
+           (y, dy, n, sum, dx))
+CPU_CLONES(row_log_back, (const float *y, const float *dy, size_t n, double sum, float *dx),
+           (y, dy, n, sum, dx))
+
+float clv_cpu_row_max(const float *x, size_t n) {
+  float most;
+  row_max(x, n, &most);
+  return most;
+}
+
+double clv_cpu_row_exp_sum(const float *x, size_t n, double top) {
+  double sum;
+  row_exp_sum(x, n, top, &sum);
+  return sum;
+}
+
+/* ---- all rows -------------------------------------------------------------------------------- */
+
+typedef struct softmax_job {
+  const clv_kernel_args *a;
+  size_t width;
+  bool log_of;
+} softmax_job;
+
+static void forward_rows(void *arg, size_t begin, size_t end) {
+  const softmax_job *j = arg;
+  for (size_t r = begin; r < end; r++) {
+    const float *x = (const float *)j->a->in[0] + r * j->width;
+    float *y = (float *)j->a->out + r * j->width;
+    double top = clv_cpu_row_max(x, j->width), sum = clv_cpu_row_exp_sum(x, j->width, top);
+    if (j->log_of)
+      row_log(x, j->width, top, log(sum), y);
+    else
+      row_softmax(x, j->width, top, 1 / sum, y);
+  }
+}
+
+/* dx = y (dy - sum dy y), of the logarithm dx = dy - exp(y) sum dy. */
+static void backward_rows(void *arg, size_t begin, size_t end) {
+  const softmax_job *j = arg;
+  double sum;
+  for (size_t r = begin; r < end; r++) {
+    const float *y = (const float *)j->a->out + r * j->width;
+    const float *dy = (const float *)j->a->dout + r * j->width;
+    float *dx = (float *)j->a->din[0] + r * j->width;
+    row_dot(dy, j->log_of ? NULL : y, j->width, &sum);
+    (j->log_of ? row_log_back : row_softmax_back)(y, dy, j->width, sum, dx);
+  }
+}
+
+static void run(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range *fn) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  softmax_job j = {a, (size_t)k->d.in[0].dim[k->d.in[0].rank - 1], k->d.op == CLV_OP_LOG_SOFTMAX};
+  size_t rows = j.width ? k->n_in / j.width : 0;
+  clv_cpu_parallel(clv_cpu_worth(k->threads, 8 * k->n_in), rows, fn, &j);
+}
+
+static clv_code softmax_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  run(base, a, forward_rows);
+  return CLV_OK;
+}
+
+static clv_code softmax_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  run(base, a, backward_rows);
+  return CLV_OK;
+}
+
+static clv_code softmax_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->base.forward = softmax_forward;
+  k->base.backward_input = d->need_dx[0] ? softmax_backward : NULL;
+  k->base.saves = d->need_dx[0] ? CLV_SAVE_OUT : 0;
+  k->base.in_place = true;
+  k->base.din_in_place = 1u << 0;
+  *ret = &k->base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(softmax, softmax_prepare)
+CLV_CPU_OP(log_softmax, softmax_prepare)
