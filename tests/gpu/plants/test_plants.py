@@ -38,9 +38,9 @@ FAULTS = {
 }
 
 
-def run(name, seed=0):
+def run(name, seed=0, **env):
     done = subprocess.run([PROGRAM, name, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env={**os.environ, "TSAN_OPTIONS": "exitcode=66 report_bugs=1", "ASAN_OPTIONS": "detect_leaks=0"})
+                          env={**os.environ, "TSAN_OPTIONS": "exitcode=66 report_bugs=1", "ASAN_OPTIONS": "detect_leaks=0", **env})
     return done.returncode, done.stdout
 
 
@@ -55,11 +55,11 @@ def planted():
     return found
 
 
-def finds(fault, text, place):
+def finds(fault, text, place, **env):
     """How a fault was found, or what was said instead."""
     said = ""
     for seed in SEEDS:
-        code, said = run(fault, seed)
+        code, said = run(fault, seed, **env)
         if code and re.search(text, said) and re.search(re.escape(place) + r"\b", said):
             return f"seed {seed}", None
     return None, said
@@ -73,6 +73,9 @@ def main():
         how, said = finds(fault, builds[build], lines[fault])
         bad += not how
         print(f"ok {fault} {lines[fault]} {build}: {how}" if how else f"not ok {fault} {lines[fault]} {build}\n{said}")
+    how, said = finds("device_pointer", FAULTS["device_pointer"][build], lines["device_pointer"], CLV_SIM_NO_KEYS="1")
+    bad += not how
+    print(f"ok device_pointer_without_keys: {how}" if how else f"not ok device_pointer_without_keys\n{said}")
     for seed in SEEDS:
         code, said = run("right", seed)
         bad += code != 0

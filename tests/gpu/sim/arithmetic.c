@@ -51,61 +51,56 @@ void sim_product(const sim_product_of *p) {
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
-/* One term of a convolution: y[ny] takes x[nx] w[nw]. Inlined as all that leads to it, for there
- * are many. */
-#define INLINED static inline __attribute__((always_inline)) void
-typedef void term_fn(double *const operand[3], size_t nx, size_t nw, size_t ny);
+/* A row of outputs and what one weight meets in it: y[i] and x[i * stride] for i of n. */
+typedef struct row {
+  double *x, *w, *y;
+  int64_t n, stride;
+} row;
 
-typedef struct place {
-  int64_t n, k, oy, ox, c, ky, kx; /* c: within the group */
-} place;
+/* Outputs oy, from the first to the last whose place `off` in the window lies in the image. */
+static int64_t first_in(int64_t stride, int64_t pad, int64_t off) {
+  int64_t before = pad - off;
+  return before > 0 ? (before + stride - 1) / stride : 0;
+}
 
-INLINED term_at(const clv_cuda_conv_desc *d, const place *p, term_fn *term,
-                double *const operand[3]) {
+static int64_t end_in(int64_t stride, int64_t pad, int64_t off, int64_t extent, int64_t outputs) {
+  int64_t last = extent - 1 + pad - off;
+  return last < 0 ? 0 : CLV_MIN(last / stride + 1, outputs);
+}
+
+static void row_run(clv_cuda_pass pass, const row *r) {
+  double w = *r->w;
+  if (pass == CLV_CUDA_FORWARD)
+    for (int64_t i = 0; i < r->n; i++) r->y[i] += r->x[i * r->stride] * w;
+  else if (pass == CLV_CUDA_GRAD_INPUT)
+    for (int64_t i = 0; i < r->n; i++) r->x[i * r->stride] += r->y[i] * w;
+  else
+    for (int64_t i = 0; i < r->n; i++) *r->w += r->x[i * r->stride] * r->y[i];
+}
+
+/* All that one weight does for an image: channel k of y, channel c of its group, place ky, kx. */
+static void weight_run(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n, int64_t k,
+                       int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
-  int64_t per = s->c / d->groups, c = p->k / (s->k / d->groups) * per + p->c;
-  int64_t y = p->oy * s->stride[0] - s->pad[0] + p->ky;
-  int64_t x = p->ox * s->stride[1] - s->pad[1] + p->kx;
-  if (y < 0 || y >= s->h || x < 0 || x >= s->w) return;
-  term(operand, (size_t)(((p->n * s->c + c) * s->h + y) * s->w + x),
-       (size_t)(((p->k * per + p->c) * s->kernel[0] + p->ky) * s->kernel[1] + p->kx),
-       (size_t)(((p->n * s->k + p->k) * s->oh + p->oy) * s->ow + p->ox));
-}
-
-INLINED terms_of_output(const clv_cuda_conv_desc *d, place p, term_fn *term,
-                        double *const operand[3]) {
-  const clv_window *s = &d->window;
-  for (p.c = 0; p.c < s->c / d->groups; p.c++)
-    for (p.ky = 0; p.ky < s->kernel[0]; p.ky++)
-      for (p.kx = 0; p.kx < s->kernel[1]; p.kx++) term_at(d, &p, term, operand);
-}
-
-INLINED all_terms(const clv_cuda_conv_desc *d, term_fn *term, double *const operand[3]) {
-  const clv_window *s = &d->window;
-  place p = {0};
-  for (p.n = 0; p.n < s->n; p.n++)
-    for (p.k = 0; p.k < s->k; p.k++)
-      for (p.oy = 0; p.oy < s->oh; p.oy++)
-        for (p.ox = 0; p.ox < s->ow; p.ox++) terms_of_output(d, p, term, operand);
-}
-
-INLINED add_forward(double *const operand[3], size_t nx, size_t nw, size_t ny) {
-  operand[2][ny] += operand[0][nx] * operand[1][nw];
-}
-
-INLINED add_input(double *const operand[3], size_t nx, size_t nw, size_t ny) {
-  operand[0][nx] += operand[2][ny] * operand[1][nw];
-}
-
-INLINED add_weight(double *const operand[3], size_t nx, size_t nw, size_t ny) {
-  operand[1][nw] += operand[2][ny] * operand[0][nx];
+  int64_t per = s->c / d->groups, from = k / (s->k / d->groups) * per + c;
+  int64_t begin = first_in(s->stride[1], s->pad[1], kx);
+  int64_t end = end_in(s->stride[1], s->pad[1], kx, s->w, s->ow);
+  double *x = operand[0] + (n * s->c + from) * s->h * s->w,
+         *y = operand[2] + (n * s->k + k) * s->oh * s->ow;
+  double *w = operand[1] + ((k * per + c) * s->kernel[0] + ky) * s->kernel[1] + kx;
+  int64_t oy = first_in(s->stride[0], s->pad[0], ky);
+  for (; oy < end_in(s->stride[0], s->pad[0], ky, s->h, s->oh); oy++) {
+    int64_t at =
+        (oy * s->stride[0] - s->pad[0] + ky) * s->w + begin * s->stride[1] - s->pad[1] + kx;
+    row_run(d->pass, &(row){x + at, w, y + oy * s->ow + begin, end - begin, s->stride[1]});
+  }
 }
 
 void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]) {
-  if (d->pass == CLV_CUDA_FORWARD)
-    all_terms(d, add_forward, operand);
-  else if (d->pass == CLV_CUDA_GRAD_INPUT)
-    all_terms(d, add_input, operand);
-  else
-    all_terms(d, add_weight, operand);
+  const clv_window *s = &d->window;
+  int64_t per = s->c / d->groups, places = s->kernel[0] * s->kernel[1];
+  for (int64_t n = 0; n < s->n; n++)
+    for (int64_t k = 0; k < s->k; k++)
+      for (int64_t i = 0; i < per * places; i++)
+        weight_run(d, operand, n, k, i / places, i % places / s->kernel[1], i % s->kernel[1]);
 }

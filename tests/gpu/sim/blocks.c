@@ -35,8 +35,7 @@ typedef struct sim_meeting {
 
 typedef struct sim_array {
   const void *key;
-  size_t bytes;
-  char *p; /* and a byte for each, whether it was written */
+  sim_place at; /* see sim_unwritten */
 } sim_array;
 
 /* A block under way. */
@@ -65,29 +64,26 @@ struct sim_launch {
 
 /* The one that runs on this thread of the host, NULL where that is in its own code. */
 static _Thread_local sim_thread *here;
+static _Thread_local clv_sim_index index_here, block_here, block_size_here, grid_here;
+_Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
 
 /* ---- what a kernel asks ---------------------------------------------------------------------- */
 
-clv_sim_index clv_sim_thread_index(void) { return (clv_sim_index){here->index, 0, 0}; }
-clv_sim_index clv_sim_block_index(void) { return here->group->at; }
-clv_sim_index clv_sim_block_size(void) {
-  return (clv_sim_index){here->group->launch->l.block, 1, 1};
-}
-clv_sim_index clv_sim_grid_size(void) {
-  const clv_cuda_launch *l = &here->group->launch->l;
-  return (clv_sim_index){l->grid[0], l->grid[1], 1};
-}
+clv_sim_index clv_sim_thread_index(void) { return index_here; }
+clv_sim_index clv_sim_block_index(void) { return block_here; }
+clv_sim_index clv_sim_block_size(void) { return block_size_here; }
+clv_sim_index clv_sim_grid_size(void) { return grid_here; }
 
 void *clv_sim_shared(const void *key, size_t bytes) {
   sim_group *g = here->group;
   for (int i = 0; i < g->n_arrays; i++)
-    if (g->arrays[i].key == key) return g->arrays[i].p;
+    if (g->arrays[i].key == key) return g->arrays[i].at.low;
   g->shared_bytes += bytes;
   if (g->n_arrays == MOST_ARRAYS || g->shared_bytes > SIM_MOST_SHARED)
     sim_fault("a block has more than %d arrays or %d bytes", MOST_ARRAYS, SIM_MOST_SHARED);
   sim_array *a = &g->arrays[g->n_arrays++];
-  *a = (sim_array){key, bytes, sim_fresh_take(2 * bytes)};
-  return a->p;
+  *a = (sim_array){key, {sim_fresh_take(2 * bytes), bytes}};
+  return a->at.low;
 }
 
 static void meet(sim_thread *t, sim_meeting *m, thread_state state) {
@@ -121,14 +117,15 @@ static bool within(const void *p, size_t bytes, const void *of, size_t all) {
 
 extern const char __executable_start, end; /* of the program, by the linker */
 
-static sim_array *array_of(sim_group *g, const void *p, size_t bytes) {
+static const sim_place *array_of(const sim_group *g, const void *p, size_t bytes) {
   for (int i = 0; i < g->n_arrays; i++)
-    if (within(p, bytes, g->arrays[i].p, g->arrays[i].bytes)) return &g->arrays[i];
+    if (sim_place_has(&g->arrays[i].at, p, bytes)) return &g->arrays[i].at;
   return NULL;
 }
 
-static bool array_touch(const sim_array *a, const char *p, size_t bytes, bool write) {
-  char *unwritten = a->p + a->bytes + (p - a->p);
+static bool array_touch(const sim_place *array, const void *p, size_t bytes, bool write) {
+  char *unwritten = sim_unwritten(array, p);
+  sim_array_here = *array;
   for (size_t i = 0; i < bytes; i++) {
     if (write) unwritten[i] = 0;
     if (unwritten[i]) return false;
@@ -137,11 +134,11 @@ static bool array_touch(const sim_array *a, const char *p, size_t bytes, bool wr
 }
 
 bool sim_launch_touch(const void *p, size_t bytes, bool write) {
-  if (!here || sim_fibre_has(here->fibre, p, bytes)) return true;
-  sim_group *g = here->group;
-  const sim_array *a = array_of(g, p, bytes);
+  if (!here || sim_place_has(&sim_stack_here, p, bytes)) return true;
+  const sim_group *g = here->group;
+  const sim_place *a = array_of(g, p, bytes);
   if (a) return array_touch(a, p, bytes, write);
-  return !write && (within(p, bytes, g->launch, g->launch->bytes) ||
+  return !write && (sim_place_has(&sim_arguments_here, p, bytes) ||
                     within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
 }
 
@@ -172,6 +169,8 @@ static void thread_enter(sim_thread *t) {
   sim_launch *l = t->group->launch;
   if (t->state == NEW) t->fibre = sim_fibre_take(l->spare, thread_run, t);
   here = t;
+  index_here.x = t->index;
+  sim_stack_here.low = t->fibre->stack;
   sim_fibre_enter(t->fibre);
   here = NULL;
   if (t->state != ENDED) return;
@@ -221,7 +220,7 @@ static void block_meets(sim_group *g) {
     sim_fault("%u threads of a block of %s ended while others wait at %s", g->ended,
               g->launch->l.name, t->where);
   for (unsigned i = 0; i < g->n; i++) {
-    if (strcmp(g->threads[i].where, t->where) != 0)
+    if (g->threads[i].where != t->where && strcmp(g->threads[i].where, t->where) != 0)
       sim_fault("threads of a block of %s wait at %s and at %s", g->launch->l.name, t->where,
                 g->threads[i].where);
     g->threads[i].state = READY;
@@ -230,17 +229,33 @@ static void block_meets(sim_group *g) {
   g->waiting = 0;
 }
 
+/* What each of the block's threads finds here. */
+static void group_enter(const sim_group *g) {
+  const clv_cuda_launch *l = &g->launch->l;
+  block_here = g->at;
+  block_size_here = (clv_sim_index){l->block, 1, 1};
+  grid_here = (clv_sim_index){l->grid[0], l->grid[1], 1};
+  sim_stack_here.bytes = SIM_STACK;
+  sim_arguments_here = (sim_place){(char *)g->launch, g->launch->bytes};
+}
+
+static void group_leave(void) {
+  sim_stack_here.bytes = sim_array_here.bytes = sim_arguments_here.bytes = 0;
+}
+
 /* Each thread of a block up to where it waits for others, in an order that is drawn. */
 static void group_go_on(sim_group *g) {
-  unsigned first = (unsigned)sim_draw(g->n), step = sim_draw(2) ? 1 : g->n - 1;
+  unsigned at = (unsigned)sim_draw(g->n), step = sim_draw(2) ? 1 : g->n - 1;
   bool any = false;
-  for (unsigned i = 0, at = first; i < g->n; i++, at = (at + step) % g->n) {
+  group_enter(g);
+  for (unsigned i = 0; i < g->n; i++, at = at + step < g->n ? at + step : at + step - g->n) {
     sim_thread *t = &g->threads[at];
     if (t->state != NEW && t->state != READY) continue;
     thread_enter(t);
     if (t->state == AT_SHUFFLE) warp_meets(g, at / SIM_WARP);
     any = true;
   }
+  group_leave();
   if (!any) block_meets(g);
 }
 
@@ -275,7 +290,7 @@ static void group_free(sim_group *g) {
   for (unsigned i = 0; i < g->n; i++)
     if (g->threads[i].state != NEW && g->threads[i].state != ENDED)
       sim_fibre_drop(g->threads[i].fibre);
-  for (int i = 0; i < g->n_arrays; i++) sim_fresh_give(g->arrays[i].p);
+  for (int i = 0; i < g->n_arrays; i++) sim_fresh_give(g->arrays[i].at.low);
   sim_fresh_give(g);
 }
 

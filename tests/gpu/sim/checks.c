@@ -31,9 +31,7 @@ void sim_checks_map(void) {
   if (states == MAP_FAILED) sim_fault("no %zu bytes of addresses", SIM_REGION);
 }
 
-static unsigned char *state_of(const void *p) {
-  return states + ((const char *)p - sim_memory_region());
-}
+static unsigned char *state_of(const void *p) { return states + ((const char *)p - sim_region); }
 
 void sim_checks_nothing(const void *p, size_t bytes) {
   if (checked) memset(state_of(p), NOTHING, bytes);
@@ -81,7 +79,7 @@ __attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool w
   sim_fault("a kernel reads %zu bytes that nothing has written", bytes);
 }
 
-static inline bool may_touch(const char *p, size_t bytes, bool write) {
+static bool may_touch(const char *p, size_t bytes, bool write) {
   if (!sim_memory_is_device(p)) return sim_launch_touch(p, bytes, write);
   unsigned char *state = state_of(p), all = DEFINED;
   for (size_t i = 0; i < bytes; i++) {
@@ -91,8 +89,27 @@ static inline bool may_touch(const char *p, size_t bytes, bool write) {
   return all == DEFINED;
 }
 
-static inline void check(const void *p, size_t bytes, bool write) {
+__attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool write) {
   if (!may_touch(p, bytes, write)) refuse(p, bytes, write);
+}
+
+/* What most loads and stores are, of a number of bytes that the compiler knows: of what is defined,
+ * on the stack, among the arguments, in the array that was touched last. */
+static inline bool may_soon(const void *p, size_t bytes, bool write) {
+  static const unsigned char defined[16] = {DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
+                                            DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
+                                            DEFINED, DEFINED, DEFINED, DEFINED};
+  static const unsigned char written[16];
+  if (sim_memory_is_device(p)) return memcmp(state_of(p), defined, bytes) == 0;
+  if (sim_place_has(&sim_stack_here, p, bytes)) return true;
+  if (!write && sim_place_has(&sim_arguments_here, p, bytes)) return true;
+  if (!sim_place_has(&sim_array_here, p, bytes)) return false;
+  if (write) memset(sim_unwritten(&sim_array_here, p), 0, bytes);
+  return write || memcmp(sim_unwritten(&sim_array_here, p), written, bytes) == 0;
+}
+
+static inline void check(const void *p, size_t bytes, bool write) {
+  if (!may_soon(p, bytes, write)) check_slowly(p, bytes, write);
 }
 
 /* Of 1, 2, 4, 8 and 16 bytes, and of any number. */

@@ -15,31 +15,38 @@
 #define KEPT ((size_t)1 << 20) /* bytes freed that still hold what they were filled with */
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
-static char *region, *end; /* end: of what was cut */
-static sim_block *blocks;  /* by address */
+char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
+static char *end;         /* of what was cut; NULL before there is a region */
+static sim_block *blocks; /* by address */
 static size_t n_blocks, room, first /* that is not released */;
 static size_t kept_bytes, oldest, newest; /* of those that are gone and not released */
 static size_t used[SIM_MOST_DEVICES];
 static int opened;
-
-bool sim_memory_is_device(const void *p) {
-  return region && (const char *)p >= region && (const char *)p < region + SIM_REGION;
-}
+/* Of the processor, for the region: a right to it is the thread's own, and costs no call of the
+ * system. Without a key the pages change their rights. */
+static int key = -1;
 
 /* Past the interceptors, which would prepare for as much. */
 static void region_map(void) {
   long at = syscall(SYS_mmap, NULL, SIM_REGION, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
   if (at == -1) sim_fault("no %zu bytes of addresses", SIM_REGION);
-  region = end = (char *)at;
+  sim_region = end = (char *)at;
+  if (!getenv("CLV_SIM_NO_KEYS")) key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+  if (key >= 0 && syscall(SYS_pkey_mprotect, at, SIM_REGION, PROT_READ | PROT_WRITE, key))
+    sim_fault("pkey_mprotect of %zu bytes failed", SIM_REGION);
+  if (key >= 0 && opened) pkey_set(key, 0);
   sim_checks_map();
 }
 
-const char *sim_memory_region(void) { return region; }
-
 static char *page_of(char *p) { return p - (uintptr_t)p % PAGE; }
 
-static void protect(int how) {
+static void protect(bool open) {
+  if (key >= 0) {
+    pkey_set(key, open ? 0 : PKEY_DISABLE_ACCESS);
+    return;
+  }
+  int how = open ? PROT_READ | PROT_WRITE : PROT_NONE;
   char *low = first < n_blocks ? page_of(blocks[first].p) : end;
   char *high = page_of(end + PAGE - 1);
   if (high > low && syscall(SYS_mprotect, low, (size_t)(high - low), how))
@@ -47,11 +54,11 @@ static void protect(int how) {
 }
 
 void sim_memory_open(void) {
-  if (opened++ == 0) protect(PROT_READ | PROT_WRITE);
+  if (opened++ == 0) protect(true);
 }
 
 void sim_memory_close(void) {
-  if (--opened == 0) protect(PROT_NONE);
+  if (--opened == 0) protect(false);
 }
 
 /* ---- allocations ----------------------------------------------------------------------------- */
@@ -75,7 +82,7 @@ static size_t gap_of(const sim_block *b) {
 }
 
 clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
-  if (!region) region_map();
+  if (!end) region_map();
   if (bytes > sim.o.memory_bytes || used[device] > sim.o.memory_bytes - bytes)
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left", device, bytes);
   if (n_blocks == room) {
@@ -87,9 +94,9 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   *b = (sim_block){.p = end, .bytes = bytes, .device = device};
   sim_lines_here(&b->lines);
   end += bytes + gap_of(b);
-  if (end > region + SIM_REGION) sim_fault("all %zu bytes of addresses were given", SIM_REGION);
+  if (end > sim_region + SIM_REGION) sim_fault("all %zu bytes of addresses were given", SIM_REGION);
   used[device] += bytes;
-  if (opened) protect(PROT_READ | PROT_WRITE);
+  if (opened) protect(true);
   *ret = b->p;
   return CLV_OK;
 }
@@ -238,13 +245,15 @@ clv_code sim_host_take(size_t bytes, void **ret, clv_err *err) {
 
 void sim_host_give(void *p) {
   host_block **at = &host_blocks;
+  uint64_t left = 0;
   while (*at && (*at)->p != p) at = &(*at)->next;
   host_block *b = *at;
   if (!b) sim_fault("%p is given back, and was not taken as page-locked memory", p);
   if (sim_streams_use_host(p, b->bytes))
     sim_fault("page-locked memory is given back before its copy is done");
   *at = b->next;
-  for (size_t i = 0; i < b->bytes; i++) sim.counts.host_left += b->p[i] != 0;
+  for (size_t i = 0; i < b->bytes; i++) left += b->p[i] != 0;
+  sim.counts.host_left += left;
   memset(b->p, GAP_BYTE, b->bytes);
   sim_forbid(b->p, b->bytes);
   b->next = host_given;

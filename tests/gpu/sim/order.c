@@ -45,11 +45,11 @@ sim_order *sim_order_enter(sim_order *o) {
   return before;
 }
 
-void sim_order_before(void *place) {
+void sim_order_release(void *place) {
   if (__tsan_release) __tsan_release(place);
 }
 
-void sim_order_after(void *place) {
+void sim_order_acquire(void *place) {
   if (__tsan_acquire) __tsan_acquire(place);
 }
 
@@ -96,41 +96,13 @@ bool sim_forbids(void) { return __asan_poison_memory_region != NULL; }
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
-enum { STACK = 64 << 10, PAGE = 4096 };
+enum { PAGE = 4096, LINES = 59 };
 
-struct sim_fibre {
-  sim_fibre *next;
-  void *sp; /* where it is left, and while it runs: where its caller is */
-  char *stack;
-  sim_order *order, *caller_order;
-  void *fake; /* address sanitizer's */
-  const void *caller_bottom;
-  size_t caller_bytes;
-  void (*work)(void *);
-  void *arg;
-};
-
-static sim_fibre *pool, *running;
-
-/* Keeps what a function must find again, changes the stack, and goes on where that one was left.
- * Returns to nowhere at the end of a fibre's first frame, which is where a debugger stops. */
-void sim_fibre_jump(void **save, void *to);
-__asm__(
-    ".text\n.globl sim_fibre_jump\n.hidden sim_fibre_jump\n.type sim_fibre_jump, @function\n"
-    "sim_fibre_jump:\n"
-    "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
-    "  mov %rsp, (%rdi)\n  mov %rsi, %rsp\n"
-    "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
-    "  ret\n"
-    ".size sim_fibre_jump, .-sim_fibre_jump\n");
-
-static void swap(sim_fibre *f) {
-  void *to = f->sp;
-  sim_fibre_jump(&f->sp, to);
-}
+sim_fibre *sim_running;
+static sim_fibre *pool;
 
 static void fibre_main(void) {
-  sim_fibre *f = running;
+  sim_fibre *f = sim_running;
   if (__sanitizer_finish_switch_fiber)
     __sanitizer_finish_switch_fiber(NULL, &f->caller_bottom, &f->caller_bytes);
   for (;;) {
@@ -139,12 +111,14 @@ static void fibre_main(void) {
   }
 }
 
-/* The jump finds six registers and fibre_main, which finds a return address of 0. */
+/* The jump finds fibre_main and two registers, and fibre_main a return address of 0: there a
+ * debugger stops. Stacks that all began at the same place of their page would share a few lines of
+ * the cache. */
 static void fibre_rewind(sim_fibre *f) {
-  uintptr_t *top = (uintptr_t *)(void *)(f->stack + STACK) - 2;
-  memset(top - 6, 0, 8 * sizeof *top);
+  uintptr_t *top = (uintptr_t *)(void *)(f->stack + SIM_STACK - f->line % LINES * 64) - 4;
+  memset(top, 0, 4 * sizeof *top);
   top[0] = (uintptr_t)fibre_main;
-  f->sp = top - 6;
+  f->sp = top;
 }
 
 static void *map(void *at, size_t bytes) {
@@ -157,9 +131,11 @@ static void *map(void *at, size_t bytes) {
 }
 
 static sim_fibre *fibre_new(void) {
+  static size_t n;
   sim_fibre *f = calloc(1, sizeof *f);
   if (!f) abort();
-  char *p = map(NULL, PAGE + STACK);
+  f->line = n++;
+  char *p = map(NULL, PAGE + SIM_STACK);
   mprotect(p, PAGE, PROT_NONE);
   f->stack = p + PAGE;
   fibre_rewind(f);
@@ -182,8 +158,8 @@ sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg) {
 void sim_fibre_drop(sim_fibre *f) {
   sim_order_free(f->order);
   f->order = NULL;
-  map(f->stack, STACK);
-  sim_permit(f->stack, STACK);
+  map(f->stack, SIM_STACK);
+  sim_permit(f->stack, SIM_STACK);
   fibre_rewind(f);
   f->next = pool;
   pool = f;
@@ -206,27 +182,22 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
   while (from->n) sim_fibre_give(to, from->all[--from->n]);
 }
 
-void sim_fibre_enter(sim_fibre *f) {
-  sim_fibre *before = running;
+void sim_fibre_told(sim_fibre *f, bool enters) {
   void *fake = NULL;
-  running = f;
-  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fake, f->stack, STACK);
-  f->caller_order = f->order ? sim_order_enter(f->order) : NULL;
-  swap(f);
-  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake, NULL, NULL);
-  running = before;
-}
-
-void sim_fibre_leave(void) {
-  sim_fibre *f = running;
-  if (__sanitizer_start_switch_fiber)
-    __sanitizer_start_switch_fiber(&f->fake, f->caller_bottom, f->caller_bytes);
-  if (f->order) sim_order_enter(f->caller_order);
-  swap(f);
-  if (__sanitizer_finish_switch_fiber)
+  if (__sanitizer_start_switch_fiber) {
+    if (enters)
+      __sanitizer_start_switch_fiber(&fake, f->stack, SIM_STACK);
+    else
+      __sanitizer_start_switch_fiber(&f->fake, f->caller_bottom, f->caller_bytes);
+  }
+  if (f->order) {
+    sim_order *to = enters ? f->order : f->caller_order, *from = sim_order_enter(to);
+    if (enters) f->caller_order = from;
+  }
+  sim_fibre_jump(&f->sp);
+  if (!__sanitizer_finish_switch_fiber) return;
+  if (enters)
+    __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+  else
     __sanitizer_finish_switch_fiber(f->fake, &f->caller_bottom, &f->caller_bytes);
-}
-
-bool sim_fibre_has(const sim_fibre *f, const void *p, size_t bytes) {
-  return (const char *)p >= f->stack && (const char *)p + bytes <= f->stack + STACK;
 }

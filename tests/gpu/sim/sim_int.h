@@ -54,8 +54,10 @@ typedef struct sim_block {
 /* Device memory may be touched from one to the other. */
 void sim_memory_open(void);
 void sim_memory_close(void);
-bool sim_memory_is_device(const void *p);
-const char *sim_memory_region(void);
+extern char *sim_region; /* where device memory begins; before it is mapped, behind all addresses */
+static inline bool sim_memory_is_device(const void *p) {
+  return (uintptr_t)p - (uintptr_t)sim_region < SIM_REGION;
+}
 
 clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err);
 void sim_memory_born(char *p);
@@ -96,6 +98,21 @@ void sim_launch_check(const sim_launch *l, int device); /* its pointers */
 /* Some threads, up to their next barrier; true: it is done. *spare has fibres of launches before
  * this one in the stream. */
 bool sim_launch_go_on(sim_launch *l, sim_fibres *spare);
+/* A place that the thread may touch which runs on this thread of the host: its stack, the array of
+ * its block that was touched last, and, to read, its arguments. */
+typedef struct sim_place {
+  char *low;
+  size_t bytes; /* 0: there is none */
+} sim_place;
+extern _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
+static inline bool sim_place_has(const sim_place *s, const void *p, size_t bytes) {
+  size_t at = (uintptr_t)p - (uintptr_t)s->low;
+  return at < s->bytes && bytes <= s->bytes - at;
+}
+/* Behind an array there is a byte for each of its own that is not 0 until that was written. */
+static inline char *sim_unwritten(const sim_place *array, const void *p) {
+  return array->low + array->bytes + ((const char *)p - array->low);
+}
 /* The thread that runs touches what is not device memory. False where it may not, or reads what was
  * not written; a library may always. */
 bool sim_launch_touch(const void *p, size_t bytes, bool write);
