@@ -166,18 +166,22 @@ static bool range_end(const char *text, size_t len, uint64_t *number, char *name
   return clv_format_ok(CLV_FORMAT_RUN, end) && end[len - 1] != '.';
 }
 
-static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) {
+bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
   clv_layer_range r = {.given = true};
-  if (!is_text(s)) return mismatch(b, s, err);
-  const char *text = s->node->text, *dots = strstr(text, "..");
+  const char *dots = strstr(text, "..");
   const char *last = dots ? dots + 2 : text;
   if (!range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first, r.first_name) ||
       !range_end(last, strlen(last), &r.last, r.last_name))
-    return mismatch(b, s, err);
+    return false;
   bool numbers = !r.first_name[0] && !r.last_name[0];
-  if (numbers && (!dots || r.first > r.last)) return mismatch(b, s, err);
-  *(clv_layer_range *)(void *)s->at = r;
-  return CLV_OK;
+  if (numbers && (!dots || r.first > r.last)) return false;
+  *ret = r;
+  return true;
+}
+
+static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) {
+  clv_layer_range *to = (clv_layer_range *)(void *)s->at;
+  return is_text(s) && clv_layer_range_read(s->node->text, to) ? CLV_OK : mismatch(b, s, err);
 }
 
 /* ---- several values -------------------------------------------------------------------------- */

@@ -110,6 +110,9 @@ typedef struct clv_layer_range {
   char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX]; /* "": the number */
 } clv_layer_range;
 
+/* Of a text such as the above; false: it is none. */
+bool clv_layer_range_read(const char *text, clv_layer_range *ret);
+
 /* ---- session.yaml ---------------------------------------------------------------------------- */
 
 typedef enum clv_data_format {
@@ -236,7 +239,9 @@ typedef struct clv_stage_spec {
   clv_text_list weights_new; /* parameters that begin so start from the seed all the same */
   bool freeze;
   clv_lora_config lora;
-  bool recompute;
+  bool recompute; /* all of it */
+  clv_config_pos recompute_blocks_pos;
+  clv_text_list recompute_blocks; /* parts of it: see clv_model_graph_over */
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;
 

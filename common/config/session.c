@@ -147,6 +147,11 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
                    "lora freezes the rest by itself",
                    s->name);
   CLV_TRY(check_secret(c, i, err));
+  if (s->recompute && s->recompute_blocks.n)
+    return fail_at(c, s->recompute_blocks_pos, err,
+                   "stage '%s' has recompute: true, which is all of it: leave that out, or "
+                   "recompute_blocks",
+                   s->name);
   if (s->worker < 0) return CLV_OK;
   if (i == 0 && !c->privacy.raw_input_leaves)
     return fail_at(

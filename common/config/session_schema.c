@@ -312,6 +312,12 @@ static const clv_row rows[] = {
     {.path = "stages[].recompute", .kind = CLV_ROW_BOOL, .offset = STAGE(recompute),
      .initial = "false",
      .doc = "Keep inputs alone for backward and run forward again: less memory, more time."},
+    {.path = "stages[].recompute_blocks", .kind = CLV_ROW_TEXTS, .offset = STAGE(recompute_blocks),
+     .pos = STAGE(recompute_blocks_pos), .format = CLV_FORMAT_RUN, .min = 1,
+     .sample = "[encoder.layer]",
+     .doc = "The same block by block, which needs room for one block at a time: names of layers or "
+            "blocks, or ranges. Of encoder.layer each of encoder.layer.0, encoder.layer.1... is a "
+            "block."},
     {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .initial = "false",
      .doc = "Leave all its parameters as they are."},
     {.path = "stages[].lora", .kind = CLV_ROW_SECTION, .pos = STAGE(lora.pos), .commented = true,

@@ -36,7 +36,8 @@ static void add_node(const clv_graph *g, int i, clv_module_message *m) {
                                 .n_attrs = (uint32_t)n_attrs,
                                 .name = n->name,
                                 .inputs = m->inputs[i],
-                                .attrs = m->attrs[i]};
+                                .attrs = m->attrs[i],
+                                .recompute = n->recompute};
   if (n->op == CLV_OP_INPUT && m->n_specs < CLV_MAX_INPUTS)
     m->specs[m->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
 }

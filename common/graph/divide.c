@@ -88,6 +88,7 @@ static clv_code add(divider *v, uint32_t k, const clv_node *n, const clv_attrs *
   CLV_TRY(clv_graph_add(v->at->graph[k], n->op, attrs, n->name, n->layer, &v->last[k], 1,
                         &v->last[k], err));
   v->at->graph[k]->nodes[v->last[k]].key = n->key;
+  v->at->graph[k]->nodes[v->last[k]].recompute = n->recompute;
   return CLV_OK;
 }
 

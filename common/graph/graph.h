@@ -61,6 +61,9 @@ typedef struct clv_node {
   char name[CLV_NAME_MAX];
   uint32_t layer; /* index in the uncut graph */
   clv_key key;    /* of initialisation and dropout; zero until its owner sets it */
+  /* In training, nodes of one number keep nothing for backward, which computes them once more; what
+   * they read of others is kept. 0: kept. Any number on any node gives the same bits. */
+  uint32_t recompute;
   int n_in;
   int in[CLV_MAX_IN];
   /* filled by inference */

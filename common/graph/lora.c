@@ -125,7 +125,9 @@ static clv_code beside(rewrite *w, const clv_node *n, clv_op op, const char *suf
   clv_attrs attrs;
   snprintf(name, sizeof name, "%s.%s", n->name, suffix);
   CLV_TRY(clv_attrs_from(op, values, n_values, &attrs, err));
-  return clv_graph_add(w->to, op, &attrs, name, n->layer, at, 1, at, err);
+  CLV_TRY(clv_graph_add(w->to, op, &attrs, name, n->layer, at, 1, at, err));
+  w->to->nodes[*at].recompute = n->recompute;
+  return CLV_OK;
 }
 
 static clv_code low_rank(rewrite *w, const clv_node *n, int *at, clv_err *err) {
@@ -148,7 +150,9 @@ static clv_code adapt(rewrite *w, const clv_node *n, int input, int *node, clv_e
   int in[2] = {*node, input};
   CLV_TRY(low_rank(w, n, &in[1], err));
   snprintf(name, sizeof name, "%s.lora_sum", n->name);
-  return clv_graph_add(w->to, CLV_OP_ADD, &none, name, n->layer, in, 2, node, err);
+  CLV_TRY(clv_graph_add(w->to, CLV_OP_ADD, &none, name, n->layer, in, 2, node, err));
+  w->to->nodes[*node].recompute = n->recompute;
+  return CLV_OK;
 }
 
 static clv_code copy_node(rewrite *w, int i, clv_err *err) {
@@ -159,6 +163,7 @@ static clv_code copy_node(rewrite *w, int i, clv_err *err) {
   for (int k = 0; k < n->n_in; k++) in[k] = w->place[n->in[k]];
   CLV_TRY(clv_graph_add(w->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, at, err));
   w->to->nodes[*at].key = n->key;
+  w->to->nodes[*at].recompute = n->recompute;
   return is_targeted(w, n) ? adapt(w, n, in[0], at, err) : CLV_OK;
 }
 

@@ -42,8 +42,8 @@ clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) {
 
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node) {
   clv_plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
-  s.scratch = s.cache = s.recompute = -1;
-  for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = -1;
+  s.scratch = s.cache = s.recompute = s.out = s.saved = -1;
+  for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = s.in[i] = -1;
   for (int i = 0; i < CLV_MAX_PARAMS; i++) s.spare[i] = -1;
   return s;
 }
@@ -223,9 +223,9 @@ static void count(clv_plan *p) {
   for (int i = 0; i < p->n_steps; i++) {
     bool forward = i < p->phase_end[PHASE_FORWARD];
     clv_plan_step_fn *run = p->steps[i].run;
-    if ((run == clv_plan_run_backward_input || run == clv_plan_run_recompute) &&
-        p->nodes[p->steps[i].node].param[0])
-      info->backward_reads_params = true;
+    bool reads = run == clv_plan_run_backward_input || run == clv_plan_run_recompute ||
+                 (run == clv_plan_run_forward && !forward);
+    if (reads && p->nodes[p->steps[i].node].param[0]) info->backward_reads_params = true;
     if (p->steps[i].run == clv_plan_run_reorder)
       ++*(forward ? &info->reorders_forward : &info->reorders_backward);
   }

@@ -76,6 +76,7 @@ static clv_code spare_gradients(clv_plan *p, int node, clv_plan_step *s, clv_err
 /* in[0] of node is cheaper to make once more than to keep, and nobody else kept it. */
 static bool can_recompute(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
+  if (clv_plan_recomputes(p, node) || clv_plan_recomputes(p, q->src[0])) return false;
   return from->kernel && from->kernel->recompute && q->in[0] == from->reps[0].buf &&
          clv_plan_one_reader(p, q->src[0]);
 }
@@ -84,6 +85,7 @@ static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *er
   int from = p->nodes[node].src[0];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_recompute, "again", from);
   CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].reps[0].block, &s.dst, err));
+  clv_plan_bind(p, &s);
   clv_plan_use(p, p->nodes[from].in[0]);
   clv_plan_use(p, p->nodes[from].saved);
   *ret_buf = s.dst;
@@ -103,16 +105,15 @@ static clv_code use_saved(clv_plan *p, int node, clv_plan_step *s, unsigned save
   clv_plan_use(p, s->recompute);
   clv_plan_use(p, q->saved);
   clv_plan_use(p, q->grad.buf);
+  clv_plan_bind(p, s);
   return CLV_OK;
 }
 
 static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_input, "backward_input", node);
-  bool any = q->kernel->fused_grads && q->learns;
   clv_plan_rep dx[CLV_MAX_IN];
-  for (int i = 0; i < q->n_src; i++) any |= p->nodes[q->src[i]].needs_grad;
-  if (!any) return CLV_OK;
+  if (!clv_plan_has_dx(p, node)) return CLV_OK;
   CLV_TRY(use_saved(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
   for (int i = 0; i < q->n_src; i++) {
     if (!p->nodes[q->src[i]].needs_grad) continue;
@@ -127,10 +128,6 @@ static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
   for (int i = q->n_src - 1; i >= 0; i--)
     if (s.din[i] >= 0) CLV_TRY(contribute(p, q->src[i], dx[i], err));
   return CLV_OK;
-}
-
-static bool has_dw_step(const clv_plan_node *q) {
-  return q->live && q->kernel && q->learns && !q->kernel->fused_grads;
 }
 
 static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
@@ -154,13 +151,40 @@ static clv_code write_din(clv_plan *p, int node, clv_err *err) {
   return clv_plan_push(p, &s, err);
 }
 
+/* What is computed again does not stay until the last phase. */
+static bool has_late_dw(const clv_plan *p, int node) {
+  return p->options.split_backward && !clv_plan_recomputes(p, node) && clv_plan_has_dw(p, node);
+}
+
+/* Forward's step of the node, or where it is not wanted, what its backward reads of others. */
+static clv_code write_one_again(clv_plan *p, int node, bool wanted, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  q->again = true;
+  if (!q->live || q->absorbed) return CLV_OK;
+  if (wanted) return clv_plan_write_value(p, node, true, err);
+  return clv_plan_reads_saved(p, node) ? clv_plan_bind_inputs(p, node, err) : CLV_OK;
+}
+
+/* Before the first step of backward of a node whose values are not kept: forward of its block. */
+static clv_code write_again(clv_plan *p, int node, clv_err *err) {
+  CLV_AUTO(clv_freep) bool *wanted = NULL;
+  uint32_t number = p->graph->nodes[node].recompute;
+  if (!clv_plan_recomputes(p, node) || p->nodes[node].again) return CLV_OK;
+  CLV_TRY(clv_alloc((size_t)p->graph->n_nodes, sizeof *wanted, &wanted, err));
+  clv_plan_find_wanted(p, node, wanted);
+  for (int i = 0; i <= node; i++)
+    if (clv_plan_in_block(p, i, number)) CLV_TRY(write_one_again(p, i, wanted[i], err));
+  return CLV_OK;
+}
+
 static clv_code write_node(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   if (!q->needs_grad) return CLV_OK;
   if (q->input >= 0) return write_din(p, node, err);
   if (!q->live || q->absorbed) return CLV_OK;
   if (q->alias) return contribute(p, p->graph->nodes[node].in[0], q->grad, err);
-  bool dw = has_dw_step(q), split = p->options.split_backward;
+  CLV_TRY(write_again(p, node, err));
+  bool dw = clv_plan_has_dw(p, node), split = has_late_dw(p, node);
   int block = clv_plan_grad_block(p, node);
   if (q->grad.buf >= 0 && q->grad.block != block)
     CLV_TRY(move_to_new(p, node, &q->grad, block, err));
@@ -182,8 +206,8 @@ clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
   }
   for (int i = p->graph->n_nodes - 1; i >= 0; i--) CLV_TRY(write_node(p, i, err));
   p->phase_end[PHASE_BACKWARD_INPUT] = p->n_steps;
-  for (int i = p->graph->n_nodes - 1; p->options.split_backward && i >= 0; i--)
-    if (has_dw_step(&p->nodes[i]) && p->nodes[i].grad.buf >= 0) CLV_TRY(write_dw(p, i, err));
+  for (int i = p->graph->n_nodes - 1; i >= 0; i--)
+    if (has_late_dw(p, i) && p->nodes[i].grad.buf >= 0) CLV_TRY(write_dw(p, i, err));
   p->phase_end[PHASE_BACKWARD_WEIGHT] = p->n_steps;
   return CLV_OK;
 }

@@ -39,7 +39,7 @@ static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes
   const clv_plan_node *q = &p->nodes[s->node];
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32], size[32], op[64];
-  const clv_plan_buf *b = &p->bufs[q->reps[0].buf];
+  const clv_plan_buf *b = &p->bufs[s->out];
   name_ops(p, s->node, op, sizeof op);
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));

@@ -119,14 +119,44 @@ static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code write_step(clv_plan *p, int node, clv_err *err) {
-  const clv_node *n = &p->graph->nodes[node];
+void clv_plan_bind(const clv_plan *p, clv_plan_step *step) {
+  const clv_plan_node *q = &p->nodes[step->node];
+  for (int i = 0; i < q->n_src; i++) step->in[i] = q->in[i];
+  step->out = q->reps[0].buf;
+  step->saved = q->saved;
+}
+
+clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_step s = clv_plan_step_of(clv_plan_run_forward, "forward", node);
   for (int i = 0; i < q->n_src; i++) {
     int block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
     CLV_TRY(get_rep(p, q->src[i], block, &q->in[i], err));
   }
+  return CLV_OK;
+}
+
+/* A forward that is repeated moves no running statistics: it moves these instead. */
+static clv_code spare_statistics(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) {
+    const clv_param *q = p->nodes[node].param[i];
+    if (!q || q->trainable) continue;
+    clv_plan_step zero = clv_plan_step_of(clv_plan_run_zero, "zero", node);
+    zero.n = q->bytes;
+    CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->spare[i], err));
+    zero.dst = step->spare[i];
+    CLV_TRY(clv_plan_push(p, &zero, err));
+  }
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_use(p, step->spare[i]);
+  return CLV_OK;
+}
+
+static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_step s =
+      clv_plan_step_of(clv_plan_run_forward, again ? "forward again" : "forward", node);
+  CLV_TRY(clv_plan_bind_inputs(p, node, err));
+  if (again) CLV_TRY(spare_statistics(p, node, &s, err));
   /* Inputs count as used from here on: a reorder for the second one must not end the first. */
   for (int i = 0; i < q->n_src; i++) clv_plan_use(p, q->in[i]);
   clv_plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
@@ -137,6 +167,7 @@ static clv_code write_step(clv_plan *p, int node, clv_err *err) {
     CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved, err));
   CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
   CLV_TRY(clv_plan_cache_of(p, node, &s, err));
+  clv_plan_bind(p, &s);
   return clv_plan_push(p, &s, err);
 }
 
@@ -156,7 +187,7 @@ static clv_code write_forwarded(clv_plan *p, int node, clv_err *err) {
 
 static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
   CLV_TRY(prepare(p, node, err));
-  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, err);
+  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, false, err);
 }
 
 /* A backend without a kernel for several ops is asked for each alone. */
@@ -190,6 +221,12 @@ static clv_code write_input(clv_plan *p, int node, clv_err *err) {
   return clv_plan_buf_new(p, p->input_bytes[q->input], SPACE_IN + q->input, &q->reps[0].buf, err);
 }
 
+clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) {
+  if (p->nodes[node].alias) return write_alias(p, node, err);
+  if (!again) return write_kernel(p, node, err);
+  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, true, err);
+}
+
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   int output = p->graph->output;
   clv_plan_rep out = {.block = 1};
@@ -197,10 +234,8 @@ clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
     if (!p->nodes[i].live) continue;
     if (p->nodes[i].input >= 0)
       CLV_TRY(write_input(p, i, err));
-    else if (p->nodes[i].alias)
-      CLV_TRY(write_alias(p, i, err));
     else
-      CLV_TRY(write_kernel(p, i, err));
+      CLV_TRY(clv_plan_write_value(p, i, false, err));
   }
   clv_plan_rep from = p->nodes[output].reps[0];
   CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));

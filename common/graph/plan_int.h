@@ -11,8 +11,9 @@
  * copies behind the scratch, since what the caller lends is the host's.
  *
  * plan.c makes and frees a plan, plan_fuse.c and plan_chain.c find ops for one kernel,
- * plan_forward.c and plan_backward.c write the steps, plan_memory.c merges and places the buffers,
- * plan_run.c executes, plan_describe.c prints.
+ * plan_forward.c and plan_backward.c write the steps, plan_again.c says which of forward backward
+ * repeats, plan_memory.c merges and places the buffers, plan_run.c executes, plan_describe.c
+ * prints.
  */
 #ifndef CLEAVE_GRAPH_PLAN_INT_H
 #define CLEAVE_GRAPH_PLAN_INT_H
@@ -62,7 +63,9 @@ typedef struct clv_plan_node {
   int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
-  int in[CLV_MAX_IN], saved;        /* buffers, -1 = none */
+  bool again; /* forward's steps have been written for the second time */
+  /* Buffers, -1 = none: those of the step of forward that was written last, and reps, too. */
+  int in[CLV_MAX_IN], saved;
   clv_plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
   int n_reps;
   clv_plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
@@ -81,12 +84,14 @@ typedef struct clv_plan_step {
   int node;         /* whose kernel runs, or whose value is moved */
   int src, dst;     /* moves and additions */
   int src_block, dst_block;
-  size_t n;                  /* addition: values; copy and zero: bytes */
-  int scratch, cache;        /* kernel steps; cache: weights made for this step alone, or -1 */
-  int recompute;             /* backward: its in[0], made once more, or -1 */
-  int din[CLV_MAX_IN];       /* backward_input */
-  int spare[CLV_MAX_PARAMS]; /* where gradients of frozen parameters go */
-  bool elided;               /* its source took the place of its destination */
+  size_t n;           /* addition: values; copy and zero: bytes */
+  int scratch, cache; /* kernel steps; cache: weights made for this step alone, or -1 */
+  int in[CLV_MAX_IN], out, saved;
+  int recompute;       /* backward: its in[0], made once more, or -1 */
+  int din[CLV_MAX_IN]; /* backward_input */
+  /* Where gradients of frozen parameters go; of a forward that is repeated, running statistics. */
+  int spare[CLV_MAX_PARAMS];
+  bool elided; /* its source took the place of its destination */
 } clv_plan_step;
 
 enum { PHASE_FORWARD, PHASE_BACKWARD_INPUT, PHASE_BACKWARD_WEIGHT, PHASES };
@@ -154,6 +159,19 @@ typedef struct clv_plan_frame {
   const clv_occasion *occasion; /* as the kernels get it */
 } clv_plan_frame;
 
+/* ---- what backward makes again (plan_again.c) ------------------------------------------------ */
+
+/* Whether backward has values of `node` made again, and not kept; and in the block of a number. */
+bool clv_plan_recomputes(const clv_plan *p, int node);
+bool clv_plan_in_block(const clv_plan *p, int node, uint32_t number);
+/* Of the block of node `top` up to it, those whose value, or state, must be made again: in wanted
+ * [n_nodes], which is false before. */
+void clv_plan_find_wanted(const clv_plan *p, int top, bool *wanted);
+/* Whether backward has such a step of `node`, and CLV_SAVE_*: what these read. */
+bool clv_plan_has_dx(const clv_plan *p, int node);
+bool clv_plan_has_dw(const clv_plan *p, int node);
+unsigned clv_plan_reads_saved(const clv_plan *p, int node);
+
 /* ---- writing steps (plan.c) ------------------------------------------------------------------ */
 
 clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
@@ -197,6 +215,13 @@ clv_chain_link clv_plan_link(const clv_plan *p, int node);
 /* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
 void clv_plan_unforward(clv_plan *p, int node);
+
+/* (plan_forward.c) The step reads and writes its node's buffers. */
+void clv_plan_bind(const clv_plan *p, clv_plan_step *step);
+/* The buffers that node's kernel reads, in its layouts. */
+clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) CLV_USE_RESULT;
+/* The steps that make node's value. */
+clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) CLV_USE_RESULT;

@@ -23,9 +23,10 @@ static int phase_of(const clv_plan *p, int step) {
 static void merge_in_place(clv_plan *p, int at) {
   const clv_plan_node *q = &p->nodes[p->steps[at].node];
   if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
-  clv_plan_buf *in = root_of(p, q->in[0]), *out = &p->bufs[q->reps[0].buf];
+  const clv_plan_step *s = &p->steps[at];
+  clv_plan_buf *in = root_of(p, s->in[0]), *out = &p->bufs[s->out];
   bool twice = false;
-  for (int i = 1; i < CLV_MAX_IN; i++) twice |= q->in[i] >= 0 && root_of(p, q->in[i]) == in;
+  for (int i = 1; i < CLV_MAX_IN; i++) twice |= s->in[i] >= 0 && root_of(p, s->in[i]) == in;
   if (in->space != SPACE_SCRATCH || in->last != at || in->bytes != out->bytes || twice) return;
   out->root = in->root;
   in->last = out->last;

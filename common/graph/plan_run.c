@@ -44,14 +44,14 @@ static clv_rng_key key_of(const clv_node *node, const clv_plan_frame *f) {
 
 static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
   const clv_plan_node *q = &p->nodes[s->node];
-  clv_kernel_args a = {.out = at(p, f, q->reps[0].buf),
+  clv_kernel_args a = {.out = at(p, f, s->out),
                        .cache = cache_of(p, f, s),
-                       .saved = at(p, f, q->saved),
+                       .saved = at(p, f, s->saved),
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
                        .key = key_of(&p->graph->nodes[q->key_node], f),
                        .occasion = f->occasion};
-  for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, q->in[i]);
+  for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, s->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     a.param[i] = f->params + q->param[i]->offset;
@@ -70,6 +70,8 @@ clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_pl
                               clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++)
+    if (s->spare[i] >= 0) a.param[i] = at(p, f, s->spare[i]);
   if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD, err));
   return k->forward(k, &a, err);
 }

@@ -42,6 +42,17 @@ static bool reads(const clv_graph *g, node_facts *nodes, int i) {
   return any && nodes[i].live && nodes[i].has_params;
 }
 
+/* What is computed again for backward reads parameters once more. */
+static bool repeats(const clv_graph *g, const node_facts *nodes) {
+  bool reads = false, needed = false;
+  for (int i = 0; i < g->n_nodes; i++) {
+    if (!g->nodes[i].recompute || !nodes[i].live) continue;
+    reads |= nodes[i].has_params;
+    needed |= nodes[i].needs_grad;
+  }
+  return reads && needed;
+}
+
 bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
                                      uint32_t input_grads) {
   clv_err ignored;
@@ -56,6 +67,7 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
       nodes[i].needs_grad = input_grads >> input++ & 1;
     else
       any |= reads(g, nodes, i);
+  any |= repeats(g, nodes);
   free(nodes);
   return any;
 }

@@ -175,6 +175,7 @@ static clv_code add_layers(slicer *s, clv_err *err) {
     CLV_TRY(
         clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->place[i], err));
     s->to->nodes[s->place[i]].key = n->key;
+    s->to->nodes[s->place[i]].recompute = n->recompute;
   }
   if (s->n_after > 1) return join(s, err);
   s->to->output = s->place[s->after[0]];

@@ -144,6 +144,7 @@ clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_
   CLV_TRY(add_inputs(inputs, g, &last, err));
   CLV_TRY((clv_model_is_given(&config->model) ? from_model : from_stages)(
       config, g, &last, ret_first_layer, ret_last_layer, err));
+  CLV_TRY(clv_stage_blocks(config, g, ret_first_layer, ret_last_layer, err));
   *ret_whole = clv_steal(&g);
   return CLV_OK;
 }

@@ -61,9 +61,25 @@ clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t
                              clv_err *err) CLV_USE_RESULT;
 bool clv_hf_model_takes_tokens(const clv_session_config *c);
 
+/* Of the graph of a model, in which a node for each layer stands behind the inputs: their number, a
+ * layer's name without the model's prefix, and the layers that are called `block` or so and a dot.
+ */
+uint32_t clv_model_n_inputs(const clv_graph *g);
+const char *clv_layer_name(const clv_graph *g, uint32_t layer);
+bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
+                     uint32_t *ret_last);
+/* A range as layers of the whole graph; errors are at `pos`, and of the stage. */
+clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                        clv_config_pos pos, const clv_layer_range *range, uint32_t *ret_first,
+                        uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
+
 /* One stage's range as layers of the whole graph. */
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
+
+/* Marks the layers of the stages' recompute_blocks. */
+clv_code clv_stage_blocks(const clv_session_config *c, clv_graph *g, const uint32_t *first,
+                          const uint32_t *last, clv_err *err) CLV_USE_RESULT;
 
 /* The stages' ranges as layers of the whole graph: they follow each other without a gap. */
 clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,

@@ -11,21 +11,23 @@
 
 #include "common/models/models_int.h"
 
-static uint32_t n_inputs(const clv_graph *g) {
+uint32_t clv_model_n_inputs(const clv_graph *g) {
   uint32_t n = 0;
   while (n < (uint32_t)g->n_nodes && g->nodes[n].op == CLV_OP_INPUT) n++;
   return n;
 }
 
-static uint32_t n_layers(const clv_graph *g) { return (uint32_t)g->n_nodes - n_inputs(g); }
+static uint32_t n_layers(const clv_graph *g) {
+  return (uint32_t)g->n_nodes - clv_model_n_inputs(g);
+}
 
 static const char *without_prefix(const clv_graph *g, const char *name) {
   size_t len = strlen(g->prefix);
   return name + (strncmp(name, g->prefix, len) == 0 ? len : 0);
 }
 
-static const char *name_of(const clv_graph *g, uint32_t layer) {
-  return without_prefix(g, g->nodes[layer + n_inputs(g)].name);
+const char *clv_layer_name(const clv_graph *g, uint32_t layer) {
+  return without_prefix(g, g->nodes[layer + clv_model_n_inputs(g)].name);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -34,12 +36,12 @@ static bool belongs(const char *layer, const char *block, size_t len) {
   return strncmp(layer, block, len) == 0 && (layer[len] == '\0' || layer[len] == '.');
 }
 
-static bool find_block(const clv_graph *g, const char *block, uint32_t *ret_first,
-                       uint32_t *ret_last) {
+bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
+                     uint32_t *ret_last) {
   bool found = false;
   block = without_prefix(g, block);
   for (uint32_t i = 0; i < n_layers(g); i++) {
-    if (!belongs(name_of(g, i), block, strlen(block))) continue;
+    if (!belongs(clv_layer_name(g, i), block, strlen(block))) continue;
     if (!found) *ret_first = i;
     *ret_last = i;
     found = true;
@@ -49,15 +51,15 @@ static bool find_block(const clv_graph *g, const char *block, uint32_t *ret_firs
 
 /* The length of the longest name that belongs to both layers; 0: no block has them both. */
 static size_t common_block(const clv_graph *g, uint32_t a, uint32_t b) {
-  const char *name = name_of(g, a);
+  const char *name = clv_layer_name(g, a);
   for (size_t len = strlen(name); len > 0; len--)
-    if (name[len] == '.' && belongs(name_of(g, b), name, len)) return len;
+    if (name[len] == '.' && belongs(clv_layer_name(g, b), name, len)) return len;
   return 0;
 }
 
 /* The largest block that ends (step 1) or begins (step -1) with this layer, as a name. */
 static const char *block_at(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
-  const char *name = name_of(g, layer);
+  const char *name = clv_layer_name(g, layer);
   int64_t next = (int64_t)layer + step;
   bool inner = next >= 0 && next < n_layers(g);
   size_t shared = inner ? common_block(g, layer, (uint32_t)next) : 0;
@@ -87,9 +89,9 @@ static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t 
   CLV_TRY(clv_alloc(most, sizeof *names, &names, err));
   CLV_TRY(clv_alloc(most, CLV_NAME_MAX, &texts, err));
   for (uint32_t i = 0; i < n_layers(g); i++)
-    for (const char *full = name_of(g, i), *dot = full; dot; dot = strchr(dot + 1, '.')) {
+    for (const char *full = clv_layer_name(g, i), *dot = full; dot; dot = strchr(dot + 1, '.')) {
       size_t len = strchr(dot + 1, '.') ? (size_t)(strchr(dot + 1, '.') - full) : strlen(full);
-      if (i && belongs(name_of(g, i - 1), full, len)) continue;
+      if (i && belongs(clv_layer_name(g, i - 1), full, len)) continue;
       names[n] = texts + n * CLV_NAME_MAX;
       snprintf(texts + n++ * CLV_NAME_MAX, CLV_NAME_MAX, "%.*s", (int)len, full);
     }
@@ -105,8 +107,9 @@ static void list_parts(const clv_graph *g, char *ret, size_t size) {
   uint32_t first, last = 0;
   ret[0] = '\0';
   for (uint32_t i = 0; i < n_layers(g); i = last + 1) {
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(name_of(g, i), "."), name_of(g, i));
-    if (!find_block(g, name, &first, &last) || used + strlen(name) + 8 > size) {
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(clv_layer_name(g, i), "."),
+             clv_layer_name(g, i));
+    if (!clv_find_layers(g, name, &first, &last) || used + strlen(name) + 8 > size) {
       snprintf(ret + used, size - used, ", ...");
       return;
     }
@@ -115,13 +118,13 @@ static void list_parts(const clv_graph *g, char *ret, size_t size) {
 }
 
 static clv_code unknown(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                        const char *name, clv_err *err) {
+                        clv_config_pos pos, const char *name, clv_err *err) {
   char near[CLV_NAME_MAX], parts[160];
   CLV_TRY(suggest(g, name, near, sizeof near, err));
   list_parts(g, parts, sizeof parts);
   return clv_session_fail_at(
-      c, s->layers_pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s; it has %s",
-      s->name, name, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
+      c, pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s; it has %s", s->name,
+      name, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
 }
 
 /* ---- where a stage ends ---------------------------------------------------------------------- */
@@ -144,7 +147,7 @@ static clv_code no_cut(const clv_session_config *c, const clv_graph *g, const cl
   size_t block = common_block(g, layer, layer + 1);
   int64_t up = near_end(g, layer, -1, block), down = near_end(g, layer, 1, block);
   snprintf(where, sizeof where, block ? "inside block '%.*s'" : "where branches are open%.*s",
-           (int)block, block ? name_of(g, layer) : "");
+           (int)block, block ? clv_layer_name(g, layer) : "");
   if (up >= 0) block_at(g, (uint32_t)up, 1, before, sizeof before);
   if (down >= 0) block_at(g, (uint32_t)down, 1, after, sizeof after);
   return clv_session_fail_at(
@@ -157,36 +160,42 @@ static clv_code no_cut(const clv_session_config *c, const clv_graph *g, const cl
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 static clv_code find_end(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                         const char *name, uint64_t number, bool last, uint64_t *ret,
-                         clv_err *err) {
+                         clv_config_pos pos, const char *name, uint64_t number, bool last,
+                         uint64_t *ret, clv_err *err) {
   uint32_t begin = 0, end = 0;
   *ret = number;
   if (!name[0]) return CLV_OK;
-  if (!find_block(g, name, &begin, &end)) return unknown(c, g, s, name, err);
+  if (!clv_find_layers(g, name, &begin, &end)) return unknown(c, g, s, pos, name, err);
   *ret = last ? end : begin;
+  return CLV_OK;
+}
+
+clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                        clv_config_pos pos, const clv_layer_range *range, uint32_t *ret_first,
+                        uint32_t *ret_last, clv_err *err) {
+  char begin[96], end[96];
+  uint64_t first, last;
+  CLV_TRY(find_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
+  CLV_TRY(find_end(c, g, s, pos, range->last_name, range->last, true, &last, err));
+  if (first >= n_layers(g) || last >= n_layers(g))
+    return clv_session_fail_at(c, pos, err,
+                               "layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32,
+                               first, last, n_layers(g) - 1);
+  if (last < first)
+    return clv_session_fail_at(c, pos, err, "stage '%s' ends before it begins: %s to %s", s->name,
+                               describe(g, (uint32_t)first, -1, begin, sizeof begin),
+                               describe(g, (uint32_t)last, 1, end, sizeof end));
+  *ret_first = (uint32_t)first;
+  *ret_last = (uint32_t)last;
   return CLV_OK;
 }
 
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
   const clv_stage_spec *s = &c->stages[stage];
-  char begin[96], end[96];
-  uint64_t first, last;
   if (!s->range.given)
     return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
-  CLV_TRY(find_end(c, g, s, s->range.first_name, s->range.first, false, &first, err));
-  CLV_TRY(find_end(c, g, s, s->range.last_name, s->range.last, true, &last, err));
-  if (first >= n_layers(g) || last >= n_layers(g))
-    return clv_session_fail_at(c, s->layers_pos, err,
-                               "layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32,
-                               first, last, n_layers(g) - 1);
-  if (last < first)
-    return clv_session_fail_at(c, s->layers_pos, err, "stage '%s' ends before it begins: %s to %s",
-                               s->name, describe(g, (uint32_t)first, -1, begin, sizeof begin),
-                               describe(g, (uint32_t)last, 1, end, sizeof end));
-  *ret_first = (uint32_t)first;
-  *ret_last = (uint32_t)last;
-  return CLV_OK;
+  return clv_stage_find(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
 }
 
 /* Ranges follow each other without a gap. */

@@ -95,6 +95,7 @@ static clv_code get_node(const Cleave__V1__Node *from, size_t index, clv_wire_me
                          clv_wire_node *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->op, OP_MAX, "is an op number", err));
   CLV_TRY(clv_check_count(from->layer, LAYER_MAX, "is a layer index", err));
+  CLV_TRY(clv_check_count(from->recompute, LAYER_MAX, "is a number of recompute", err));
   CLV_TRY(clv_check_count(from->n_inputs, CLV_WIRE_NODE_INPUTS, "inputs", err));
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of node name", err));
   for (size_t i = 0; i < from->n_inputs; i++)
@@ -107,6 +108,7 @@ static clv_code get_node(const Cleave__V1__Node *from, size_t index, clv_wire_me
       .n_inputs = (uint32_t)from->n_inputs,
       .name = from->name,
       .inputs = from->inputs,
+      .recompute = from->recompute,
   };
   return get_attrs(from, mem, ret, err);
 }
@@ -163,6 +165,7 @@ static clv_code put_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave__V
   to->n_inputs = node->n_inputs;
   to->inputs = node->inputs;
   to->n_attrs = node->n_attrs;
+  to->recompute = node->recompute;
   return CLV_OK;
 }
 

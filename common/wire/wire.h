@@ -439,6 +439,7 @@ typedef struct clv_wire_node {
   const char *name;
   uint32_t *inputs;
   clv_wire_attr *attrs;
+  uint32_t recompute;
 } clv_wire_node;
 typedef struct clv_wire_graph {
   uint32_t n_nodes, n_outputs;

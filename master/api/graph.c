@@ -321,6 +321,7 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {
     else
       CLV_TRY(clv_graph_add(g, n->op, &n->attrs, n->name, n->layer, n->in, n->n_in, &at, err));
     g->nodes[at].key = n->key;
+    g->nodes[at].recompute = n->recompute;
   }
   g->output = from->output;
   *ret = clv_steal(&g);

@@ -1,31 +1,50 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Transformers: training steps against the newest PyTorch with transformers. harness.py says how
-rows are measured; these are processor time of one thread.
+"""Transformers: training steps against the newest PyTorch with transformers and peft. harness.py
+says how rows are measured; but for `split` these are processor time of one thread.
 
 usage: bench_transformers.py OUT [--quick] [GROUP...]
-  GROUP    short, long; default: both
+  GROUP    a function below; default: all
   --quick  one round each, to see that everything runs; its figures say little
 """
 import sys
 
 from harness import main
-import transformer_rows
+import transformer_rows as rows
 
 QUICK = "--quick" in sys.argv
+ROUNDS = 1 if QUICK else 5
 
 
-def bert(*shape):
-    transformer_rows.rows([shape], ("f32", "bf16"), 1 if QUICK else 5, not QUICK)
+def measured(name, *groups):
+    if rows.with_peers(name, not QUICK):
+        for group, *arguments in groups:
+            group(*arguments, ROUNDS)
+
+
+def attention():
+    measured("attention", (rows.attention, (8, 128)), (rows.attention, (2, 512)))
 
 
 def short():
-    bert(8, 128)
+    measured("bert", (rows.bert, (8, 128)))
 
 
 def long():
-    bert(2, 512)
+    measured("bert", (rows.bert, (2, 512)))
+
+
+def gpt2():
+    measured("gpt2_lora", (rows.causal, "gpt2", (4, 256), ["c_attn"]))
+
+
+def qwen2():
+    measured("qwen2_lora", (rows.causal, "qwen2", (1, 512), ["q_proj", "v_proj"]))
+
+
+def split():
+    measured("layoutlm", (rows.split, (8, 128)))
 
 
 if __name__ == "__main__":
-    sys.exit(main([short, long], [a for a in sys.argv[2:] if a != "--quick"]))
+    sys.exit(main([attention, short, long, gpt2, qwen2, split], [a for a in sys.argv[2:] if a != "--quick"]))

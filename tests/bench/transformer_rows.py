@@ -1,67 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of bench_transformers.py: training steps of BERT-base on one thread, in processor time, and
-the memory that they take beyond parameters, gradients and moments. AdamW, dropout 0.1. Both sides
-make their model from one config.json: ours from `model.hf`, the peer's by transformers."""
+"""Rows of bench_transformers.py: training steps with AdamW of models by config.json with random
+weights, ours by `model.hf` and the peer's by transformers (and peft), in processor time of one
+thread; what they take in memory beyond parameters, gradients and moments; attention alone; and
+LayoutLM over two processes by the clock."""
+import dataclasses
 import json
 import os
+import time
 
 import pypi
-from harness import HERE, OUT, Side, enter, interleave, program, resident, skip
+from harness import HERE, Side, enter, interleave, median, program, resident, skip
 from cluster import Cluster, run
 
-ENVIRONMENT = os.path.abspath(os.path.join(HERE, "../../build/transformers"))
-PACKAGES = "torch", "transformers", "safetensors"
-CONFIG = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 30522, "hidden_size": 768,
-          "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu",
-          "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512,
-          "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0}
+ENVIRONMENT = os.path.abspath(os.environ.get("CLEAVE_TRANSFORMERS") or os.path.join(HERE, "../../build/transformers"))
+PACKAGES = "torch", "transformers", "safetensors", "peft"
 STATES = 4  # of each parameter: itself, its gradient, two moments
+BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
+        "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512,
+        "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0}
+CONFIGS = {
+    "bert": BERT,
+    "layoutlm": {**BERT, "model_type": "layoutlm", "max_2d_position_embeddings": 1024},
+    # The tables of tokens are not tied: that is refused here.
+    "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
+             "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
+             "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": False},
+    "qwen2": {"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
+              "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "hidden_act": "silu",
+              "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+              "attention_dropout": 0.0, "tie_word_embeddings": False},
+}
+WHOLE = {"bert": "embeddings..classifier", "gpt2": "wte..lm_head", "qwen2": "embed_tokens..lm_head"}
 MAKE_DATA = """import sys, numpy
-n, length, tokens = map(int, sys.argv[1:4])
+n, length, tokens, labels, boxes = map(int, sys.argv[1:6])
 r = numpy.random.default_rng(7)
 numpy.save('x.npy', r.integers(0, tokens, (n, length)))
-numpy.save('y.npy', r.integers(0, 2, n))"""
+numpy.save('y.npy', r.integers(0, abs(labels), (n, length) if labels < 0 else n))
+begin = r.integers(0, 500, (n, length, 2))
+numpy.save('boxes.npy', numpy.concatenate((begin, begin + r.integers(1, 500, begin.shape)), 2))"""
 
 
-def folder(c, name):
+@dataclasses.dataclass
+class Task:
+    """A model and its records. lora: of peft's LoraConfig, or None."""
+    model: str
+    head: str
+    batch: int
+    length: int
+    dtype: str
+    lora: dict = None
+    threads: int = 1
+    folder: str = ""
+
+    @property
+    def name(self):
+        return f"{self.model}{'_lora' if self.lora else ''}_{self.batch}x{self.length}_{self.dtype}"
+
+
+def adapters(**targets):
+    return {"r": 8, "lora_alpha": 16, "lora_dropout": 0.05, **targets}
+
+
+# ---- sides ---------------------------------------------------------------------------------------
+
+def make_folder(c, name):
     path = os.path.join(c.dir, name)
     os.makedirs(path, exist_ok=True)
     return path
 
 
-def session(c, batch, length, dtype):
-    name = f"bert-{batch}-{length}-{dtype}"
-    data = folder(c, name)
-    done = run("/usr/bin/python3", "-c", MAKE_DATA, str(batch), str(length), str(CONFIG["vocab_size"]), cwd=data)
+def prepare(c, task):
+    """config.json, and one batch of records in the folder of the task's name."""
+    config = CONFIGS[task.model]
+    task.folder = make_folder(c, task.model)
+    with open(os.path.join(task.folder, "config.json"), "w") as f:
+        json.dump(config, f)
+    labels = {"sequence": 2, "token": -5, "causal": -config["vocab_size"]}[task.head]
+    done = run("/usr/bin/python3", "-c", MAKE_DATA, *map(str, (task.batch, task.length, config["vocab_size"], labels, 1)),
+               cwd=make_folder(c, task.name))
     assert done.returncode == 0, done.stderr
-    with open(os.path.join(folder(c, "bert"), "config.json"), "w") as f:
-        json.dump(CONFIG, f)
-    return c.session(name, f"data: {{format: npy, root: {name}, train: [x.npy, y.npy]}}\n"
-                     f"model: {{hf: {os.path.join(c.dir, 'bert')}, head: sequence, labels: 2}}\n"
-                     "stages:\n  - {name: all, at: master, threads: 1, layers: embeddings..classifier}\n"
+
+
+def session(c, task, stages, more=""):
+    """more: keys of `train`, and sections behind it."""
+    labels = {"sequence": ", labels: 2", "token": ", labels: 5", "causal": ""}[task.head]
+    inputs = "inputs: [ids, boxes], train: [x.npy, boxes.npy, y.npy]" if task.model == "layoutlm" else "train: [x.npy, y.npy]"
+    return c.session(task.name, f"data: {{format: npy, root: {task.name}, {inputs}}}\n"
+                     f"model: {{hf: {task.folder}, head: {task.head}{labels}}}\nstages:\n{stages}"
                      "loss: {kind: cross_entropy}\n"
-                     f"train: {{dtype: {dtype}, epochs: 1000000, batch: {batch}, shuffle: false, "
+                     f"train: {{dtype: {task.dtype}, epochs: 1000000, batch: {task.batch}, shuffle: false, "
                      "optimizer: {kind: adamw, lr: 0.00002}}\nlog: {every: 1000000}\n"
-                     "checkpoint: {every_steps: 1000000}\n")
+                     f"checkpoint: {{every_steps: 1000000}}\n{more}")
 
 
-def peer(c, batch, length, dtype):
-    python = pypi.interpreter(ENVIRONMENT)
-    return Side(python, os.path.join(HERE, "peers", "torch_transformer.py"), os.path.join(c.dir, "bert"), str(batch),
-                str(length), dtype)
+def whole(task):
+    lora = ""
+    if task.lora:
+        lora = (f"lora: {{targets: [{', '.join(task.lora['target_modules'])}], r: {task.lora['r']}, "
+                f"alpha: {task.lora['lora_alpha']}, dropout: {task.lora['lora_dropout']}}}, ")
+    return f"  - {{name: all, at: master, threads: 1, {lora}layers: {WHOLE[task.model]}}}\n"
 
+
+def peer(task):
+    script = os.path.join(HERE, "peers", "torch_transformer.py")
+    return Side(pypi.interpreter(ENVIRONMENT), script, json.dumps(dataclasses.asdict(task)))
+
+
+# ---- figures -------------------------------------------------------------------------------------
 
 def processor_seconds(pid):
     with open(f"/proc/{pid}/stat") as f:
         return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def turn(side):
-    """Seconds of the processor for two steps."""
+def turn(side, n=2):
+    """Seconds of the processor for a step, of n."""
     def go():
         before = processor_seconds(side.process.pid)
-        side.ask("steps 2")
-        return (processor_seconds(side.process.pid) - before) / 2
+        side.ask(f"steps {n}")
+        return (processor_seconds(side.process.pid) - before) / n
+    return go
+
+
+def clock(side, n):
+    """Seconds by the clock."""
+    def go():
+        before = time.monotonic()
+        side.ask(f"steps {n}")
+        return (time.monotonic() - before) / n
     return go
 
 
@@ -70,23 +137,68 @@ def beyond(side, parameters):
     return max(resident(side.process.pid, "VmHWM") - STATES * 4 * parameters / (1 << 20), 1.0)
 
 
-def row(c, batch, length, dtype, rounds):
-    name = f"bert_{batch}x{length}_{dtype}"
-    path = session(c, batch, length, dtype)
-    with program("bench_train", path) as ours, peer(c, batch, length, dtype) as theirs:
-        parameters = json.loads(theirs.first)["parameters"]
-        enter(name, "s", interleave([turn(ours), turn(theirs)], rounds, rounds), 0.6)
-        pair = beyond(ours, parameters), beyond(theirs, parameters)
-        enter(name + "_memory", "MiB", [(pair, 0.0)], 0.5, timed=False)
+def row(c, task, rounds, target, memory=False):
+    prepare(c, task)
+    with program("bench_train", session(c, task, whole(task))) as ours, peer(task) as theirs:
+        found = interleave([turn(ours), turn(theirs)], rounds, rounds)
+        rate = task.batch * task.length / median(a for (a, _), _ in found)
+        enter(task.name, "s", found, target, note=f"{rate:.0f} tokens/s")
+        if memory:
+            parameters = json.loads(theirs.first)["parameters"]
+            pair = beyond(ours, parameters), beyond(theirs, parameters)
+            enter(task.name + "_memory", "MiB", [(pair, 0.0)], 0.5, timed=False)
 
 
-def rows(shapes, dtypes, rounds, install):
+# ---- rows ----------------------------------------------------------------------------------------
+
+def with_peers(name, install):
+    """Whether there is the newest PyTorch; says why not."""
     wrong = None if pypi.works(ENVIRONMENT, *PACKAGES) else "not installed, and --quick installs nothing"
     if wrong and install:
         wrong = pypi.install(ENVIRONMENT, *PACKAGES, "numpy")
     if wrong:
-        return skip("bert", wrong)
+        skip(name, wrong)
+    return not wrong
+
+
+def bert(shape, rounds):
     with Cluster(0) as c:
-        for batch, length in shapes:
-            for dtype in dtypes:
-                row(c, batch, length, dtype, rounds)
+        for dtype in ("f32", "bf16"):
+            row(c, Task("bert", "sequence", *shape, dtype), rounds, 0.6, memory=True)
+
+
+def causal(model, shape, targets, rounds):
+    """GPT-2's and Llama's kind, with adapters."""
+    with Cluster(0) as c:
+        for dtype in ("f32", "bf16"):
+            row(c, Task(model, "causal", *shape, dtype, adapters(target_modules=targets)), rounds, 0.7)
+
+
+def attention(shape, rounds):
+    """12 heads of 64 with dropout 0.1. The peer's own path is held to the formula spelled out."""
+    n, t = shape
+    arguments = list(map(str, (n, t, 12, 64, 0.1)))
+    torch = lambda how: Side(pypi.interpreter(ENVIRONMENT), os.path.join(HERE, "peers", "torch_attention.py"), how, *arguments)
+    name, steps = f"attention_dropout_{n}x{t}", max(1, 4096 // (n * t) * 8)
+    with program("bench_attention", *arguments) as ours, torch("fused") as fused, torch("formula") as formula:
+        found = interleave([turn(ours, steps), turn(fused, steps), turn(formula, steps)], rounds, rounds)
+        pick = lambda a, b: [((f[a], f[b]), foreign) for f, foreign in found]
+        enter(name, "s", pick(0, 1), 0.5)
+        enter(name + "_sanity_path_vs_formula", "s", pick(1, 2), 1.2)
+
+
+CUT = ("  - {name: front, at: master, threads: 1, layers: embeddings..encoder.layer.5}\n"
+       "  - {name: back, at: w1, threads: 1, layers: encoder.layer.6..encoder.layer.11}\n"
+       "  - {name: head, at: master, threads: 1, layers: dropout..classifier}\n")
+
+
+def split(shape, rounds, dtypes=("f32", "bf16")):
+    """The labels stay; half of the blocks is at a daemon, over TLS, on the other core."""
+    for dtype in dtypes:
+        task = Task("layoutlm", "token", *shape, dtype, threads=2)
+        with Cluster(1) as c:
+            prepare(c, task)
+            path = session(c, task, CUT, f"pipeline: {{micro_batches: {task.batch // 2}, schedule: 1f1b}}\n")
+            with program("bench_train", path) as ours, peer(task) as theirs:
+                found = interleave([clock(ours, 2), clock(theirs, 2)], rounds, rounds)
+                enter(task.name + "_split_vs_torch_2_threads", "s", found, 0.65)

@@ -11,8 +11,8 @@
 
 enum { BATCH = 6, ODD = 4, OUT = 5, CALLS = 2 };
 
-/* What draws numbers in a network. */
-enum { ALONE = 1, ATTENDING = 2, CHAINED = 4, ALL_DRAW = 7 };
+/* What draws numbers in a network, and whether backward computes it again. */
+enum { ALONE = 1, ATTENDING = 2, CHAINED = 4, ALL_DRAW = 7, AGAIN = 8 };
 
 typedef struct bench {
   clv_backend *b;
@@ -56,6 +56,7 @@ static clv_graph *network(bool waits, unsigned draws) {
   if (draws & CHAINED) at = add_dropout(g, 9, at, 0.25);
   at = add_plain(g, CLV_OP_SIGMOID, 10, at);
   g->output = add_node(g, CLV_OP_LINEAR, 11, at, -1, &out, 1);
+  for (int i = 1; draws & AGAIN && i < g->n_nodes; i++) g->nodes[i].recompute = 1 + (uint32_t)i / 6;
   return g;
 }
 
@@ -181,8 +182,8 @@ typedef struct outcome {
   clv_sim_counts device;
 } outcome;
 
-static outcome *trained(const clv_sim_options *o, bool records, bool waits) {
-  bench t = set_up(o, records, waits, ALL_DRAW);
+static outcome *trained_with(const clv_sim_options *o, bool records, bool waits, unsigned draws) {
+  bench t = set_up(o, records, waits, draws);
   outcome *ret = calloc(1, sizeof *ret);
   assert_non_null(ret);
   for (uint64_t step = 0; step < STEPS; step++) one_step(&t, step, ret->of[step]);
@@ -193,6 +194,10 @@ static outcome *trained(const clv_sim_options *o, bool records, bool waits) {
   ret->device = clv_sim_count();
   tear_down(&t);
   return ret;
+}
+
+static outcome *trained(const clv_sim_options *o, bool records, bool waits) {
+  return trained_with(o, records, waits, ALL_DRAW);
 }
 
 static void outcome_free(outcome *o) {
@@ -224,6 +229,16 @@ static void replays_have_the_same_bits(void **state) {
     assert_true(got->counts.bytes >= 1024 * got->counts.made);
     outcome_free(got);
   }
+  outcome_free(want);
+}
+
+static void what_is_computed_again_has_the_same_bits(void **state) {
+  (void)state;
+  outcome *want = in_parts(false);
+  outcome *got = trained_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
+  check_same(want, got, "computed again");
+  assert_true(got->counts.replays > got->counts.in_parts);
+  outcome_free(got);
   outcome_free(want);
 }
 
@@ -512,6 +527,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_turn_draws_its_own_numbers),
       cmocka_unit_test(replays_have_the_same_bits),
+      cmocka_unit_test(what_is_computed_again_has_the_same_bits),
       cmocka_unit_test(what_cannot_be_captured_is_asked_for_in_parts),
       cmocka_unit_test(what_waits_on_the_host_is_asked_for_in_parts),
       cmocka_unit_test(a_failing_call_of_a_library_is_asked_for_in_parts),

@@ -38,6 +38,7 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   CLV_TRY(
       clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
   g->nodes[node].key = r->keys[index];
+  g->nodes[node].recompute = w->recompute;
   return CLV_OK;
 }
 

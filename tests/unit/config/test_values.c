@@ -438,7 +438,7 @@ static const char rich_text[] =
     "stages:\n"
     "  - {name: '1', at: master, threads: 3, device: auto, tf32: true, weights: {file: w.st, "
     "secret: "
-    "true}, freeze: true,\n"
+    "true}, freeze: true, recompute_blocks: [c.0..c.1, '2..3'],\n"
     "     layers: [{op: conv2d, name: c.0, out: 16, f: 1.0, g: 1e22, h: -0.0, i: "
     "-9223372036854775807,\n"
     "       b: false, t: 'true', n: '1e3', z: '', k: [3, -3], e: []}]}\n"
@@ -533,6 +533,8 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
     assert_true(x->threads == y->threads && x->freeze == y->freeze && x->transfer == y->transfer);
     assert_string_equal(x->device, y->device);
     assert_true(x->tf32 == y->tf32);
+    assert_int_equal(x->recompute, y->recompute);
+    same_texts(&x->recompute_blocks, &y->recompute_blocks);
     assert_memory_equal(&x->range, &y->range, sizeof x->range);
     same_text(x->weights_file, y->weights_file);
     assert_int_equal(x->weights_secret, y->weights_secret);

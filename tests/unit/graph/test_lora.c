@@ -59,6 +59,7 @@ static void names_and_layers(void **state) {
               {"dense", CLV_OP_LINEAR, 3}};
   clv_graph *g = network(CLV_F32);
   clv_lora l = lora(query, 1);
+  g->nodes[1].recompute = 4;
   l.dropout = 0.25;
   l.alpha = 3;
   clv_graph *with = adapted(g, &l);
@@ -67,6 +68,7 @@ static void names_and_layers(void **state) {
     assert_string_equal(with->nodes[i].name, want[i].name);
     assert_int_equal(with->nodes[i].op, want[i].op);
     assert_int_equal(with->nodes[i].layer, want[i].layer);
+    assert_int_equal(with->nodes[i].recompute, i > 0 && i < 7 ? 4 : 0);
   }
   assert_int_equal(with->nodes[7].in[0], 6); /* who read the layer reads the sum */
   assert_int_equal(with->output, 9);

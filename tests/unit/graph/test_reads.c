@@ -58,6 +58,13 @@ static clv_graph *dead_branch(void) {
   return g;
 }
 
+/* Its values are computed again, the weights of the first layer with them. */
+static clv_graph *again(void) {
+  clv_graph *g = two_linears();
+  for (int i = 1; i < g->n_nodes; i++) g->nodes[i].recompute = 1;
+  return g;
+}
+
 static clv_graph *residual(void) { return residual_graph(3); }
 
 static const rig_options data = {.no_input_grad = {true}};
@@ -79,6 +86,8 @@ static void layers_behind_what_learns_read_theirs(void **state) {
          (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "2.weight", "2.bias"}}, true,
          "of which a bias learns");
   agrees(residual, data, true, "a residual block");
+  rig_options behind = {.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
+  agrees(again, behind, true, "computed again");
 }
 
 /* As PyTorch keeps the weight of a batchnorm for backward, whatever is wanted. */

@@ -19,7 +19,7 @@ static const clv_key keys[3] = {
     {{0}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, {{3}}};
 static clv_wire_node nodes[] = {
     {.op = 1, .layer = 3, .name = "input"},
-    {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs},
+    {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs, .recompute = 7},
     {.op = 60000, .layer = 5, .name = "add", .n_inputs = 2, .inputs = inputs_of_2},
 };
 static const char *frozen[] = {"conv1.weight", "conv1.bias"};
@@ -68,6 +68,8 @@ static void assert_graph(const clv_wire_graph *g) {
   assert_int_equal(g->nodes[1].op, 2);
   assert_int_equal(g->nodes[1].layer, 4);
   assert_int_equal(g->nodes[1].n_attrs, 2);
+  assert_int_equal(g->nodes[0].recompute, 0);
+  assert_int_equal(g->nodes[1].recompute, 7);
   assert_int_equal(g->nodes[1].attrs[0].key, 4);
   assert_int_equal(g->nodes[1].attrs[0].n_ints, 2);
   assert_int_equal(g->nodes[1].attrs[0].ints[1], -3);
@@ -493,7 +495,7 @@ static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
   memset(name, 'n', name_len);
   for (uint32_t i = 0; i < CLV_WIRE_NODES; i++) {
     before[i] = i ? i - 1 : 0;
-    list[i] = (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &before[i], four};
+    list[i] = (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &before[i], four, 1 << 20};
   }
   while (over - fits > 1) {
     uint32_t n = (fits + over) / 2;

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks that backward computes again: any choice of nodes gives the bits of the plan that keeps
+ * all, on any backend and in any mode, and what a call keeps is what comes into the blocks.
+ */
+#include "tests/unit/far.h"
+#include "tests/unit/graph/plan_test.h"
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static clv_graph *chain(void) { return chain_graph(CLV_F32, 3); }
+static clv_graph *residual(void) { return residual_graph(3); }
+
+static clv_graph *words(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
+  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, 5), int_attr(CLV_ATTR_OUT, 3)};
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 6), int_attr(CLV_ATTR_LAYERS, 2)};
+  x = add_node(g, CLV_OP_EMBEDDING, 0, x, -1, rows, 2);
+  add_linear(g, 2, add_node(g, CLV_OP_LSTM, 1, x, -1, v, 2), 5);
+  return g;
+}
+
+enum { PLACES = 8, WIDTH = 16, BLOCK_LAYERS = 11, BLOCKS = 3 };
+
+static int add_attention(clv_graph *g, uint32_t layer, int q, int k, int v) {
+  clv_attr_value values[] = {int_attr(CLV_ATTR_HEADS, 2), real_attr(CLV_ATTR_P, 0.2)};
+  clv_attrs attrs;
+  int node = -1, in[] = {q, k, v};
+  assert_ok(clv_attrs_from(CLV_OP_ATTENTION, values, 2, &attrs, err));
+  assert_ok(clv_graph_add(g, CLV_OP_ATTENTION, &attrs, NULL, layer, in, 3, &node, err));
+  return node;
+}
+
+/* Of an encoder, with dropout wherever it has it, but for the norm in the middle. */
+static int add_block(clv_graph *g, uint32_t l, int x) {
+  int q = add_linear(g, l, x, WIDTH), k = add_linear(g, l + 1, x, WIDTH);
+  int y = add_attention(g, l + 3, q, k, add_linear(g, l + 2, x, WIDTH));
+  y = add_dropout(g, l + 5, add_linear(g, l + 4, y, WIDTH), 0.1);
+  x = add_node(g, CLV_OP_ADD, l + 6, y, x, NULL, 0);
+  y = add_plain(g, CLV_OP_GELU, l + 8, add_linear(g, l + 7, x, 4 * WIDTH));
+  y = add_node(g, CLV_OP_ADD, l + 10, add_linear(g, l + 9, y, WIDTH), x, NULL, 0);
+  return add_plain(g, CLV_OP_LAYERNORM, l + 11, y);
+}
+
+static clv_graph *encoder(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
+  for (int i = 0; i < BLOCKS; i++) x = add_block(g, (uint32_t)(i * (BLOCK_LAYERS + 1)), x);
+  add_linear(g, BLOCKS * (BLOCK_LAYERS + 1), x, 3);
+  return g;
+}
+
+/* Blocks whose last layers need not be run again: a sum of x, a linear, which reads its input in
+ * backward, and a tanh, which reads its own value. */
+static clv_graph *sums(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
+  for (uint32_t l = 0; l < BLOCKS * (BLOCK_LAYERS + 1); l += BLOCK_LAYERS + 1) {
+    int y = add_plain(g, CLV_OP_TANH, l + 1, add_linear(g, l, x, 4 * WIDTH));
+    int z = add_plain(g, CLV_OP_TANH, l + 3, add_linear(g, l + 2, x, WIDTH));
+    y = add_node(g, CLV_OP_ADD, l + 5, add_linear(g, l + 4, y, WIDTH), z, NULL, 0);
+    x = add_node(g, CLV_OP_ADD, l + 6, y, x, NULL, 0);
+  }
+  add_linear(g, BLOCKS * (BLOCK_LAYERS + 1), x, 3);
+  return g;
+}
+
+static clv_graph *(*const graphs[])(void) = {chain, residual, words, encoder, sums};
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+/* Two calls at once, the second of which adds to the gradients of the first. */
+static void two_calls(rig *r) {
+  clv_call *c[2];
+  for (int i = 0; i < 2; i++) {
+    assert_ok(clv_plan_call_get(r->plan, &c[i], err));
+    poison(r);
+    forward(r, c[i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    poison(r);
+    backward_input(r, c[i], i);
+    poison(r);
+    backward_weight(r, c[i], i);
+  }
+  for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
+}
+
+static void assert_same(const rig *a, const rig *b) {
+  same(a->out, b->out, a->out_bytes, "output");
+  same(a->block, b->block, a->params->total_bytes, "parameters and running statistics");
+  same(a->grads, b->grads, a->params->trainable_bytes, "gradients");
+  for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
+}
+
+/* Seed 0: each node is a block of its own; 1: all are one; else runs of nodes, or any nodes. */
+static void mark(clv_graph *g, uint32_t seed) {
+  uint32_t number = 1;
+  float drawn[CLV_MAX_NODES];
+  clv_rng_key key = {.seed = 5, .layer = seed};
+  clv_rng_uniform(&key, 0, 1, drawn, (size_t)g->n_nodes);
+  for (int i = 0; i < g->n_nodes; i++) {
+    if (g->nodes[i].op == CLV_OP_INPUT) continue;
+    number += seed == 0 || (seed % 2 && seed > 1 && drawn[i] < 0.3f);
+    g->nodes[i].recompute = seed > 1 && seed % 2 == 0 ? (uint32_t)(drawn[i] * 4) : number;
+  }
+}
+
+static int again_steps(const rig *r) {
+  int n = 0;
+  for (int i = r->plan->phase_end[PHASE_FORWARD]; i < r->plan->n_steps; i++)
+    n += r->plan->steps[i].run == clv_plan_run_forward;
+  return n;
+}
+
+static void compare(size_t graph, uint32_t seed, const rig_options *o) {
+  clv_graph *marked = graphs[graph]();
+  mark(marked, seed);
+  rig a = rig_new(graphs[graph](), o), b = rig_new(marked, o);
+  two_calls(&a);
+  two_calls(&b);
+  assert_same(&a, &b);
+  assert_int_equal(again_steps(&a), 0);
+  if (seed == 1) assert_true(again_steps(&b) > 1);
+  if (seed == 1) assert_true(clv_plan_get_info(b.plan)->backward_reads_params);
+  rig_done(&a);
+  rig_done(&b);
+}
+
+static void any_nodes_computed_again_give_the_same_bits(void **state) {
+  (void)state;
+  const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref(),
+                                   far_backend(clv_backend_cpu())};
+  for (size_t g = 0; g < CLV_COUNT(graphs); g++)
+    for (uint32_t seed = 0; seed < 6; seed++)
+      for (size_t b = 0; b < CLV_COUNT(backends); b++)
+        for (int how = 0; how < 4; how++)
+          compare(
+              g, seed,
+              &(rig_options){
+                  .backend = backends[b], .split_backward = how & 1, .transient_weights = how & 2});
+}
+
+static void so_with_layers_that_do_not_learn_and_in_bf16(void **state) {
+  (void)state;
+  bool bf16 = clv_backend_cpu()->check_bf16(clv_backend_cpu(), NULL) == CLV_OK;
+  for (uint32_t seed = 0; seed < 6; seed++) {
+    compare(3, seed,
+            &(rig_options){.backend = clv_backend_cpu(), .frozen = {"0.weight", "0.bias"}});
+    for (size_t g = 0; bf16 && g < CLV_COUNT(graphs); g++)
+      compare(g, seed, &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
+  }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static clv_plan_info info_of(clv_graph *g, bool marked, bool split) {
+  for (int i = 1; marked && i < g->n_nodes; i++)
+    g->nodes[i].recompute = g->nodes[i].layer / (BLOCK_LAYERS + 1) + 1;
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_cpu(), .split_backward = split});
+  clv_plan_info info = *clv_plan_get_info(r.plan);
+  rig_done(&r);
+  return info;
+}
+
+/* The inputs of blocks 1 and on, and of the layer behind the last one, whose output is not kept:
+ * those of block 0 are the caller's, or a copy. */
+static void a_call_keeps_what_comes_into_its_blocks(void **state) {
+  (void)state;
+  size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);
+  for (int way = 0; way < 4; way++) {
+    bool split = way & 1;
+    clv_graph *(*make)(void) = way & 2 ? sums : encoder;
+    clv_plan_info kept = info_of(make(), false, split), again = info_of(make(), true, split);
+    assert_true(again.call_bytes >= (BLOCKS + 1) * value);
+    assert_true(again.call_bytes <= (BLOCKS + 1) * value + (split ? clv_align_up(head, 64) : 0));
+    assert_true(again.call_bytes + again.scratch_bytes < kept.call_bytes + kept.scratch_bytes);
+    assert_true(kept.call_bytes > BLOCKS * (way & 2 ? 5 : 10) * value);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(any_nodes_computed_again_give_the_same_bits),
+      cmocka_unit_test(so_with_layers_that_do_not_learn_and_in_bf16),
+      cmocka_unit_test(a_call_keeps_what_comes_into_its_blocks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
