@@ -48,6 +48,44 @@ clv_matmul clv_matmul_of(const clv_node_desc *d) {
   return s;
 }
 
+bool clv_broadcasts(const clv_node_desc *d) {
+  bool alike = true;
+  for (int i = 0; i < d->n_in && d->n_in > 1; i++)
+    alike = alike && clv_shape_equal(&d->in[i], &d->out);
+  return !alike;
+}
+
+/* Dimension `axis` in front of those of v that are known, its values `step` apart. */
+static void put_dimension(clv_broadcast *v, int axis, size_t n, const size_t step[2]) {
+  bool same = v->rank > 0 && axis > 0;
+  for (int j = 0; j < 2 && same; j++)
+    same = step[j] == (v->step[j][0] ? v->step[j][0] * v->n[0] : 0);
+  if (same) {
+    v->n[0] *= n;
+    return;
+  }
+  for (int i = v->rank++; i > 0; i--) {
+    v->n[i] = v->n[i - 1];
+    for (int j = 0; j < 2; j++) v->step[j][i] = v->step[j][i - 1];
+  }
+  v->n[0] = n;
+  for (int j = 0; j < 2; j++) v->step[j][0] = step[j];
+}
+
+clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
+  clv_broadcast v = {0};
+  size_t all[2] = {1, 1};
+  for (int axis = d->out.rank; axis-- > 0;) {
+    size_t step[2];
+    for (int j = 0; j < 2; j++) {
+      step[j] = d->in[j].dim[axis] == 1 && axis ? 0 : all[j];
+      all[j] *= (size_t)d->in[j].dim[axis];
+    }
+    if (d->out.dim[axis] != 1 || !axis) put_dimension(&v, axis, (size_t)d->out.dim[axis], step);
+  }
+  return v;
+}
+
 clv_heads clv_heads_of(const clv_node_desc *d) {
   const clv_shape *q = &d->in[0], *k = &d->in[1];
   int64_t heads = d->attrs.heads, kv = d->attrs.kv_heads ? d->attrs.kv_heads : heads;

@@ -211,6 +211,17 @@ static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, si
   return at;
 }
 
+/* Two inputs brought to one shape, that of the output: dimension i has n[i] values, which lie
+ * step[j][i] apart in input j; 0: it has one there, which stands for all. Dimension 0 is the batch.
+ * Others that are alike in both respects and neighbours are one, and those of one value none. */
+typedef struct clv_broadcast {
+  int rank;
+  size_t n[CLV_MAX_RANK], step[2][CLV_MAX_RANK];
+} clv_broadcast;
+clv_broadcast clv_broadcast_of(const clv_node_desc *d);
+/* Whether an op of several inputs has some of another shape than its output's. */
+bool clv_broadcasts(const clv_node_desc *d);
+
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
 typedef struct clv_axis {
   size_t outer, extent, inner;

@@ -104,10 +104,23 @@ of("kernels/cuda/rows.cu", "tests/gpu/test_cuda groupnorm",
 of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
    dimensions_that_part_count_as_one=("static void add_dimension", "w->from[last] == n * from &&", ""))
 of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
-   a_row_forgets_its_nan=("CPU_INLINE float greater", "|| x != x", ""))
+   the_last_values_of_a_row_are_not_summed=("CPU_INLINE void row_exp_sum_body", "for (size_t l = 0; i + l < n; l++)", "for (size_t l = 0; i + l + 1 < n; l++)"))
 of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
    a_label_is_not_smoothed=("static void back_place", "smooth * (of * k->weights - weight_of(k, label))", "smooth * (of * k->weights)"),
-   places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 1, j->k->classes * sizeof *dx);"))
+   places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
+of("kernels/kernels.c", "tests/ops/test_golden mul",
+   what_stands_for_several_is_stepped=("clv_broadcast clv_broadcast_of", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
+of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
+   samples_meet=("static inline clv_code broadcast_shape", "(i && (a->dim[i] == 1 || b->dim[i] == 1))", "(a->dim[i] == 1 || b->dim[i] == 1)"))
+of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
+   one_value_is_read_as_a_row=("static void sum_samples", "k->v.step[j->to][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
+   an_index_is_not_taken_back=("static void next_row", "w->at[j] -= v->step[j][i] * v->n[i];", ";"))
+of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
+   a_block_adds_its_first_thread_alone=("static __global__ void fold_blocks", "sum = gpu_block_sum(sum);", ";"))
+of("common/graph/plan_chain.c", "tests/gpu/test_together",
+   values_that_stand_for_several_are_links=("static bool can_be", "clv_plan_one_shape(p, node) &&", ""))
+of("common/graph/plan_fuse.c", "tests/unit/graph/test_plan_fuse",
+   sums_of_other_shapes_are_tails=("static void try_relu", "|| !clv_plan_one_shape(p, x)", ""))
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",

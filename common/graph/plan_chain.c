@@ -21,7 +21,8 @@ clv_chain_link clv_plan_link(const clv_plan *p, int node) {
 static bool can_be(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
   const clv_op_def *def = clv_op_def_of(p->graph->nodes[node].op);
-  return def && def->elementwise && q->live && !q->alias && !q->absorbed && !q->n_joined;
+  return def && def->elementwise && clv_plan_one_shape(p, node) && q->live && !q->alias &&
+         !q->absorbed && !q->n_joined;
 }
 
 /* The only node that reads the value of `node`; -1: there are more, or it is the output. */

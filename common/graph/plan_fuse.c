@@ -27,6 +27,13 @@ int clv_plan_readers(const clv_plan *p, int node) {
 
 bool clv_plan_one_reader(const clv_plan *p, int node) { return clv_plan_readers(p, node) == 1; }
 
+bool clv_plan_one_shape(const clv_plan *p, int node) {
+  const clv_node *all = p->graph->nodes, *n = &all[node];
+  for (int i = 0; i < n->n_in; i++)
+    if (!clv_shape_equal(&all[n->in[i]].shape, &n->shape)) return false;
+  return true;
+}
+
 static bool is_norm(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
   const clv_op_def *def = clv_op_def_of(n->op);
@@ -67,7 +74,7 @@ static void try_relu(clv_plan *p, int relu) {
     join(p, relu, -1, x, -1);
     return;
   }
-  if (nodes[x].op != CLV_OP_ADD) return;
+  if (nodes[x].op != CLV_OP_ADD || !clv_plan_one_shape(p, x)) return;
   for (int i = 0; i < 2; i++) {
     int norm = nodes[x].in[i], other = nodes[x].in[1 - i];
     if (!is_norm(p, norm) || clv_plan_readers_in(p, other, x, relu)) continue;

@@ -207,6 +207,8 @@ void clv_plan_chain(clv_plan *p);
 void clv_plan_fuse_forward(clv_plan *p);
 int clv_plan_readers(const clv_plan *p, int node); /* live nodes that read it, and the caller */
 bool clv_plan_one_reader(const clv_plan *p, int node);
+/* Whether the node has the shape of each of its inputs: values of none stand for several. */
+bool clv_plan_one_shape(const clv_plan *p, int node);
 /* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
 int clv_plan_readers_in(const clv_plan *p, int node, int from, int to);
 /* node's kernel does the n ops of these nodes, of which it is the last. */

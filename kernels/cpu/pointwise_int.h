@@ -30,4 +30,7 @@ typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, int cost,
                            clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
 
+/* add and mul of inputs that have other shapes than the output (clv_broadcast). */
+cpu_prepare_fn clv_cpu_broadcast;
+
 #endif

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* The largest value of a row; NaN where there is one. */
+/* The largest value of a row; a NaN may be passed over, as it is in the sum of exponentials. */
 float clv_cpu_row_max(const float *x, size_t n);
 
 /* sum_i exp(x_i - top), value i into the partial sum i % 16. */

@@ -16,7 +16,7 @@ CPU_INLINE double fold(double *lane) {
   return lane[0];
 }
 
-CPU_INLINE float greater(float most, float x) { return x > most || x != x ? x : most; }
+CPU_INLINE float greater(float most, float x) { return x > most ? x : most; }
 
 CPU_INLINE void row_max_body(const float *x, size_t n, float *ret) {
   float lane[LANES];

@@ -55,7 +55,7 @@ static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   b->out_block = b->in_block[0];
   b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
   b->saved_bytes = k->r.learns && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
-  b->in_place = row->in_place;
+  b->in_place = row->in_place && !clv_broadcasts(d);
   b->impl = "cuda";
 }
 
@@ -72,10 +72,11 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out},
-                     .gpu = b->own,
-                     .bf16 = d->bf16 && ops[d->op]->bf16,
-                     .last = d->bf16 && ops[d->op]->last && d->in[0].rank == 4};
+  *k = (cuda_kernel){
+      .r = {.d = *d, .n_in = n_in, .n_out = n_out},
+      .gpu = b->own,
+      .bf16 = d->bf16 && ops[d->op]->bf16,
+      .last = d->bf16 && ops[d->op]->last && d->in[0].rank == 4 && !clv_broadcasts(d)};
   describe(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
   if (k->r.base.cache_bytes) k->r.base.refresh = ops[d->op]->refresh;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
 /* POINTWISE(name, kept): forward is clv_gpu_name, backward clv_gpu_name_back of what is kept. */
@@ -87,10 +88,17 @@ CLV_CUDA_OP(reshape) = {.forward = pass_forward, .backward_input = pass_backward
 
 static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
+  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
   return clv_gpu_add(k->gpu, k->last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
-CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = pass_backward, .last = true};
+static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  return clv_broadcasts(&k->r.d) ? clv_gpu_broadcast_backward(k, a, err)
+                                 : pass_backward(base, a, err);
+}
+
+CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = add_backward, .last = true};
 
 clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
   return clv_gpu_add(g, last, dst, src, dst, n, 0, err);

@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/ops/pointwise_int.h"
+#include "kernels/ops/broadcast_int.h"
 
 static clv_code add_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  char a[160], b[160];
-  if (!clv_shape_equal(&s->in[0], &s->in[1]))
-    return clv_fail(err, CLV_INVALID, "add needs two inputs of one shape, got %s and %s",
-                    clv_shape_format(&s->in[0], a, sizeof a),
-                    clv_shape_format(&s->in[1], b, sizeof b));
-  return clv_same_shape(s, ret, err);
+  return broadcast_shape("add", s, ret, err);
 }
 
-static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+BROADCAST(add, x + z)
+
+static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  const REAL *x = a->in[0], *z = a->in[1];
-  REAL *y = a->out;
-  (void)err;
-  for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] + z[i];
+  if (!clv_broadcasts(&k->d)) return pass_backward(base, a, err);
+  for (int j = 0; j < 2; j++)
+    if (a->din[j]) broadcast_back(k, a, j, NULL);
   return CLV_OK;
 }
 
 CLV_OP_ROW(add) = {
     .name = "add",
-    .doc = "y = a + b, one shape, no broadcasting (torch.add)",
+    .doc =
+        "y = a + b; where one has a dimension of 1, its values stand for all of the other's "
+        "(torch.add)",
     .torch_module = "",
     .no_torch_module = "torch.add is a function",
     .n_in = 2,
@@ -29,6 +27,7 @@ CLV_OP_ROW(add) = {
     .elementwise = true,
     .zero_stays = true,
     .forward = add_forward,
-    .backward_input = pass_backward,
+    .backward_input = add_backward,
+    .scratch_bytes = broadcast_scratch,
     .in_place = true,
 };

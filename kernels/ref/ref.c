@@ -24,7 +24,7 @@ static void describe(clv_ref_kernel *k, const clv_op_def *op) {
   b->saves = (dx ? op->saves_dx : 0) | (dw ? op->saves_dw : 0);
   b->saved_bytes = k->learns && op->saved_bytes ? op->saved_bytes(k) : 0;
   b->scratch_bytes = op->scratch_bytes ? op->scratch_bytes(k) : 0;
-  b->in_place = op->in_place;
+  b->in_place = op->in_place && !clv_broadcasts(&k->d);
   b->impl = "ref";
 }
 

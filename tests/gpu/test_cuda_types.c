@@ -175,7 +175,7 @@ static void check_all(clv_op op, const kind *k, bool of_images) {
   int n = 0, left = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].small) continue;
-    if (of_images && cases[i].d.in[0].rank != 4) {
+    if (of_images && (cases[i].d.in[0].rank != 4 || clv_broadcasts(&cases[i].d))) {
       check_stays(&cases[i], k);
       continue;
     }

@@ -172,9 +172,11 @@ static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
 }
 
 /* Every op that can be in a chain, first, within and last; sums of either side, of what the chain
- * itself began with, and of what somebody reads between the sum and the op behind it. */
+ * itself began with, of what somebody reads between the sum and the op behind it, and of values
+ * that stand for several, which is no link. */
 static clv_graph *chains(void) {
   int x, y, z, w;
+  clv_attr_value first[] = {int_attr(CLV_ATTR_DIM, 1), int_attr(CLV_ATTR_STOP, 1)};
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 7), &x);
   y = add_dropout(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 0.3);
   z = add_dropout(g, 3, add_plain(g, CLV_OP_GELU, 2, y), 0.5);
@@ -189,7 +191,9 @@ static clv_graph *chains(void) {
   w = add_plain(g, CLV_OP_TANH, 17, z);
   x = add_node(g, CLV_OP_ADD, 19, w, add_scale(g, 18, x, 0.5), NULL, 0);
   x = add_node(g, CLV_OP_ADD, 20, z, x, NULL, 0);
-  add_plain(g, CLV_OP_SIGMOID, 22, add_scale(g, 21, x, 2));
+  x = add_plain(g, CLV_OP_SIGMOID, 22, add_scale(g, 21, x, 2));
+  y = add_node(g, CLV_OP_SLICE, 23, x, -1, first, 2);
+  add_plain(g, CLV_OP_RELU, 25, add_node(g, CLV_OP_ADD, 24, x, y, NULL, 0));
   return g;
 }
 

@@ -8,7 +8,8 @@ suite = Suite()
 STEPS = 12
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy")
 
-# y is read three times, and x by a layer far behind; the head reads the data again.
+# y is read three times, and x by a layer far behind; a gate has one value a channel; the head reads
+# the data again.
 NET = [
     "{op: conv2d, out: 6, kernel: 3, pad: 1, name: x}",
     "{op: conv2d, out: 6, kernel: 3, pad: 1, name: f}",
@@ -19,7 +20,8 @@ NET = [
     "{op: conv2d, out: 4, kernel: 3, stride: 2, pad: 1, name: wide, from: [y]}",
     "{op: dropout, p: 0.25}",
     "{op: avgpool, kernel: 2, name: far, from: [x]}",
-    "{op: avgpool, kernel: 2, name: near, from: [y]}",
+    "{op: globalavgpool, name: gate, from: [y]}",
+    "{op: mul, name: near, from: [narrow, gate]}",
     "{op: concat, dim: 1, name: both, from: [narrow, \"7\", far, near]}",
     "{op: relu}",
     "{op: flatten, name: flat}",

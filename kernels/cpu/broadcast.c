@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * add and mul of inputs that stand for several values: a sample by one thread, row by row of the
+ * last dimension. The gradient of such an input is summed in double, in the order of the output's
+ * values; along a row into 16 partial sums, value i into the partial sum i % 16.
+ */
+#include <string.h>
+
+#include "kernels/cpu/pointwise_int.h"
+
+enum { LANES = 16 };
+
+typedef struct broadcast_kernel {
+  cpu_kernel k;
+  clv_broadcast v;
+  size_t rows;   /* of a sample */
+  size_t all[2]; /* values of each input */
+  bool product;
+} broadcast_kernel;
+
+/* Walks the rows of a sample: where its output and what it reads of both inputs begin. */
+typedef struct row_walk {
+  size_t out, at[2], index[CLV_MAX_RANK];
+} row_walk;
+
+static row_walk first_row(const broadcast_kernel *k, size_t sample) {
+  const clv_broadcast *v = &k->v;
+  row_walk w = {.out = sample * k->rows * v->n[v->rank - 1]};
+  for (int j = 0; j < 2; j++) w.at[j] = sample * v->step[j][0];
+  return w;
+}
+
+static void next_row(const broadcast_kernel *k, row_walk *w) {
+  const clv_broadcast *v = &k->v;
+  w->out += v->n[v->rank - 1];
+  for (int i = v->rank - 1; i-- > 1;) {
+    for (int j = 0; j < 2; j++) w->at[j] += v->step[j][i];
+    if (++w->index[i] < v->n[i]) return;
+    for (int j = 0; j < 2; j++) w->at[j] -= v->step[j][i] * v->n[i];
+    w->index[i] = 0;
+  }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* What stands for a row: a value for each place (step 1), or one (step 0). */
+typedef struct row_values {
+  const float *x;
+  size_t step;
+} row_values;
+
+CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool product, size_t n,
+                        float *restrict y) {
+  for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z[i] : x[i] + z[i];
+}
+
+/* Sums and products are the same either way round. */
+CPU_INLINE void row_and_one(const float *restrict x, float z, bool product, size_t n,
+                            float *restrict y) {
+  for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z : x[i] + z;
+}
+
+CPU_INLINE void combine_body(row_values x, row_values z, bool product, size_t n, float *y) {
+  if (x.step && z.step && product)
+    rows_of(x.x, z.x, true, n, y);
+  else if (x.step && z.step)
+    rows_of(x.x, z.x, false, n, y);
+  else if (product)
+    row_and_one(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
+  else
+    row_and_one(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
+}
+
+/* sum += dy, or dy other, value by value. */
+CPU_INLINE void add_row_body(const float *restrict dy, row_values other, size_t n,
+                             double *restrict sum) {
+  const float *restrict z = other.x;
+  if (!z)
+    for (size_t i = 0; i < n; i++) sum[i] += dy[i];
+  else if (other.step)
+    for (size_t i = 0; i < n; i++) sum[i] += (double)dy[i] * z[i];
+  else
+    for (size_t i = 0; i < n; i++) sum[i] += (double)dy[i] * z[0];
+}
+
+CPU_INLINE double term_of(const float *dy, const float *z, size_t step, size_t i) {
+  return z ? (double)dy[i] * z[i * step] : dy[i];
+}
+
+CPU_INLINE double lane_sum(const float *restrict dy, const float *restrict z, size_t step,
+                           size_t n) {
+  double lane[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) lane[l] += term_of(dy, z, step, i + l);
+  for (size_t l = 0; i + l < n; l++) lane[l] += term_of(dy, z, step, i + l);
+  for (size_t width = LANES / 2; width; width /= 2)
+    for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+/* *sum += all of the row. */
+CPU_INLINE void add_all_body(const float *dy, row_values other, size_t n, double *sum) {
+  if (!other.x)
+    *sum += lane_sum(dy, NULL, 0, n);
+  else if (other.step)
+    *sum += lane_sum(dy, other.x, 1, n);
+  else
+    *sum += lane_sum(dy, other.x, 0, n);
+}
+
+CPU_CLONES(combine, (row_values x, row_values z, bool product, size_t n, float *y),
+           (x, z, product, n, y))
+CPU_CLONES(add_row, (const float *restrict dy, row_values other, size_t n, double *restrict sum),
+           (dy, other, n, sum))
+CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), (dy, other, n, sum))
+
+/* ---- all samples ----------------------------------------------------------------------------- */
+
+typedef struct broadcast_job {
+  const broadcast_kernel *k;
+  const clv_kernel_args *a;
+  int to; /* backward: the input whose gradient is made */
+} broadcast_job;
+
+static row_values values_at(const broadcast_job *j, const row_walk *w, int i) {
+  const clv_broadcast *v = &j->k->v;
+  return (row_values){(const float *)j->a->in[i] + w->at[i], v->step[i][v->rank - 1]};
+}
+
+static void forward_samples(void *arg, size_t begin, size_t end) {
+  const broadcast_job *j = arg;
+  const broadcast_kernel *k = j->k;
+  size_t n = k->v.n[k->v.rank - 1];
+  for (size_t sample = begin; sample < end; sample++) {
+    row_walk w = first_row(k, sample);
+    for (size_t r = 0; r < k->rows; r++, next_row(k, &w))
+      combine(values_at(j, &w, 0), values_at(j, &w, 1), k->product, n, (float *)j->a->out + w.out);
+  }
+}
+
+/* Of an input whose values stand for one each. */
+static void pass_samples(void *arg, size_t begin, size_t end) {
+  const broadcast_job *j = arg;
+  const broadcast_kernel *k = j->k;
+  size_t n = k->v.n[k->v.rank - 1];
+  for (size_t sample = begin; sample < end; sample++) {
+    row_walk w = first_row(k, sample);
+    for (size_t r = 0; r < k->rows; r++, next_row(k, &w)) {
+      row_values dy = {(const float *)j->a->dout + w.out, 1};
+      float *dx = (float *)j->a->din[j->to] + w.at[j->to];
+      if (k->product)
+        combine(dy, values_at(j, &w, 1 - j->to), true, n, dx);
+      else if (dx != dy.x)
+        memcpy(dx, dy.x, n * sizeof *dx);
+    }
+  }
+}
+
+static void sum_samples(void *arg, size_t begin, size_t end) {
+  const broadcast_job *j = arg;
+  const broadcast_kernel *k = j->k;
+  int last = k->v.rank - 1;
+  size_t n = k->v.n[last], per_sample = k->v.step[j->to][0];
+  for (size_t sample = begin; sample < end; sample++) {
+    row_walk w = first_row(k, sample);
+    double *sum = (double *)j->a->scratch, *from = sum + sample * per_sample;
+    float *dx = (float *)j->a->din[j->to] + sample * per_sample;
+    memset(from, 0, per_sample * sizeof *from);
+    for (size_t r = 0; r < k->rows; r++, next_row(k, &w)) {
+      row_values other = {NULL, 0};
+      if (k->product) other = values_at(j, &w, 1 - j->to);
+      (k->v.step[j->to][last] ? add_row : add_all)((const float *)j->a->dout + w.out, other, n,
+                                                   sum + w.at[j->to]);
+    }
+    for (size_t i = 0; i < per_sample; i++) dx[i] = (float)from[i];
+  }
+}
+
+static void run(const broadcast_kernel *k, broadcast_job *j, clv_cpu_range *fn) {
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_out), k->v.n[0], fn, j);
+}
+
+static clv_code broadcast_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const broadcast_kernel *k = (const broadcast_kernel *)base;
+  (void)err;
+  run(k, &(broadcast_job){k, a, 0}, forward_samples);
+  return CLV_OK;
+}
+
+static clv_code broadcast_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const broadcast_kernel *k = (const broadcast_kernel *)base;
+  (void)err;
+  for (int i = 0; i < 2; i++)
+    if (a->din[i])
+      run(k, &(broadcast_job){k, a, i}, k->all[i] == k->k.n_out ? pass_samples : sum_samples);
+  return CLV_OK;
+}
+
+clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  broadcast_kernel *k;
+  size_t most = 0;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->v = clv_broadcast_of(d);
+  k->product = d->op == CLV_OP_MUL;
+  k->rows = 1;
+  for (int i = 1; i + 1 < k->v.rank; i++) k->rows *= k->v.n[i];
+  for (int i = 0; i < 2; i++) {
+    k->all[i] = clv_layout_numel(&d->in[i], 1);
+    if (k->all[i] != k->k.n_out) most = CLV_MAX(most, k->all[i]);
+  }
+  k->k.base.forward = broadcast_forward;
+  k->k.base.backward_input = k->k.learns ? broadcast_backward : NULL;
+  k->k.base.saves = k->k.learns && k->product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.scratch_bytes = k->k.learns ? most * sizeof(double) : 0;
+  *ret = &k->k.base;
+  return CLV_OK;
+}

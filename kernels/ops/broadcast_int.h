@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two inputs whose dimensions are alike, or 1 in one of them, as NumPy broadcasts them: but for the
+ * batch, since samples never meet. The gradient of a value that stands for several is their sum.
+ */
+#ifndef CLEAVE_OPS_BROADCAST_INT_H
+#define CLEAVE_OPS_BROADCAST_INT_H
+
+#include "kernels/ops/pointwise_int.h"
+
+static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                       clv_err *err) {
+  const clv_shape *a = &s->in[0], *b = &s->in[1];
+  char x[160], y[160];
+  bool fits = a->rank == b->rank;
+  *ret = *a;
+  for (int i = 0; fits && i < a->rank; i++) {
+    fits = a->dim[i] == b->dim[i] || (i && (a->dim[i] == 1 || b->dim[i] == 1));
+    if (a->dim[i] == 1) ret->dim[i] = b->dim[i];
+  }
+  if (fits) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s needs two inputs with as many dimensions, each alike or 1, and the batch "
+                  "alike; got %s and %s",
+                  op, clv_shape_format(a, x, sizeof x), clv_shape_format(b, y, sizeof y));
+}
+
+/* Where value o of the output has its part of both inputs. */
+static inline void broadcast_at(const clv_broadcast *v, size_t o, size_t ret[2]) {
+  ret[0] = ret[1] = 0;
+  for (int i = v->rank; i-- > 0; o /= v->n[i])
+    for (int j = 0; j < 2; j++) ret[j] += o % v->n[i] * v->step[j][i];
+}
+
+static inline size_t broadcast_scratch(const clv_ref_kernel *k) {
+  size_t n = 0;
+  for (int i = 0; i < 2 && k->learns && clv_broadcasts(&k->d); i++)
+    n = CLV_MAX(n, clv_layout_numel(&k->d.in[i], 1));
+  return n * sizeof(double);
+}
+
+/* Of input j: dout, times the other input's value where `other` is given, in index order. */
+static inline void broadcast_back(const clv_ref_kernel *k, const clv_kernel_args *a, int j,
+                                  const REAL *other) {
+  clv_broadcast v = clv_broadcast_of(&k->d);
+  size_t n = clv_layout_numel(&k->d.in[j], 1), at[2];
+  const REAL *dy = a->dout;
+  double *sum = a->scratch;
+  for (size_t i = 0; i < n; i++) sum[i] = 0;
+  for (size_t o = 0; o < k->n_out; o++) {
+    broadcast_at(&v, o, at);
+    sum[at[j]] += other ? (double)dy[o] * other[at[1 - j]] : dy[o];
+  }
+  for (size_t i = 0; i < n; i++) ((REAL *)a->din[j])[i] = (REAL)sum[i];
+}
+
+/* A forward of x and z. */
+#define BROADCAST(name, expression)                                                          \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
+    clv_broadcast v = clv_broadcast_of(&k->d);                                               \
+    const REAL *xs = a->in[0], *zs = a->in[1];                                               \
+    REAL *ys = a->out;                                                                       \
+    (void)err;                                                                               \
+    bool alike = !clv_broadcasts(&k->d);                                                     \
+    for (size_t o = 0; o < k->n_out; o++) {                                                  \
+      size_t at[2] = {o, o};                                                                 \
+      if (!alike) broadcast_at(&v, o, at);                                                   \
+      REAL x = xs[at[0]], z = zs[at[1]];                                                     \
+      ys[o] = (expression);                                                                  \
+    }                                                                                        \
+    return CLV_OK;                                                                           \
+  }
+
+#endif
