@@ -96,7 +96,7 @@ static void copy_runs(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void turn_tiles(void *arg, size_t begin, size_t end) {
+static void transpose_tiles(void *arg, size_t begin, size_t end) {
   const permute_job *j = arg;
   const permute_walk *w = j->w;
   int last = w->rank - 1;
@@ -113,13 +113,13 @@ static void turn_tiles(void *arg, size_t begin, size_t end) {
 
 static void move(const permute_kernel *k, const permute_walk *w, const float *src, float *dst) {
   int last = w->rank - 1;
-  bool turns = w->across != last;
-  permute_job j = {w, src, dst, turns ? w->across : last - 1, 1};
+  bool across = w->across != last;
+  permute_job j = {w, src, dst, across ? w->across : last - 1, 1};
   size_t items = 1;
-  if (turns) j.rows = (w->n[last] + TILE - 1) / TILE;
+  if (across) j.rows = (w->n[last] + TILE - 1) / TILE;
   for (int i = 0; i < last; i++) items *= i == j.inner ? 1 : w->n[i];
   clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_in), items * j.rows,
-                   turns ? turn_tiles : copy_runs, &j);
+                   across ? transpose_tiles : copy_runs, &j);
 }
 
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
