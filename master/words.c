@@ -9,13 +9,16 @@
 #include "master/documents/documents.h"
 #include "master/master_int.h"
 
+enum { SHOWN_BARE = 3 };
+
 /* What is printed of each file. */
 typedef struct printing {
   const clv_master_arguments *a;
   clv_child_limits limits;
   clv_tokenizer *tokenizer; /* NULL: pages */
   clv_window_options window;
-  bool told; /* that children share the network */
+  bool told;          /* that children share the network */
+  size_t files, bare; /* pages without a word */
   clv_exit code;
 } printing;
 
@@ -85,6 +88,16 @@ static clv_code put_page(const printing *p, const clv_found_file *f, size_t numb
   return CLV_OK;
 }
 
+/* Nothing else would say that a scan has no words, and there may be thousands. */
+static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
+  if (p->bare++ < SHOWN_BARE)
+    clv_notice(
+        CLV_LOG_WARN, "words",
+        "%s: page %zu has no words; a scan has them in its image: pdftoppm -r 300 -png makes "
+        "images of pages, and words reads those",
+        f->path, number + 1);
+}
+
 static clv_code print_document(printing *p, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_TRY(clv_document_read(f->path, &p->limits, &d, err));
@@ -92,12 +105,16 @@ static clv_code print_document(printing *p, const clv_found_file *f, clv_err *er
     clv_notice(CLV_LOG_WARN, "words",
                "this kernel grants no name space: what reads the files could reach the network");
   p->told = p->told || !d.apart;
-  for (size_t i = 0; i < d.n; i++) CLV_TRY(put_page(p, f, i, &d.pages[i], err));
+  for (size_t i = 0; i < d.n; i++) {
+    CLV_TRY(put_page(p, f, i, &d.pages[i], err));
+    if (!d.pages[i].n) notice_bare(p, f, i);
+  }
   return CLV_OK;
 }
 
 static clv_code print_file(void *user, const clv_found_file *f, clv_err *err) {
   printing *p = user;
+  p->files++;
   if (print_document(p, f, err) != CLV_OK) p->code = clv_exit_report(CLV_EXIT_DATA, err);
   return CLV_OK;
 }
@@ -123,7 +140,11 @@ int clv_cmd_words(void *args) {
   clv_code code = set_window(&p, &err);
   if (code == CLV_OK) code = clv_documents_walk(a->line.words[0], print_file, &p, &err);
   clv_tokenizer_free(p.tokenizer);
+  if (code == CLV_OK && !p.files)
+    code = clv_fail(&err, CLV_NOT_FOUND, "%s: has no PDF, PNG or JPEG", a->line.words[0]);
   if (code != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
+  if (p.bare > SHOWN_BARE)
+    clv_notice(CLV_LOG_WARN, "words", "%zu pages have no words in all", p.bare);
   fflush(stdout);
   return p.code;
 }

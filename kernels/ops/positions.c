@@ -11,9 +11,12 @@ static clv_code positions_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   char text[160];
   CLV_TRY(clv_need_rank("positions", in, 3, "[N, S, F]", "", err));
   if (in->dim[1] + a->offset > a->rows)
-    return clv_fail(err, CLV_INVALID, "positions has %lld rows, and %s needs rows %lld to %lld",
+    return clv_fail(err, CLV_INVALID,
+                    "positions has %lld rows, and %s needs rows %lld to %lld: let a sequence have "
+                    "at most %lld places (max_tokens), or give it more rows",
                     (long long)a->rows, clv_shape_format(in, text, sizeof text),
-                    (long long)a->offset, (long long)(in->dim[1] + a->offset - 1));
+                    (long long)a->offset, (long long)(in->dim[1] + a->offset - 1),
+                    (long long)CLV_MAX(a->rows - a->offset, 0));
   return clv_same_shape(s, ret, err);
 }
 

@@ -293,9 +293,11 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
   for (size_t i = 0; i < CLV_MIN(n, k); i++) {
     const char *one = clv_dataset_class(train, i), *other = clv_dataset_class(test, i);
     if (strcmp(one, other) != 0)
-      return clv_fail(err, CLV_DATA_LOSS,
-                      "class %zu is '%s' in %s and '%s' in %s: both need the same classes", i, one,
-                      train->inputs_path, other, test->inputs_path);
+      return clv_fail(
+          err, CLV_DATA_LOSS,
+          "class %zu is '%s' in %s and '%s' in %s: both need the same classes (of documents, "
+          "data.documents.labels may name them all)",
+          i, one, train->inputs_path, other, test->inputs_path);
   }
   if (n == k) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has %zu classes and %s has %zu: both need the same",

@@ -137,6 +137,7 @@ static clv_code take_labels(clv_page_rows *r, clv_page_set *p, clv_err *err) {
 
 static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
+  if (!n && !r->counts.pages) return clv_fail(err, CLV_INVALID, "%s: has no page", r->tokens.path);
   if (!n)
     return clv_fail(err, CLV_INVALID, "%s: no window of its %zu page%s has a %s", r->tokens.path,
                     r->counts.pages, CLV_S(r->counts.pages),

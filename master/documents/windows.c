@@ -98,8 +98,9 @@ clv_code clv_windows_of(const clv_page *page, const int32_t *labels, const clv_t
   clv_windows w = {0};
   if (o->stride >= room)
     return clv_fail(err, CLV_INVALID,
-                    "windows of %zu tokens leave room for %zu, and %zu come again", o->width, room,
-                    o->stride);
+                    "windows of %zu tokens leave room for %zu, and %zu come again: the stride has "
+                    "to be below %zu",
+                    o->width, room, o->stride, room);
   clv_code code = cut_words(page, t, &p, err);
   if (code == CLV_OK) code = make_rows(page, labels, &p, o, room, &w, err);
   if (code == CLV_OK) {

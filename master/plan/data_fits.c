@@ -61,11 +61,12 @@ static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *e
   places.dim[0] = 1;
   places.rank -= places.rank > 0;
   if (clv_shape_equal(&y, &places)) return CLV_OK;
-  return clv_session_fail_at(b->config, s->pos, err,
-                             "%s: %s has labels of %s, one per place, and the last layer ('%s') "
-                             "gives %s: it must give the classes of each place",
-                             s->key, labels_of(s), shape_of_one(y, have, sizeof have),
-                             last_of(b)->name, shape_of_one(out, want, sizeof want));
+  return clv_session_fail_at(
+      b->config, s->pos, err,
+      "%s: %s has labels of %s, one per place, and the last layer ('%s') "
+      "gives %s: it must give the classes of each place, as the head 'token' does",
+      s->key, labels_of(s), shape_of_one(y, have, sizeof have), last_of(b)->name,
+      shape_of_one(out, want, sizeof want));
 }
 
 static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {

@@ -472,7 +472,8 @@ static clv_code take_file(stepping *s, clv_err *err) {
                              {"model", take_model}};
   CLV_TRY(take_keys(&s->r, keys, CLV_COUNT(keys), err));
   CLV_TRY(clv_json_end(&s->r.j, err));
-  if (!s->r.has_vocab) return clv_json_fail(&s->r.j, 0, err, "there is no model");
+  if (!s->r.has_vocab)
+    return clv_json_fail(&s->r.j, 0, err, "there is no model, which a tokenizer.json has");
   if (!s->at) return clv_json_fail(&s->r.j, 0, err, "there is no pre_tokenizer");
   return CLV_OK;
 }

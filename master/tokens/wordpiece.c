@@ -171,8 +171,10 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
   CLV_TRY(add_lines(t, text, len, label, err));
   const clv_vocab_entry *unknown = clv_vocab_find(&t->vocab, "[UNK]", 5);
   if (!unknown)
-    return clv_fail(err, CLV_INVALID, "%s: has no token [UNK] among its %zu lines", label,
-                    t->vocab.n);
+    return clv_fail(
+        err, CLV_INVALID,
+        "%s: has no token [UNK] among its %zu lines: a vocab.txt has a token in each line", label,
+        t->vocab.n);
   t->unknown = unknown->id;
   t->lower = !options->keep_case;
   t->strip =

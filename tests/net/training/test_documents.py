@@ -84,6 +84,16 @@ def damaged_files_end_nothing_else():
     assert done.returncode in (0, 7) and json.loads(done.stdout.splitlines()[-1])["words"] == ["the", "last", "one"], (done.stdout, done.stderr)
 
 
+@suite.test
+def what_has_no_words_is_named():
+    pdfs.of_lines(path("bare.pdf"), [], [], [], [])
+    lines, said = words("bare.pdf")
+    assert [x["words"] for x in lines] == [[]] * 4 and re.search(r"bare\.pdf: page 3 has no words; .*pdftoppm", said), said
+    assert "page 4 has" not in said and "4 pages have no words in all" in said, said
+    os.makedirs(path("nothing"))
+    assert "nothing: has no PDF, PNG or JPEG" in words("nothing", code=7)[1]
+
+
 LABELLED = {"words": ["license", "fee", "12"], "boxes": [[0, 0, 10, 10], [10, 0, 20, 10], [20, 0, 30, 10]], "labels": ["key", "key", "value"]}
 DOCUMENTS = ("data:\n  format: documents\n  train: [lines.jsonl]\n  test: [lines.jsonl]\n  documents: {max_tokens: 16}\n"
              f"  tokenizer: {{file: {VOCABULARY}}}\n")

@@ -182,7 +182,7 @@ static void refused(const char *text, const char *says) {
 
 static void what_is_wrong_is_located(void **state) {
   (void)state;
-  refused("", "r.jsonl: no window of its 0 pages has a labelled word");
+  refused("", "r.jsonl: has no page");
   refused("\n" WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
           "r.jsonl:2:49: 1001 is no whole number from 0 to 1000");
   refused(WORDS "\"boxes\": [[0,0,1,1], [0,5,1,1]]",
