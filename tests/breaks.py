@@ -807,5 +807,7 @@ of("common/hf/gpt2.c", HF_GRAPH,
    all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
 of("common/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
+of("master/run/run_export.c", HF_SPLIT,
+   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))

@@ -59,7 +59,7 @@ static clv_code read_all(export *x, clv_err *err) {
     CLV_TRY(clv_checkpoint_open_model(x->c, i, &x->model[i], err));
     most += clv_weights_count(x->model[i]);
   }
-  CLV_TRY(clv_alloc(most, sizeof *x->list, &x->list, err));
+  CLV_TRY(clv_alloc(2 * most, sizeof *x->list, &x->list, err));
   return clv_alloc(3 * most, sizeof(void *), &x->made, err);
 }
 
@@ -331,6 +331,23 @@ static clv_code put_config(const export *x, const char *folder, clv_err *err) {
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 
+/* transformers has the bias of what decodes tokens a second time, as a parameter of the head, and
+ * asks for it where it opens a folder. */
+static clv_code take_bias_of_head(export *x, clv_err *err) {
+  static const char inner[] = ".decoder.bias";
+  for (size_t i = 0, n = x->n; i < n; i++) {
+    clv_weights_tensor t = x->list[i];
+    if (!ends(t.name, inner)) continue;
+    size_t before = strlen(t.name) - strlen(inner);
+    char *name;
+    CLV_TRY(clv_strdup(t.name, &name, err));
+    x->made[x->n_made++] = name;
+    strcpy(name + before, ".bias");
+    x->list[x->n++] = (clv_weights_tensor){name, t.dtype, t.shape, t.data};
+  }
+  return CLV_OK;
+}
+
 clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
   CLV_TRY(read_all(&x, err));
@@ -339,6 +356,7 @@ clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err
                     "the session's model is not by config.json (model.hf), so there is none to go "
                     "with its weights; the files of the checkpoint are safetensors as they are");
   for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(merge_stage(&x, i, err));
+  CLV_TRY(take_bias_of_head(&x, err));
   CLV_TRY(write_into(&x, folder, "model.safetensors", err));
   return put_config(&x, folder, err);
 }

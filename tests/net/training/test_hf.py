@@ -229,6 +229,19 @@ def what_is_exported_is_begun_with():
     assert cluster.trained("begun", still, 1)[0] == trained
 
 
+@suite.test
+def a_masked_head_is_exported_with_both_names_of_its_bias():
+    """transformers has decoder.bias and, beside it, the bias of the head, and asks for both."""
+    config("untied", {**LAYOUTLM, "tie_word_embeddings": False})
+    MODELS["untied"], SETS["untied"] = ["embeddings", "cls"], SETS["layoutlm"]
+    text = body([], ["master"], "untied", "head: masked").replace(f"max_steps: {STEPS}", "max_steps: 1")
+    trained = cluster.trained("masked", re.sub(r"(train|test)-y", r"\1-ids", text), 1)[0]
+    done = master("export", "masked", "--hf", "masked-out", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    out = safetensors(os.path.join(cluster.dir, "masked-out/model.safetensors"))
+    assert out.pop("cls.predictions.bias") == trained["cls.predictions.decoder.bias"] and out == trained
+
+
 with Cluster(3) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     records(os.path.join(cluster.dir, "data"))
