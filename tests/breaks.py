@@ -577,75 +577,17 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
    what_a_module_was_charged_stays=("void clv_module_free(", "if (payer(m)) clv_module_discharge(m, payer(m), m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
-# ---- rules of PROTOCOL.md, each with its test ----------------------------------------------------
-def rules(path, **edits):
-    """r5_9_a_module is the break R5.9 a module."""
-    for test, edit in edits.items():
-        section, number, *words = test[1:].split("_")
-        BREAKS.append(Break(f"R{section}.{number} {' '.join(words)}", path, [edit], f"tests/net/hostile/test_rules.py {test}"))
-
-
-CHECK_HEAD, CHECK_COMMIT, CHECK_NEEDED, CHECK_REFERENCE, TAKE_TARGETS = (
-    f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "take_targets"))
-rules("common/wire/frame_check.c",
-   r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->needs | rule->may) & bit))", "if (false)"),
-   r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
-   r5_6_a_flag_of_another_kind=(CHECK_HEAD, "if (f->flags && f->kind != CLV_CALL)", "if (false)"),
-   r5_7_a_worker_where_none_is_named=(CHECK_HEAD, "if (f->to[0] && (!rule->may_name_worker || unsaid))", "if (unsaid && f->to[0])"),
-   r5_8_upstream_of_a_CALL=(CHECK_HEAD, "if (f->n_upstream) return", "if (false) return"),
-   r5_9_a_module_over_255=(CHECK_HEAD, "if (f->module > CLV_WIRE_MODULES)", "if (false)"),
-   r5_10_a_scale_that_is_not_finite=(CHECK_COMMIT, "if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))", "if (false)"),
-   r5_11_a_failure_of_code_17=("static clv_code check_failure(", "|| f->failure.code > CLV_UNAUTHENTICATED", ""),
-   r5_12_a_context_of_0=(CHECK_HEAD, "if (rule->needs_context && f->context == 0)", "if (false)"),
-   r5_13_a_message_of_0=(CHECK_HEAD, "if (rule->needs_id && f->message == 0)", "if (false)"),
-   r5_15_a_call_of_id_0=(CHECK_NEEDED, "if (!call->call)", "if (false)"),
-   r5_16_a_root_that_is_not_finite=(CHECK_NEEDED, "if (!isfinite(call->root))", "if (false)"),
-   r5_17_more_contributions=(CHECK_NEEDED, "if (call->contributions > CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
-   r5_20_a_target_of_order_4096=(CHECK_NEEDED, "|| t->order >= CLV_WIRE_CONTRIBUTIONS", ""),
-   r5_22_positions_that_do_not_ascend=("static clv_code check_positions(", "(!input || (position && position < input))", "true"),
-   r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.position && !f->commit.apply)", "if (false)"),
-   r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (about && (!f->reference.ref || !f->reference.fork))", "if (false && about)"),
-   r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
-   r5_27_a_gradient_of_order_4096=("static clv_code check_by_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
-   r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (item && f->state.index >= f->state.count)", ""))
-rules("common/wire/session.c",
-   r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
-rules("common/engine/context_pass.c",
-   r6_6_a_place_that_is_not_there=("static clv_code take_gradient(", "if (announced && f->order >= v->maker->contributions)", "if (false && announced)"),
-   r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->phase != next)", "if (false)"),
-   r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
-   r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))
-rules("common/engine/context.c",
-   r6_25_a_CALL_of_the_module_before=("clv_module *clv_contexts_module_of(", "m && m->o.generation == f->generation", "m"))
-rules("common/engine/context_change.c",
-   r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
-rules("common/engine/node_modules.c",
-   r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
-   r6_28_a_module_that_is_in_use=("clv_code clv_node_remove_module(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
-rules("common/reference/rref_owner.c",
-   r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
-
 # ---- gradients that the program gives ------------------------------------------------------------
 of("common/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads", "return any && nodes[i].live && nodes[i].has_params;", "return any && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
-rules("common/wire/frame_check.c",
-   r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
-rules("common/wire/frame_check.c",
-   r5_39_a_file_that_is_a_path=("static clv_code check_file(", "if (!clv_is_file_name(f->state.name))", "if (false)"),
-   r5_40_a_file_of_gradients=("static clv_code check_file(", "if (f->state.what == CLV_STATE_GRADIENTS)", "if (false)"))
-rules("worker/store/states.c",
-   r6_32_a_file_that_is_not_there=("static clv_code begin(", "strlen(identity), &digest", "0, &digest"),
-   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
 of("worker/store/states.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
 of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
-rules("common/engine/context_gradients.c",
-   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
