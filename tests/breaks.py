@@ -4,7 +4,8 @@
 A break is a name, a file, edits and a test. An edit is (in, old, new): `old` has exactly one place
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
-below the build's folder with its arguments.
+below the build's folder with its arguments. Rows for what transformers need on processors are in
+breaks_transformers.py.
 """
 import collections
 
@@ -709,29 +710,6 @@ of("kernels/ops/attention.c", "tests/ops/test_golden attention",
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
    any_length_of_a_sample_is_taken=("static clv_code run(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
 
-# ---- products in bf16 on processors --------------------------------------------------------------
-of("kernels/cpu/linear.c", "tests/unit/graph/test_plan_bf16",
-   a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16 && !d->attrs.transposed) return clv_cpu_linear_bf16(d, ret, err);", ""))
-of("kernels/cpu/linear_bf16.c", "tests/unit/graph/test_plan_bf16",
-   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", "a->accumulate ? &k->weight.add : &k->weight.run", "&k->weight.run"),
-   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "(uint8_t *)a->cache + k->backward_at", "a->cache"))
-# ---- blocks that backward computes again ---------------------------------------------------------
-RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
-of("common/graph/plan_again.c", RECOMPUTE,
-   what_backward_reads_is_not_made_again=("void clv_plan_find_wanted(", "wanted[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
-   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_wanted(", "want_inputs(p, i, saves, wanted[i], wanted);", "want_inputs(p, i, saves, false, wanted);"))
-of("common/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(spare_statistics(p, node, &s, err));", ""))
-of("common/graph/plan_backward.c", RECOMPUTE,
-   backward_reads_what_was_not_kept=("static clv_code write_one_again(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
-   what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_recomputes(p, node) && ", ""))
-of("common/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
-of("common/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
-of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
-of("common/models/blocks.c", BLOCKS,
-   numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
-   blocks_may_overlap=("static clv_code mark(", "if (node_of(m, i)->recompute)", "if (false)"))
-of("common/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
-
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
 of("common/hf/config.c", HF_CONFIG,
@@ -753,3 +731,5 @@ of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
+
+import breaks_transformers  # the rest of the rows, by `of` above; it needs nothing else of this file

@@ -77,14 +77,16 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   return multiply(k, &k->data.run, dy, (uint8_t *)a->cache + k->backward_at, a->din[0], a, err);
 }
 
+/* Where W is stored transposed, dW = x^T dy. */
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   linear_bf16 *k = (linear_bf16 *)base;
   cpu_prim *run = a->accumulate ? &k->weight.add : &k->weight.run;
-  void *x = in_scratch(a, k->packed_at);
+  bool t = k->k.d.attrs.transposed;
+  void *right = in_scratch(a, k->packed_at);
   clv_cpu_set_threads(k->k.threads);
-  const void *dy = rounded(k, a->dout, k->out, a);
-  CLV_TRY(pack(k, &k->weight, a->in[0], x, a, err));
-  CLV_TRY(multiply(k, run, dy, x, a->dparam[CLV_SLOT_WEIGHT], a, err));
+  const void *left = rounded(k, t ? a->in[0] : a->dout, t ? k->in : k->out, a);
+  CLV_TRY(pack(k, &k->weight, t ? a->dout : a->in[0], right, a, err));
+  CLV_TRY(multiply(k, run, left, right, a->dparam[CLV_SLOT_WEIGHT], a, err));
   if (k->k.d.attrs.bias)
     clv_cpu_column_sums(a->dout, (size_t)k->rows, (size_t)k->out, a->dparam[CLV_SLOT_BIAS],
                         a->accumulate);
@@ -196,9 +198,10 @@ static void lay_out(linear_bf16 *k) {
 }
 
 static clv_code make(linear_bf16 *k, clv_err *err) {
-  const factors forward = {k->rows, k->out, k->in, dnnl_ab, dnnl_ba};
-  const factors data = {k->rows, k->in, k->out, dnnl_ab, dnnl_ab};
-  const factors weight = {k->out, k->in, k->rows, dnnl_ba, dnnl_ab};
+  bool t = k->k.d.attrs.transposed;
+  const factors forward = {k->rows, k->out, k->in, dnnl_ab, t ? dnnl_ab : dnnl_ba};
+  const factors data = {k->rows, k->in, k->out, dnnl_ab, t ? dnnl_ba : dnnl_ab};
+  const factors weight = {t ? k->in : k->out, t ? k->out : k->in, k->rows, dnnl_ba, dnnl_ab};
   clv_kernel *base = &k->k.base;
   dnnl_engine_t engine;
   CLV_TRY(clv_cpu_engine(&engine, err));

@@ -25,6 +25,7 @@ typedef struct rig_options {
   bool evaluation, split_backward, transient_weights, bf16;
   bool no_input_grad[CLV_MAX_INPUTS];
   const char *frozen[4];
+  int threads; /* 0: one */
 } rig_options;
 
 static inline void *take(size_t bytes) {
@@ -78,7 +79,7 @@ static inline rig rig_new(clv_graph *g, const rig_options *o) {
                          .dtype = g->nodes[g->output].dtype,
                          .batch = g->nodes[0].shape.dim[0],
                          .training = !o->evaluation,
-                         .threads = 1,
+                         .threads = CLV_MAX(o->threads, 1),
                          .bf16 = o->bf16,
                          .split_backward = o->split_backward,
                          .transient_weights = o->transient_weights};

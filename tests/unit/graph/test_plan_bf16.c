@@ -3,6 +3,10 @@
  * Convolutions and linear in bf16: against ref on numbers that bf16 holds exactly, and the same
  * bits however a graph is cut or its ops are taken together.
  */
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/unit/graph/bf16_test.h"
 
 static bool lacks_bf16(void) {
@@ -57,20 +61,39 @@ static void convolution(void **state) {
 typedef struct linear_case {
   clv_shape in;
   int64_t out;
+  bool transposed, bare; /* stored [in, out]; without a bias */
 } linear_case;
 
+#define ROWS(n, features) .in = {.rank = 2, .dim = {n, features}}
+#define PLACES(n, s, features) .in = {.rank = 3, .dim = {n, s, features}}
+
 static const linear_case linears[] = {
-    {{.rank = 2, .dim = {1, 1}}, 1},       {{.rank = 2, .dim = {5, 33}}, 7},
-    {{.rank = 2, .dim = {64, 96}}, 160},   {{.rank = 3, .dim = {2, 17, 48}}, 40},
-    {{.rank = 3, .dim = {3, 100, 24}}, 2}, {{.rank = 2, .dim = {7, 512}}, 1000},
+    {ROWS(1, 1), .out = 1},
+    {ROWS(5, 33), .out = 7},
+    {ROWS(64, 96), .out = 160},
+    {PLACES(2, 17, 48), .out = 40},
+    {PLACES(3, 100, 24), .out = 2},
+    {ROWS(7, 512), .out = 1000},
+    {ROWS(37, 65), .out = 50, .transposed = true},
+    {PLACES(2, 16, 64), .out = 31, .bare = true},
+    {ROWS(70, 9000), .out = 3}, /* more than a processor's cache holds at once */
+    {ROWS(64, 32), .out = 64, .transposed = true, .bare = true},
+    {ROWS(330, 64), .out = 330}, /* worth several threads */
 };
 
-static rig linear_rig(const linear_case *c, const clv_backend *backend, bool bf16) {
+static rig threaded_rig(const linear_case *c, const clv_backend *backend, bool bf16, int threads) {
   int x;
   clv_graph *g = new_graph(CLV_F32, c->in, &x);
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->out)};
-  add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 1);
-  return rig_new(g, &(rig_options){.backend = backend, .bf16 = bf16, .split_backward = true});
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->out), int_attr(CLV_ATTR_BIAS, !c->bare),
+                        int_attr(CLV_ATTR_TRANSPOSED, c->transposed)};
+  add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 3);
+  return rig_new(
+      g,
+      &(rig_options){.backend = backend, .bf16 = bf16, .split_backward = true, .threads = threads});
+}
+
+static rig linear_rig(const linear_case *c, const clv_backend *backend, bool bf16) {
+  return threaded_rig(c, backend, bf16, 1);
 }
 
 static void exact(rig *r) {
@@ -107,6 +130,24 @@ static void a_linear(void **state) {
     near(a.out, b.out, a.out_bytes, 0, 1e-5, "output");
     near(a.din[0], b.din[0], a.in_bytes[0], 0, 1e-5, "input gradient");
     near(a.grads, b.grads, a.params->trainable_bytes, 0, 1e-5, "weight gradient");
+    rig_done(&a);
+    rig_done(&b);
+  }
+}
+
+/* Where the products are our own. */
+static void sums_are_those_of_any_number_of_threads(void **state) {
+  (void)state;
+  if (lacks_bf16()) skip();
+  for (size_t i = 0; i < CLV_COUNT(linears); i++) {
+    rig a = threaded_rig(&linears[i], clv_backend_cpu(), true, 1);
+    rig b = threaded_rig(&linears[i], clv_backend_cpu(), true, 3);
+    bool own = strcmp(a.plan->nodes[1].kernel->impl, "amx bf16") == 0;
+    if (own) step_twice(&a);
+    if (own) step_twice(&b);
+    same(a.out, b.out, a.out_bytes, "output");
+    same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
+    same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
     rig_done(&a);
     rig_done(&b);
   }
@@ -206,15 +247,38 @@ static void refused_where_it_lacks(void **state) {
   clv_graph_free(g);
 }
 
+/* A processor with AMX is also one without. */
+static void and_without_amx(void **state) {
+  static const char older[] = "AVX512_CORE_BF16";
+  const char *names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
+  int status = 0;
+  (void)state;
+  bool has = strcmp(clv_backend_isa(clv_backend_cpu()), "avx512_core_amx") == 0;
+  if (!has) print_message("because oneDNN finds no AMX, and all of this has run without\n");
+  if (!has) skip();
+  pid_t child = fork();
+  if (!child) {
+    int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDOUT_FILENO); /* its tests are not counted */
+    for (size_t i = 0; i < CLV_COUNT(names); i++) setenv(names[i], older, 1);
+    execl("/proc/self/exe", "test_plan_bf16", (char *)NULL);
+    _exit(127);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(convolution),
       cmocka_unit_test(a_linear),
       cmocka_unit_test(a_linear_rounds),
+      cmocka_unit_test(sums_are_those_of_any_number_of_threads),
       cmocka_unit_test(every_cut),
       cmocka_unit_test(the_same_apart),
       cmocka_unit_test(nothing_is_converted_between),
       cmocka_unit_test(refused_where_it_lacks),
+      cmocka_unit_test(and_without_amx),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * linear where a session computes in bf16, on processors with AMX: as linear_bf16.c has it, by
+ * products of our own. The bias is what sums begin with.
+ *
+ * Weights are packed by refresh, once for forward and once for backward; what comes in, and the
+ * gradient of what leaves, are rounded as they are packed, in scratch.
+ */
+#include "kernels/cpu/amx_int.h"
+
+typedef struct linear_amx {
+  cpu_kernel k;
+  size_t rows, in, out;
+  size_t backward_at; /* bytes into the cache */
+  size_t right_at;    /* bytes into scratch, of dW's right factor */
+} linear_amx;
+
+static uint16_t *at(void *memory, size_t bytes) { return (uint16_t *)((char *)memory + bytes); }
+
+/* W is [out][in], or [in][out] where it is stored transposed. */
+static cpu_amx_factor weights_of(const linear_amx *k, const clv_kernel_args *a, bool turned) {
+  bool t = k->k.d.attrs.transposed;
+  return (cpu_amx_factor){.x = a->param[CLV_SLOT_WEIGHT],
+                          .rows = t ? k->in : k->out,
+                          .columns = t ? k->out : k->in,
+                          .right = true,
+                          .turned = turned != t};
+}
+
+static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const linear_amx *k = (const linear_amx *)base;
+  const cpu_amx_factor forward = weights_of(k, a, true), backward = weights_of(k, a, false);
+  (void)err;
+  if (a->refresh_for & CLV_FOR_FORWARD) clv_cpu_amx_pack(k->k.threads, &forward, at(a->cache, 0));
+  if (a->refresh_for & CLV_FOR_BACKWARD && base->backward_input)
+    clv_cpu_amx_pack(k->k.threads, &backward, at(a->cache, k->backward_at));
+  return CLV_OK;
+}
+
+/* c [rows][n] = x [rows][columns] times packed weights. */
+static void by_weights(const linear_amx *k, const clv_kernel_args *a, const float *x,
+                       size_t columns, const cpu_amx_product *p) {
+  cpu_amx_product whole = *p;
+  whole.left = (cpu_amx_factor){.x = x, .rows = k->rows, .columns = columns};
+  whole.m = k->rows;
+  whole.k = columns;
+  whole.room = at(a->scratch, 0);
+  clv_cpu_amx_multiply(k->k.threads, &whole);
+}
+
+static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const linear_amx *k = (const linear_amx *)base;
+  (void)err;
+  by_weights(k, a, a->in[0], k->in,
+             &(cpu_amx_product){.n = k->out,
+                                .right = at(a->cache, 0),
+                                .bias = k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
+                                .c = a->out});
+  return CLV_OK;
+}
+
+static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const linear_amx *k = (const linear_amx *)base;
+  (void)err;
+  by_weights(k, a, a->dout, k->out,
+             &(cpu_amx_product){.n = k->in, .right = at(a->cache, k->backward_at), .c = a->din[0]});
+  return CLV_OK;
+}
+
+static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const linear_amx *k = (const linear_amx *)base;
+  bool t = k->k.d.attrs.transposed;
+  const cpu_amx_factor x = {a->in[0], k->rows, k->in, !t, t};
+  const cpu_amx_factor dy = {a->dout, k->rows, k->out, t, !t};
+  uint16_t *right = at(a->scratch, k->right_at);
+  (void)err;
+  clv_cpu_amx_pack(k->k.threads, t ? &dy : &x, right);
+  clv_cpu_amx_multiply(k->k.threads, &(cpu_amx_product){.left = t ? x : dy,
+                                                        .m = t ? k->in : k->out,
+                                                        .n = t ? k->out : k->in,
+                                                        .k = k->rows,
+                                                        .right = right,
+                                                        .room = at(a->scratch, 0),
+                                                        .c = a->dparam[CLV_SLOT_WEIGHT],
+                                                        .add = a->accumulate});
+  if (k->k.d.attrs.bias)
+    clv_cpu_column_sums(a->dout, k->rows, k->out, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  return CLV_OK;
+}
+
+static void lay_out(linear_amx *k) {
+  clv_kernel *base = &k->k.base;
+  bool t = k->k.d.attrs.transposed;
+  int threads = k->k.threads;
+  size_t room = clv_cpu_amx_room(threads, k->rows, k->in), right = 0;
+  base->cache_bytes = k->backward_at = clv_cpu_amx_bytes(k->out, k->in);
+  if (base->backward_input) {
+    base->cache_bytes += clv_cpu_amx_bytes(k->in, k->out);
+    room = CLV_MAX(room, clv_cpu_amx_room(threads, k->rows, k->out));
+  }
+  if (base->backward_weight) {
+    room = CLV_MAX(room, clv_cpu_amx_room(threads, t ? k->in : k->out, k->rows));
+    right = clv_cpu_amx_bytes(t ? k->out : k->in, k->rows);
+  }
+  k->right_at = room;
+  base->scratch_bytes = room + right;
+}
+
+clv_code clv_cpu_linear_amx(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  const clv_shape *in = &d->in[0];
+  linear_amx *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->in = (size_t)in->dim[in->rank - 1];
+  k->out = (size_t)d->attrs.out;
+  k->rows = k->in ? k->k.n_in / k->in : 0;
+  k->k.base.refresh = linear_refresh;
+  k->k.base.forward = linear_forward;
+  k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
+  k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;
+  k->k.base.saves = k->k.base.saves_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.impl = "amx bf16";
+  lay_out(k);
+  *ret = &k->k.base;
+  return CLV_OK;
+}

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks on purpose, as breaks.py says: products in bf16, and blocks that backward computes again."""
+from breaks import of
+
+# ---- products in bf16 on processors --------------------------------------------------------------
+PLANS = "tests/unit/graph/test_plan_bf16"
+of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16)", "if (d->bf16 && !ret)"))
+of("kernels/cpu/linear_bf16.c", PLANS,
+   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", "a->accumulate ? &k->weight.add : &k->weight.run", "&k->weight.run"),
+   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "(uint8_t *)a->cache + k->backward_at", "a->cache"))
+of("kernels/cpu/linear_amx.c", PLANS,
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_amx_factor weights_of(", ".turned = turned != t", ".turned = turned"),
+   a_bias_is_left_out_with_amx=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
+of("kernels/cpu/amx.c", PLANS,
+   blocks_at_an_edge_write_behind_it=("TARGET static void any_block(", "i + BLOCK > p->m || j + BLOCK > p->n", "false"),
+   threads_share_their_room=("TARGET static void multiply_parts(", "j->p->room + part * room", "j->p->room"),
+   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 take(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"))
+
+# ---- blocks that backward computes again ---------------------------------------------------------
+RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
+of("common/graph/plan_again.c", RECOMPUTE,
+   what_backward_reads_is_not_made_again=("void clv_plan_find_wanted(", "wanted[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
+   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_wanted(", "want_inputs(p, i, saves, wanted[i], wanted);", "want_inputs(p, i, saves, false, wanted);"))
+of("common/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(spare_statistics(p, node, &s, err));", ""))
+of("common/graph/plan_backward.c", RECOMPUTE,
+   backward_reads_what_was_not_kept=("static clv_code write_one_again(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
+   what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_recomputes(p, node) && ", ""))
+of("common/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
+of("common/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
+of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
+of("common/models/blocks.c", BLOCKS,
+   numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
+   blocks_may_overlap=("static clv_code mark(", "if (node_of(m, i)->recompute)", "if (false)"))
+of("common/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
