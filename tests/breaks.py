@@ -732,4 +732,4 @@ of("master/run/run_export.c", HF_SPLIT,
 of("common/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
 
-import breaks_transformers  # the rest of the rows, by `of` above; it needs nothing else of this file
+import breaks_transformers  # its rows are made by `of` above

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: products in bf16, and blocks that backward computes again."""
+"""Breaks on purpose, as breaks.py says: products in bf16, and blocks that are computed again."""
 from breaks import of
 
 # ---- products in bf16 on processors --------------------------------------------------------------
@@ -13,7 +13,6 @@ of("kernels/cpu/linear_amx.c", PLANS,
    a_bias_is_left_out_with_amx=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/amx.c", PLANS,
    blocks_at_an_edge_write_behind_it=("TARGET static void any_block(", "i + BLOCK > p->m || j + BLOCK > p->n", "false"),
-   threads_share_their_room=("TARGET static void multiply_parts(", "j->p->room + part * room", "j->p->room"),
    the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 take(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
