@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: products in bf16, and blocks that are computed again."""
+"""Breaks on purpose, as breaks.py says: bf16 products, attention, blocks computed again."""
 from breaks import of
 
 # ---- products in bf16 on processors --------------------------------------------------------------
@@ -31,3 +31,8 @@ of("common/models/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("static clv_code mark(", "if (node_of(m, i)->recompute)", "if (false)"))
 of("common/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
+
+# ---- attention -----------------------------------------------------------------------------------
+of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "over_rows(e, t, s->dp, a->in[0], !first, a->din[1]);", "over_rows(e, t, s->dp, a->in[0], true, a->din[1]);"),
+   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "clear(&e, tile_at(&e, 0).keys, a->din[2]);", ""))

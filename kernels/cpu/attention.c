@@ -65,9 +65,7 @@ static float *saved_of(const head *e, int64_t i) {
 /* x [s][width], rows k_row apart, turned into [width][keys]. */
 static void transpose(const head *e, const float *x, float *ret) {
   const attention_kernel *k = e->j->k;
-  for (int64_t s = 0; s < e->length; s++)
-    for (int64_t d = 0; d < k->x.width; d++)
-      ret[(size_t)d * k->keys + (size_t)s] = x[(size_t)s * k_row(k) + (size_t)d];
+  clv_cpu_transpose(x, (size_t)e->length, (size_t)k->x.width, k_row(k), ret, k->keys);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -196,8 +194,9 @@ static void over_keys(const head *e, tile t, const float *weights, const float *
                              .c_row = q_row(k)});
 }
 
-/* ret's rows of the keys += weights' [keys][rows] times x's rows of the tile. */
-static void over_rows(const head *e, tile t, const float *weights, const float *x, float *ret) {
+/* ret's rows of the keys = weights' [keys][rows] times x's rows of the tile, or +=. */
+static void over_rows(const head *e, tile t, const float *weights, const float *x, bool add,
+                      float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_tiles(&(cpu_tiles){.m = t.keys,
                              .n = (size_t)k->x.width,
@@ -209,7 +208,7 @@ static void over_rows(const head *e, tile t, const float *weights, const float *
                              .b_row = q_row(k),
                              .c = ret + k_at(e),
                              .c_row = k_row(k),
-                             .add = true});
+                             .add = add});
 }
 
 /* The keys that row r of the tile meets; the weights of the others are set to 0. */
@@ -274,20 +273,22 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
   }
 }
 
-static void backward_tile(const head *e, tile t, const back_scratch *s) {
+/* first: nothing is in the keys' gradients yet. */
+static void backward_tile(const head *e, tile t, bool first, const back_scratch *s) {
   const clv_kernel_args *a = e->j->a;
   against(e, t, a->in[0], s->keys, s->p);
   against(e, t, a->dout, s->values, s->dp);
   backward_rows(e, t, s);
   if (a->din[0]) over_keys(e, t, s->dp, a->in[1], a->din[0]);
-  if (a->din[1]) over_rows(e, t, s->dp, a->in[0], a->din[1]);
-  if (a->din[2]) over_rows(e, t, s->dropped, a->dout, a->din[2]);
+  if (a->din[1]) over_rows(e, t, s->dp, a->in[0], !first, a->din[1]);
+  if (a->din[2]) over_rows(e, t, s->dropped, a->dout, !first, a->din[2]);
 }
 
-static void clear(const head *e, float *x) {
+/* Rows of the keys from `first` on. */
+static void clear(const head *e, size_t first, float *x) {
   const attention_kernel *k = e->j->k;
-  for (int64_t s = 0; x && s < k->x.s; s++)
-    memset(x + k_at(e) + (size_t)s * k_row(k), 0, (size_t)k->x.width * sizeof *x);
+  for (size_t s = first; x && s < (size_t)k->x.s; s++)
+    memset(x + k_at(e) + s * k_row(k), 0, (size_t)k->x.width * sizeof *x);
 }
 
 /* Head e.h of the queries and those behind it that share its keys. Scratch: keys and values turned,
@@ -300,10 +301,12 @@ static void backward_heads(head e) {
   back_scratch s = {e.scratch, e.scratch + turned, p, p + each, p + 2 * each};
   transpose(&e, (const float *)a->in[1] + k_at(&e), s.keys);
   transpose(&e, (const float *)a->in[2] + k_at(&e), s.values);
-  clear(&e, a->din[1]);
-  clear(&e, a->din[2]);
-  for (int64_t last = e.h + k->x.group; e.h < last; e.h++)
-    for (int64_t i = 0; i < k->x.t; i += TILE) backward_tile(&e, tile_at(&e, i), &s);
+  const int64_t first = e.h;
+  clear(&e, tile_at(&e, 0).keys, a->din[1]);
+  clear(&e, tile_at(&e, 0).keys, a->din[2]);
+  for (; e.h < first + k->x.group; e.h++)
+    for (int64_t i = 0; i < k->x.t; i += TILE)
+      backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
