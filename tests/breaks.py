@@ -727,6 +727,9 @@ of("common/hf/gpt2.c", HF_GRAPH,
    all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
 of("common/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
+of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
+   secret_weights_count_as_known_to_who_reads_tokens=("static bool knows_front(", "return false;", "continue;"),
+   known_weights_count_as_secret_to_who_reads_tokens=("static bool knows_front(", "return true;", "return false;"))
 of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/models/hf.c", HF_SPLIT,

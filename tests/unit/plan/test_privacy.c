@@ -279,6 +279,43 @@ static void plan_tells_the_case(void **state) {
               "\"seed_guessable\":false}");
 }
 
+#define TOLD_TOKENS "records: TOKENS: one vector per token is sent (privacy.tokens_readable), by "
+#define PUBLISHED "published: 59 % behind two blocks, 35 % behind eight (arXiv 2602.16760)"
+
+static void expect_front(const char *weights, const char *train, const char *layers,
+                         const char *text, const char *json) {
+  CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, got = {0}, object = {0};
+  clv_bytes_printf(&stages,
+                   "  - {name: front, at: master, %slayers: [%s]}\n"
+                   "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+                   weights, layers);
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c =
+      session("tokens_readable: true, labels_readable: true", train, stages.data);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &words);
+  clv_privacy_describe(b, false, &got);
+  clv_privacy_describe(b, true, &object);
+  if (!strstr(got.data, text) || !strstr(got.data, PUBLISHED)) fail_msg("%s", got.data);
+  if (!strstr(object.data, json)) fail_msg("%s", object.data);
+}
+
+/* Whether the front can be computed by others decides how many tokens are read. */
+static void plan_tells_how_tokens_are_read(void **state) {
+  (void)state;
+  static const char table[] = "{op: embedding, rows: 9, out: 4}",
+                    both[] = "{op: embedding, rows: 9, out: 4}, {op: linear, out: 5}";
+  static const char known[] = TOLD_TOKENS "layers whose weights are known: with these, 87 %",
+                    secret[] =
+                        TOLD_TOKENS "layers with secret weights: with the words of ten pages, 49 %";
+  static const char is_known[] = "\"records\":\"tokens\",\"front\":\"known\",",
+                    is_secret[] = "\"records\":\"tokens\",\"front\":\"secret\",";
+  expect_front("", "", table, secret, is_secret);
+  expect_front("weights: {file: p}, ", "", table, known, is_known);
+  expect_front("weights: {file: p, secret: true}, ", "", both, secret, is_secret);
+  expect_front("", "seed: 7, ", both, known, is_known);
+  expect_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);
+}
+
 /* ---- the attack ------------------------------------------------------------------------------ */
 
 enum { SAMPLES = 600, CLASSES = 10, HEADS = 16 };
@@ -413,6 +450,7 @@ int main(void) {
       cmocka_unit_test(refusals_name_the_path_and_both_ways_out),
       cmocka_unit_test(each_key_permits_its_case),
       cmocka_unit_test(plan_tells_the_case),
+      cmocka_unit_test(plan_tells_how_tokens_are_read),
       cmocka_unit_test(a_last_stage_reads_every_label_and_a_u_shape_lets_them_be_inferred),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
