@@ -96,7 +96,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
 
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline bench-transformers golden fuzz \
-        fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity peft-parity learns mutate install uninstall clean deps deps-test manuals \
+        fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity hf-base hf-files peft-parity seed-000 learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
@@ -112,8 +112,11 @@ help:
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make hf-parity     models of Hugging Face beside ours: outputs, gradients, 100 steps of AdamW each'
+	@echo 'make hf-base       BERT and LayoutLM of base size over a worker, beside transformers: outputs, gradients, three steps'
+	@echo 'make hf-files      what sessions export in transformers and peft, and what those save in sessions: the same outputs'
 	@echo 'make peft-parity   adapters of sessions beside those of peft: outputs, gradients, 100 steps, files both ways'
 	@echo 'make token-parity  real texts through our tokenizers and the library of Hugging Face: the same tokens'
+	@echo 'make seed-000      documents, a LayoutLM over two workers from pretrained weights, and the same in PyTorch'
 	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run; STRICT=1: fails if one is missed surely'
@@ -567,6 +570,17 @@ peft-parity: deps-parity
 hf-parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step
 	$(Q)$(PYTHON) tests/parity/hf.py --out $(OUT) $(PARITY_ARGS)
+
+hf-base: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/parity/hf_base.py --out $(OUT) $(PARITY_ARGS)
+hf-files: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/parity/exchange.py --out $(OUT) $(PARITY_ARGS)
+# Documents to a trained model, and the same in PyTorch; SEED_ARGS='--seeds 1'.
+seed-000: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/seeds/seed000.py --out $(OUT) $(SEED_ARGS)
 
 learns: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all

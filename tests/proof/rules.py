@@ -69,6 +69,12 @@ def learns(lines):
     return said, all(m[1] == "ok" for m in found)
 
 
+def seed_000(lines):
+    f1 = last(r"^(ok|not ok) micro F1, mean of \d+ seeds?: (.*)", lines)
+    end = last(r"^(ok|not ok) seed 000", lines)
+    return f1[2], f1[1] == end[1] == "ok"
+
+
 def fuzz(lines):
     targets = every(r"^== (\S+)", lines)
     runs = [int(m[1]) for m in every(r"number_of_executed_units:\s*(\d+)", lines)]
@@ -162,11 +168,14 @@ PROOFS = (
     Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=4),
     Proof("hf-parity", NONE_FAILED, suites(1), ("tests/parity/hf.py", "tests/parity/hf_step.c", "common/hf"), minutes=5),
     Proof("peft-parity", NONE_FAILED, suites(1), ("tests/parity/adapters.py", "common/weights/peft.c", "common/graph/lora.c"), minutes=2),
+    Proof("hf-base", NONE_FAILED, suites(1), ("tests/parity/hf_base.py", "tests/parity/hf.py", "common/hf", LIB), minutes=6),
+    Proof("hf-files", NONE_FAILED, suites(1), ("tests/parity/exchange.py", "tests/parity/hf.py", "common/hf", "common/weights", LIB), minutes=5),
+    Proof("seed-000", "within the points of PyTorch", seed_000, ("tests/seeds", "deploy/sessions", LIB), short={"SEED_ARGS": "--quick --seeds 1"}, minutes=10),
     Proof("learns", "within the points of PyTorch", learns, ("tests/parity", LIB),
           short={"LEARNS_ARGS": "gpipe"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
-    Proof("mutate", "none survives", mutants, ("tests/mutate", "tests/breaks.py", "tests/unit", "tests/faults"), minutes=15),
+    Proof("mutate", "none survives", mutants, ("tests/mutate", "tests/breaks.py", "tests/breaks_of_rules.py", "tests/unit", "tests/faults"), minutes=15),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
     Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
     Proof("schedules", NONE_FAILED, oks, ("tests/net",),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents of seed 000: PDFs of forms about packages of this system, and what each word is.
 
-usage: documents.py OUT [--train 400] [--test 70] [--seed 1] [--pieces 1500] [--look]
+usage: documents.py OUT [--train 400] [--test 70] [--public 0] [--seed 1] [--pieces 1500] [--look]
 
 Writes OUT/pdf/train/*.pdf and OUT/pdf/test/*.pdf, and of what `cleave-master words` reads in them
 OUT/train.jsonl and OUT/test.jsonl, a page a line: file, page, words, boxes, labels. A session takes
@@ -22,6 +22,9 @@ and of its two numbers one is the size and the other a count of needs. So what a
 version from a name, where it stands tells whose it is, and neither is enough alone. --look prints
 how far the words, the places and both go by counting. No package is in both sets. The same records
 and numbers give the same files. cleave-master is that of $CLEAVE_TEST_BIN or build/release.
+
+With --public there are pages of a fifth of the packages more, in OUT/public.jsonl. Nothing of them
+is in the other sets: they stand for what everybody has. WordPiece is of these pages then.
 """
 import argparse, collections, json, os, random, re, shutil, subprocess, sys
 
@@ -231,7 +234,7 @@ def look(train, test):
 def main():
     p = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1])
     p.add_argument("out")
-    for name, standard in (("train", 400), ("test", 70), ("seed", 1), ("pieces", 1500)):
+    for name, standard in (("train", 400), ("test", 70), ("public", 0), ("seed", 1), ("pieces", 1500)):
         p.add_argument("--" + name, type=int, default=standard)
     p.add_argument("--look", action="store_true")
     a = p.parse_args()
@@ -240,10 +243,13 @@ def main():
     if len(of) < 200:
         sys.exit(f"{len(of)} packages are recorded here: at least 200 are needed")
     fifth = len(of) // 5
-    sets = {"train": (of[fifth:], a.train), "test": (of[:fifth], a.test)}
+    public = fifth if a.public else 0
+    sets = {"train": (of[fifth + public:], a.train), "test": (of[:fifth], a.test)}
+    if public:
+        sets["public"] = (of[fifth:fifth + public], a.public)
     lines = {part: write_set(a.out, part, draw_set(a.out, part, records_of, n, draw)) for part, (records_of, n) in sets.items()}
     with open(f"{a.out}/vocab.txt", "w") as f:
-        f.writelines(piece + "\n" for piece in vocabulary(lines["train"], a.pieces))
+        f.writelines(piece + "\n" for piece in vocabulary(lines["public" if public else "train"], a.pieces))
     with open(f"{a.out}/labels.txt", "w") as f:
         f.writelines(label + "\n" for label in LABELS)
     for part, of_part in lines.items():

@@ -175,6 +175,48 @@ def a_layoutlm_learns_what_words_are():
     assert done.returncode == 0 and re.search(r"forms\.npy: \[\d+, 64, 12\] f32", done.stdout), done.stdout + done.stderr
 
 
+def shipped(name, *sets):
+    """A session of deploy/sessions in a folder of its own, and what is this machine's."""
+    shutil.copy(os.path.join(HERE, "../../../deploy/sessions", name), path("shipped"))
+    tls = [f"tls.{k}={cluster.certs}/{f}" for k, f in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))]
+    return [f"shipped/{name}", *(a for s in [*(tls if sets else []), *sets] for a in ("--set", s))]
+
+
+def done_well(*args):
+    done = master(*args, cwd=cluster.dir, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@suite.test
+def the_shipped_sessions_go_from_pages_to_a_model():
+    """Hidden words make weights that both workers have on their disks, and a LayoutLM begins with
+    them; plan says what that means. tests/seeds/seed000.py does the same at full size."""
+    out, _ = forms("shipped", 12, 6)
+    shutil.copy(f"{out}/train.jsonl", f"{out}/public.jsonl")
+    os.mkdir(f"{out}/layoutlm-small")
+    shutil.copy(f"{out}/vocab.txt", f"{out}/layoutlm-small")
+    with open(f"{out}/layoutlm-small/config.json", "w") as f:
+        json.dump({**LAYOUTLM, "num_hidden_layers": 4, "max_position_embeddings": 128, "tie_word_embeddings": False, "hidden_dropout_prob": 0.1}, f)
+    done_well("train", *shipped("layoutlm-masked.yaml"), "--max-steps", "1")
+    done_well("export", "layoutlm-masked", "--hf", f"{out}/layoutlm-base")
+    shutil.copy(f"{out}/vocab.txt", f"{out}/layoutlm-base")
+    digest = json.loads(done_well("artifact", f"{out}/layoutlm-base", "--json"))["sha256"]
+    cluster.limits = f"artifacts:\n  base: {{folder: {out}/layoutlm-base, sha256: {digest}}}\n"
+    sets = []
+    for i, name in enumerate(("gpu-a", "gpu-b")):
+        cluster.restart(i)
+        sets += [f"workers.{name}.address={cluster.address(i)}", f"workers.{name}.identity=spiffe://test/w{i + 1}",
+                 f"stages.{i + 1}.weights.sha256={digest}"]
+    session = shipped("layoutlm-two-workers.yaml", *sets)
+    plan = done_well("plan", *session)
+    assert re.search(r"TOKENS: .* weights are known: with these, \d+ % of tokens", plan) and "1 secret layer behind stage 'rest'" in plan, plan
+    assert not re.search(r"weights of stage|state of stage '\w+' \(initial", plan), plan
+    refused = master("plan", *session, "--set", "privacy.tokens_readable=false", cwd=cluster.dir)
+    assert refused.returncode == 3 and "privacy.tokens_readable: true" in refused.stderr, refused.stderr
+    assert "F1" in done_well("train", *session, "--max-steps", "2")
+
+
 @suite.test
 def a_network_learns_from_pages():
     r = random.Random(7)
@@ -199,5 +241,5 @@ def a_network_learns_from_pages():
     assert float(re.search(r"test accuracy (\S+) %", done.stdout).group(1)) > 90, done.stdout
 
 
-with Cluster(1) as cluster:
+with Cluster(2) as cluster:
     suite.main()
