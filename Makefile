@@ -121,7 +121,7 @@ help:
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run; STRICT=1: fails if one is missed surely'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
-	@echo 'make bench-transformers  steps of BERT-base on one thread against the newest PyTorch, the same way'
+	@echo 'make bench-transformers  steps of BERT, GPT-2, Qwen2 and LayoutLM against the newest PyTorch, the same way'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
 	@echo 'make attacks       floods of connections, complaints and loads beside a training run: its bits, its rate, the log; pauses'

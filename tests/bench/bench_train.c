@@ -57,10 +57,7 @@ static void open_session(bench *b, const char *path) {
   clv_err err;
   must(clv_session_config_load(path, NULL, &b->config, &err), &err);
   must(clv_run_data_open(b->config, true, &b->data, &err), &err);
-  clv_shape sample = clv_dataset_x_shape(b->data.train, 1);
-  must(clv_blueprint_new(b->config, &sample, clv_dataset_y_dtype(b->data.train), &b->blueprint,
-                         &err),
-       &err);
+  must(clv_blueprint_of_data(b->config, b->data.train, &b->blueprint, &err), &err);
   strcpy(b->record_path, "/tmp/cleave-bench-XXXXXX");
   int fd = mkstemp(b->record_path);
   if (fd < 0) die("no file for the record");
