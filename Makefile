@@ -31,7 +31,8 @@ CFLAGS_release := -O2 -g1
 CFLAGS_debug := -O0 -g
 CFLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 CFLAGS_tsan := -O1 -g -fsanitize=thread
-CFLAGS_fuzz := -O1 -g -Wno-pass-failed -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
+# clang counts an empty `...` of a macro as an extension, which C23 has.
+CFLAGS_fuzz := -O1 -g -Wno-pass-failed -Wno-gnu-zero-variadic-macro-arguments -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
                -fprofile-instr-generate -fcoverage-mapping
 LDFLAGS_fuzz := -fsanitize=address,undefined
 LDFLAGS_asan := -fsanitize=address,undefined

@@ -383,8 +383,7 @@ static clv_code check_files(const clv_session_config *c, const char *key,
       [CLV_DATA_IMAGES] = "'%s' must name one folder of images, as in [train], got %zu names",
       [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names",
       [CLV_DATA_DOCUMENTS] =
-          "'%s' must name one file of pages or one folder of documents, as in "
-          "[train.jsonl], got %zu names"};
+          "'%s' must name one file of pages or one folder, as in [train.jsonl], got %zu names"};
   bool one = c->data.format != CLV_DATA_IDX && c->data.format != CLV_DATA_NPY;
   size_t inputs = one ? 1 : clv_data_inputs(&c->data);
   bool inputs_alone = files == &c->data.test && files->n == inputs; /* to predict */

@@ -111,7 +111,7 @@ static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
 
 static void run_state(clv_session_node *n, clv_packet *p) {
   CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
-  const clv_request c = clv_node_request(&p->frame);
+  const clv_request c = clv_node_request(&mine->frame);
   clv_err err;
   if (state_frame(n, p, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
 }
@@ -119,7 +119,7 @@ static void run_state(clv_session_node *n, clv_packet *p) {
 /* A frame that had waited in the engine. */
 static void refuse_packet(clv_session_node *n, clv_packet *p) {
   CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
-  const clv_request c = clv_node_request(&p->frame);
+  const clv_request c = clv_node_request(&mine->frame);
   clv_err err = {.code = p->frame.failure.code};
   snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
   memcpy(err.element, p->frame.failure.element, sizeof err.element);

@@ -34,7 +34,7 @@
 #include "common/fair/fair.h"
 #include "common/wire/wire.h"
 
-enum { RREF_NOBODY = UINT32_MAX };
+#define RREF_NOBODY UINT32_MAX
 
 typedef enum clv_rref_kind {
   CLV_RREF_ACK,    /* of message `number` */

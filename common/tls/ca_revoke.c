@@ -77,7 +77,7 @@ static bool add_new(X509_CRL *crl, const X509 *cert) {
   X509_REVOKED *there = NULL;
   ASN1_INTEGER *serial = ASN1_INTEGER_dup(X509_get0_serialNumber(cert));
   CLV_AUTO(integer_freep) ASN1_INTEGER *owned = serial;
-  if (!serial) return false;
+  if (!owned) return false;
   if (X509_CRL_get0_by_serial(crl, &there, serial) == 1) return true;
   CLV_AUTO(time_freep) ASN1_TIME *now = ASN1_TIME_set(NULL, (time_t)clv_tls_now());
   X509_REVOKED *r = X509_REVOKED_new();

@@ -167,9 +167,12 @@ static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, 
   int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->shared;
   int64_t key = s * w, query = (int64_t)v->all * w, tile = r * s;
   const clv_cuda_matmul_desc products[] = {
-      [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile},
-      [OVER_KEYS] = {false, false, w, r, s, w, s, w, batch, key, tile, query},
-      [OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query, tile, key},
+      [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile, CLV_CUDA_AFTER_NOTHING,
+                     CLV_CUDA_F32},
+      [OVER_KEYS] = {false, false, w, r, s, w, s, w, batch, key, tile, query,
+                     CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
+      [OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query, tile, key, CLV_CUDA_AFTER_NOTHING,
+                     CLV_CUDA_F32},
   };
   CLV_TRY(clv_gpu_product(k, WITH_KEYS + last, &products[WITH_KEYS], err));
   CLV_TRY(clv_gpu_product(k, OVER_KEYS + last, &products[OVER_KEYS], err));

@@ -24,9 +24,12 @@ static clv_code matmul_open(cuda_kernel *k, clv_err *err) {
   clv_matmul s = clv_matmul_of(&k->r.d);
   int64_t a = s.m * s.k, b = s.k * s.n, y = s.m * s.n;
   const clv_cuda_matmul_desc products[] = {
-      [FORWARD] = {false, false, s.n, s.m, s.k, s.n, s.k, s.n, s.batch, b, a, y},
-      [GRAD_A] = {true, false, s.k, s.m, s.n, s.n, s.n, s.k, s.batch, b, y, a},
-      [GRAD_B] = {false, true, s.n, s.k, s.m, s.n, s.k, s.n, s.batch, y, a, b},
+      [FORWARD] = {false, false, s.n, s.m, s.k, s.n, s.k, s.n, s.batch, b, a, y,
+                   CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
+      [GRAD_A] = {true, false, s.k, s.m, s.n, s.n, s.n, s.k, s.batch, b, y, a,
+                  CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
+      [GRAD_B] = {false, true, s.n, s.k, s.m, s.n, s.k, s.n, s.batch, y, a, b,
+                  CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
   };
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dx[1]};
   for (int i = FORWARD; i <= GRAD_B; i++)

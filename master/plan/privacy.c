@@ -14,7 +14,8 @@
 
 #include "master/plan/plan_int.h"
 
-enum { NO_WAY = UINT32_MAX, SHOWN_NODES = 6, SHOWN_NAME = 24 };
+#define NO_WAY UINT32_MAX
+enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
 
 typedef struct layer_facts {
   uint32_t stage;
@@ -544,8 +545,7 @@ static void text_records(bool any, clv_shows shows, clv_bytes *out) {
       [CLV_SHOWS_MIXED] =
           "not sent; what is sent was mixed by layers with secret first values, and tells of them",
       [CLV_SHOWS_FRONT_KNOWN] =
-          "FRONT KNOWN: only known weights have mixed what is sent "
-          "(privacy.front_known)",
+          "FRONT KNOWN: only known weights have mixed what is sent (privacy.front_known)",
       [CLV_SHOWS_RAW_INPUT] = "RAW INPUT LEAVES (privacy.raw_input_leaves)"};
   clv_bytes_printf(out, "records: %s\n", any ? what[shows] : "stay on the master");
 }

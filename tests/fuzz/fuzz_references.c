@@ -67,7 +67,7 @@ static void check_visits(const clv_rref_visits *v) {
 }
 
 static void hear(node *n, input *in, uint64_t now) {
-  static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", ""};
+  static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", "", false};
   uint32_t from = next(in) % (NODES + 1);
   clv_rref_message m = {.kind = (clv_rref_kind)(next(in) % (CLV_RREF_KINDS + 1)),
                         .number = next(in) | (uint64_t)next(in) << 7,
