@@ -48,6 +48,8 @@ CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
 # The simulation tells the sanitizers what they are to know.
 CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
+# Tests run once or twice: to optimise one takes longer than to run it.
+CFLAGS_ONCE := $(if $(filter release,$(BUILD)),-O1)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
 
@@ -199,7 +201,7 @@ $(GEN)/cuda_ops.def: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/kernels/cuda/backend.o $(OUT)/master/ops.o: $(GEN)/cuda_ops.def
 
-compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
+compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter tests/unit/% tests/e2e/% tests/gpu/test_%,$(1)),$(CFLAGS_ONCE)) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)

@@ -16,13 +16,13 @@ COUNTED = ("net/training/test_cuda.py", "net/training/test_demo_cuda.py", "net/a
            "gpu/test_sim_worker.py", "gpu/plants/test_plants.py")
 
 
-def said(folder, names, most="180"):
-    """What the runner says of one script; it allows so many seconds."""
+def said(folder, names, most="180", pace="1000"):
+    """What the runner says of one script; it allows so many seconds where its loop takes `pace`."""
     script = os.path.join(folder, "test_it.py")
     with open(script, "w") as f:
         f.write(SCRIPT.format(names))
     done = subprocess.run([sys.executable, os.path.join(TESTS, "run-tests"), "--out", folder, script], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, env=dict(os.environ, CLV_TEST_SIMULATED_S=most))
+                          stderr=subprocess.STDOUT, text=True, env=dict(os.environ, CLV_TEST_SIMULATED_S=most, CLV_TEST_PACE_S=pace))
     return done.returncode, done.stdout
 
 
@@ -30,13 +30,16 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sim-") as folder:
         worker = "gpu/" + "cleave-worker"
         results = {"within": said(folder, worker), "over": said(folder, worker, "0.3"),
-                   "another": said(folder, "no device")}
+                   "slow": said(folder, worker, "0.3", "0.0001"), "another": said(folder, "no device")}
     programs = glob.glob(os.path.join(TESTS, "gpu", "test_*.c"))
     good = {
         "a_test_within_its_time_passes": results["within"][0] == 0
         and re.search(r"^simulated device: 0\.[6-9] s of a core in 1 programs", results["within"][1], re.M),
         "a_test_that_takes_more_fails": results["over"][0] == 1 and "FAIL simulated device" in results["over"][1]
         and "1 passed, 1 failed" in results["over"][1],
+        "a_slow_machine_is_told_and_given_more": results["slow"][0] == 0
+        and re.search(r"wanted: at most 0\.3 x \d+\.\d+ = \d+ s \(the pace of this machine now\)", results["slow"][1]),
+        "a_fast_one_is_not_given_less": "at most 180 x 1.00 = 180 s" in results["within"][1],
         "other_tests_are_not_counted": results["another"][0] == 0 and "simulated" not in results["another"][1],
         "the_tests_of_the_device_are_counted": len(programs) > 2 and
         all(suite.on_simulation(os.path.join(TESTS, path), "build") for path in (*COUNTED, *programs)),
