@@ -152,7 +152,8 @@ FIXED = "tests/unit/engine/test_fixed"
 of("common/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
 of("common/engine/module_memory.c", FIXED,
-   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix(m->params);", ""),
+   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix(m->params);", ""))
+of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
@@ -184,10 +185,35 @@ of("common/weights/names.c", PRETRAINED,
    the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.other != CLV_WEIGHTS_NONE", "false"),
    fresh_names_end_anywhere=("bool clv_weights_is_fresh(", "(!name[len] || name[len] == '.')", "true"))
 of("common/weights/folder.c", PRETRAINED,
-   a_file_may_change_while_it_is_read=("static clv_code check_unchanged(", "if (fstat", "return CLV_OK; if (fstat"),
    an_index_is_believed=("static clv_code ready_part(", "code = check_part(f, k, err);", "(void)check_part;"),
    all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(ready_part((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
    two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_once(f, want, ret_found, n, err);", "(void)check_once; return CLV_OK;"))
+of("common/weights/common.c", PRETRAINED,
+   a_file_may_change_while_it_is_read=("clv_code clv_weights_unchanged(", "if (now.size", "if (label || now.size"))
+PARTS = "tests/unit/weights/test_parts"
+of("common/weights/read.c", PARTS,
+   parts_lie_behind_their_tensor=("clv_code clv_weights_part(", "n > e->bytes - offset", "false"),
+   a_file_read_in_parts_may_change=("clv_code clv_weights_part(", "return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);", "return CLV_OK;"))
+of("common/weights/write.c", PARTS,
+   bytes_may_be_missing=("clv_code clv_weights_finish(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
+   parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
+   what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
+MEMORY = "tests/net/training/test_memory.py"
+of("master/train/modules.c", MEMORY,
+   evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
+of("worker/service/load.c", MEMORY,
+   an_artifact_comes_at_once=("", "enum { PART_BYTES = 1 << 20 };", "enum { PART_BYTES = 1 << 26 };"))
+of("master/api/pieces.c", MEMORY,
+   all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
+   items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
+of("common/weights/checkpoint_read.c", MEMORY,
+   checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_slurp(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
+of("master/api/pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
+   any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->got.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
+of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
+   pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
+of("common/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
+   a_piece_has_any_bytes=("static clv_code check_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
 of("common/weights/convert.c", PRETRAINED,
    small_halves_are_zero=("static float from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
 

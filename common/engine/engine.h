@@ -155,6 +155,13 @@ typedef struct clv_state_item {
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
 bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
 
+/* CLV_NOT_FOUND: the module has no item of that name. */
+clv_code clv_module_state_find(clv_module *m, clv_state_what what, const char *name,
+                               clv_state_item *ret, clv_err *err) CLV_USE_RESULT;
+/* Bytes offset.. of an item, as one of CLV_U8 [length]. CLV_INVALID: it has fewer. */
+clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64_t length,
+                             clv_state_item *ret, clv_err *err) CLV_USE_RESULT;
+
 /* Read an item: item->bytes. */
 clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err) CLV_USE_RESULT;
 
@@ -164,6 +171,10 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
+/* Bytes offset.. of one by name. */
+clv_code clv_module_state_set_part(clv_module *m, clv_state_what what, const char *name,
+                                   uint64_t offset, uint64_t length, const void *data,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* Make the training plan and its buffers for a batch size (of a graph that joins batches: for those
  * it was made with) now, so that the first step is as fast as

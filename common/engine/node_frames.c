@@ -40,25 +40,54 @@ static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, u
   return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
+/* A copy: the state may change before the bytes have left. */
+static clv_code answer_item(clv_session_node *n, const clv_module *m, const clv_frame *to,
+                            const clv_state_item *item, uint32_t index, uint32_t count,
+                            clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  CLV_TRY(clv_pool_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
+  CLV_TRY(clv_state_item_get(item, t->data, err));
+  clv_frame state = {.state = {.what = to->state.what,
+                               .index = index,
+                               .count = count,
+                               .offset = to->state.offset,
+                               .length = to->state.length}};
+  snprintf(state.state.name, sizeof state.state.name, "%s", item->name);
+  snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
+  return answer(n, to, CLV_STATE_ITEM, t, &state, err);
+}
+
+static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t count,
+                            clv_err *err) {
+  clv_frame done = {.state = {.what = to->state.what, .count = count}};
+  return answer(n, to, CLV_STATE_DONE, NULL, &done, err);
+}
+
+/* What its receiver cannot have room for could never leave. */
+enum { LONGEST_PIECE = 16 << 20 };
+
+static clv_code on_piece_get(clv_session_node *n, clv_module *m, const clv_frame *f, clv_err *err) {
+  clv_state_item item, part;
+  if (f->state.length > LONGEST_PIECE)
+    return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
+                    (unsigned long long)f->state.length, LONGEST_PIECE);
+  CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &item, err));
+  CLV_TRY(clv_state_item_part(&item, f->state.offset, f->state.length, &part, err));
+  CLV_TRY(answer_item(n, m, f, &part, 0, 1, err));
+  return answer_done(n, f, 1, err);
+}
+
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
-  CLV_TRY(local_module(n, &p->frame, &m, err));
-  clv_state_what what = p->frame.state.what;
+  const clv_frame *f = &p->frame;
   uint32_t count = 0;
   clv_state_item item;
-  while (state_item(n, m, &p->frame, count, &item)) count++;
-  for (uint32_t i = 0; state_item(n, m, &p->frame, i, &item); i++) {
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-    CLV_TRY(clv_pool_tensor(n->o.pool, item.dtype, &item.shape, &t, err));
-    /* The state may change before the bytes have left. */
-    CLV_TRY(clv_state_item_get(&item, t->data, err));
-    clv_frame state = {.state = {.what = what, .index = i, .count = count}};
-    snprintf(state.state.name, sizeof state.state.name, "%s", item.name);
-    snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
-    CLV_TRY(answer(n, &p->frame, CLV_STATE_ITEM, t, &state, err));
-  }
-  clv_frame done = {.state = {.what = what, .count = count}};
-  return answer(n, &p->frame, CLV_STATE_DONE, NULL, &done, err);
+  CLV_TRY(local_module(n, f, &m, err));
+  if (f->state.length) return on_piece_get(n, m, f, err);
+  while (state_item(n, m, f, count, &item)) count++;
+  for (uint32_t i = 0; state_item(n, m, f, i, &item); i++)
+    CLV_TRY(answer_item(n, m, f, &item, i, count, err));
+  return answer_done(n, f, count, err);
 }
 
 static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p, clv_err *err) {
@@ -67,6 +96,9 @@ static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p
   if (f->state.what == CLV_STATE_GRADIENTS)
     return clv_contexts_gradient_set(n->contexts, f, t, err);
   clv_contexts_written(n->contexts, f->module);
+  if (f->state.length)
+    return clv_module_state_set_part(m, f->state.what, f->state.name, f->state.offset,
+                                     f->state.length, t->data, err);
   return clv_module_state_set(m, f->state.what, f->state.name, t->dtype, &t->shape, t->data, err);
 }
 
@@ -81,9 +113,7 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (last) *got = 0;
   if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   CLV_TRY(set_item(n, m, p, err));
-  if (!last) return CLV_OK;
-  clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
-  return answer(n, f, CLV_STATE_DONE, NULL, &done, err);
+  return last ? answer_done(n, f, f->state.count, err) : CLV_OK;
 }
 
 static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {

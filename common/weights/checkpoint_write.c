@@ -29,7 +29,12 @@ struct clv_checkpoint_writer {
   placement *placed;
   size_t n_placed;
   uint64_t total_bytes; /* of all parameters and buffers */
+  uint32_t part_of;     /* the stage whose files are being written, or NO_STAGE */
+  bool part_is_last;
+  char part_name[CLV_STAGE_NAME];
 };
+
+#define NO_STAGE UINT32_MAX
 
 void clv_checkpoint_writer_free(clv_checkpoint_writer *w) {
   if (!w) return;
@@ -71,6 +76,7 @@ clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stage
   CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
   w->step = step;
   w->stages = stages;
+  w->part_of = NO_STAGE;
   CLV_TRY(clv_strdup(run_dir, &w->run_dir, err));
   CLV_TRY(clv_alloc(stages, sizeof *w->stage_done, &w->stage_done, err));
   clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
@@ -134,22 +140,6 @@ clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_st
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-static clv_code add_tensors(clv_checkpoint_writer *w, const char *kind, uint32_t stage,
-                            const clv_weights_tensor *tensors, size_t n, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  char name[CLV_STAGE_NAME], number[24];
-  clv_sha256 digest;
-  uint64_t bytes = 0;
-  clv_stage_file_name(kind, stage, w->stages, name);
-  snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
-  CLV_TRY(check_new_file(w, name, err));
-  CLV_TRY(file_path(w, name, &path, err));
-  CLV_TRY(
-      clv_weights_write(path.data, tensors, n, &(clv_kv){"step", number}, 1, &digest, &bytes, err));
-  list_file(w, name, bytes, &digest);
-  return CLV_OK;
-}
-
 static clv_code note_placements(clv_checkpoint_writer *w, uint32_t stage,
                                 const clv_weights_tensor *model, size_t n, clv_err *err) {
   size_t total, bytes;
@@ -168,20 +158,68 @@ static clv_code note_placements(clv_checkpoint_writer *w, uint32_t stage,
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
-                                  const clv_weights_tensor *model, size_t n_model,
-                                  const clv_weights_tensor *optimizer, size_t n_optimizer,
-                                  clv_err *err) {
+static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                            clv_err *err) {
   if (stage >= w->stages)
     return clv_fail(err, CLV_INVALID, "stage %u is outside 0..%u", stage, w->stages - 1);
   if (w->stage_done[stage])
     return clv_fail(err, CLV_EXISTS, "stage %u is in the checkpoint already", stage);
-  CLV_TRY(add_tensors(w, "model", stage, model, n_model, err));
-  CLV_TRY(add_tensors(w, "optimizer", stage, optimizer, n_optimizer, err));
-  CLV_TRY(note_placements(w, stage, model, n_model, err));
-  w->stage_done[stage] = true;
-  w->stages_done++;
+  if (w->part_of == (optimizer ? stage : NO_STAGE)) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "the %s of stage %u is not what comes next",
+                  optimizer ? "optimiser" : "model", stage);
+}
+
+clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                                   const clv_weights_tensor *tensors, size_t n,
+                                   clv_weights_writer **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char number[24];
+  CLV_TRY(check_stage(w, stage, optimizer, err));
+  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->stages, w->part_name);
+  snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
+  CLV_TRY(check_new_file(w, w->part_name, err));
+  CLV_TRY(file_path(w, w->part_name, &path, err));
+  if (!optimizer) CLV_TRY(note_placements(w, stage, tensors, n, err));
+  CLV_TRY(clv_weights_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
+  w->part_of = stage;
+  w->part_is_last = optimizer;
   return CLV_OK;
+}
+
+clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part, clv_err *err) {
+  CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *mine = part;
+  clv_sha256 digest;
+  uint64_t bytes;
+  CLV_TRY(clv_weights_finish(mine, &digest, &bytes, err));
+  list_file(w, w->part_name, bytes, &digest);
+  if (!w->part_is_last) return CLV_OK;
+  w->stage_done[w->part_of] = true;
+  w->stages_done++;
+  w->part_of = NO_STAGE;
+  return CLV_OK;
+}
+
+static clv_code add_tensors(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                            const clv_weights_tensor *tensors, size_t n, clv_err *err) {
+  clv_weights_writer *part;
+  clv_code code = CLV_OK;
+  CLV_TRY(clv_checkpoint_begin_part(w, stage, optimizer, tensors, n, &part, err));
+  for (size_t i = 0; i < n && code == CLV_OK; i++) {
+    size_t bytes;
+    code = clv_shape_bytes(&tensors[i].shape, tensors[i].dtype, &bytes, err);
+    if (code == CLV_OK) code = clv_weights_put(part, i, 0, tensors[i].data, bytes, err);
+  }
+  if (code == CLV_OK) return clv_checkpoint_end_part(w, part, err);
+  clv_weights_writer_free(part);
+  return code;
+}
+
+clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
+                                  const clv_weights_tensor *model, size_t n_model,
+                                  const clv_weights_tensor *optimizer, size_t n_optimizer,
+                                  clv_err *err) {
+  CLV_TRY(add_tensors(w, stage, false, model, n_model, err));
+  return add_tensors(w, stage, true, optimizer, n_optimizer, err);
 }
 
 /* ---- commit ---------------------------------------------------------------------------------- */

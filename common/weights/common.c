@@ -121,6 +121,39 @@ clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *er
   return CLV_OK;
 }
 
+clv_code clv_weights_fd_at(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
+                           clv_err *err) {
+  for (size_t got = 0; got < n;) {
+    ssize_t r = pread(f->fd, (char *)dst + got, n - got, (off_t)(at + got));
+    if (r < 0 && errno == EINTR) continue;
+    if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->label, strerror(errno));
+    if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: shrank while it was read", f->label);
+    got += (size_t)r;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_weights_see(int fd, const char *label, clv_weights_seen *ret, clv_err *err) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
+  *ret = (clv_weights_seen){st.st_size, st.st_mtim, st.st_ctim};
+  return CLV_OK;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b) {
+  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+clv_code clv_weights_unchanged(int fd, const char *label, const clv_weights_seen *was,
+                               clv_err *err) {
+  clv_weights_seen now;
+  CLV_TRY(clv_weights_see(fd, label, &now, err));
+  if (now.size == was->size && same_time(&now.mtime, &was->mtime) &&
+      same_time(&now.ctime, &was->ctime))
+    return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", label);
+}
+
 clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret, clv_err *err) {
   if (f->size > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", f->label, f->size,

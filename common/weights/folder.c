@@ -21,7 +21,7 @@ typedef struct part {
   const char *name;
   char label[LABEL];
   clv_weights_fd fd;
-  struct stat was; /* when it was opened */
+  clv_weights_seen was; /* when it was opened */
   clv_weights_file *file;
 } part;
 
@@ -70,28 +70,14 @@ const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i) {
 
 /* ---- opening files --------------------------------------------------------------------------- */
 
-static bool same_time(const struct timespec *a, const struct timespec *b) {
-  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
-/* Written to since, with its old length or not. */
-static clv_code check_unchanged(const part *p, clv_err *err) {
-  struct stat now;
-  if (fstat(p->fd.fd, &now) == 0 && now.st_size == p->was.st_size &&
-      same_time(&now.st_mtim, &p->was.st_mtim) && same_time(&now.st_ctim, &p->was.st_ctim))
-    return CLV_OK;
-  return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", p->label);
-}
-
 /* The descriptor that the guard has seen is the one that is read. */
 static clv_code open_part(clv_weights_folder *f, part *p, clv_err *err) {
   snprintf(p->label, sizeof p->label, f->alone ? "%.300s" : "%.300s/%.150s", f->label, p->name);
   CLV_TRY(clv_weights_fd_open(f->dir, p->name, p->label, &p->fd, err));
-  if (fstat(p->fd.fd, &p->was) != 0)
-    return clv_fail(err, CLV_INVALID, "%s: %s", p->label, strerror(errno));
+  CLV_TRY(clv_weights_see(p->fd.fd, p->label, &p->was, err));
   if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, p->name, p->fd.fd, err));
   CLV_TRY(clv_weights_open_header(&p->fd, &p->file, err));
-  return check_unchanged(p, err);
+  return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
 }
 
 static bool listed_there(const clv_weights_index *x, const char *name, size_t file) {
@@ -307,36 +293,37 @@ clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_wei
   return find_entry(f, i, want, &p, &e, err);
 }
 
-static clv_code read_at(const part *p, void *dst, size_t n, uint64_t at, clv_err *err) {
-  for (size_t got = 0; got < n;) {
-    ssize_t r = pread(p->fd.fd, (char *)dst + got, n - got, (off_t)(at + got));
-    if (r < 0 && errno == EINTR) continue;
-    if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", p->label, strerror(errno));
-    if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: shrank while it was read", p->label);
-    got += (size_t)r;
+/* 16-bit numbers, n of them, by way of a buffer. */
+static clv_code read_converted(const part *p, clv_dtype dtype, uint64_t at, float *dst, size_t n,
+                               clv_err *err) {
+  uint16_t buf[PART_BYTES / 2];
+  for (size_t done = 0; done < n;) {
+    size_t some = CLV_MIN(n - done, CLV_COUNT(buf));
+    CLV_TRY(clv_weights_fd_at(&p->fd, buf, 2 * some, at + 2 * done, err));
+    clv_weights_convert(dtype, buf, some, dst + done);
+    done += some;
   }
   return CLV_OK;
 }
 
-/* 16-bit numbers by way of a buffer. */
-static clv_code read_converted(const part *p, const clv_weights_entry *e, float *dst,
-                               clv_err *err) {
-  uint16_t buf[PART_BYTES / 2];
-  for (size_t done = 0; done < e->bytes;) {
-    size_t n = CLV_MIN(e->bytes - done, sizeof buf);
-    CLV_TRY(read_at(p, buf, n, e->at + done, err));
-    clv_weights_convert(e->dtype, buf, n / 2, dst + done / 2);
-    done += n;
-  }
-  return CLV_OK;
+clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                 size_t first, size_t n, void *dst, clv_err *err) {
+  const part *p;
+  const clv_weights_entry *e;
+  CLV_TRY(find_entry(f, i, want, &p, &e, err));
+  size_t size = clv_dtype_size(e->dtype), all = e->bytes / size;
+  uint64_t at = e->at + (uint64_t)first * size;
+  if (first > all || n > all - first)
+    return clv_fail(err, CLV_INVALID, "%s: values %zu to %zu of tensor '%.100s', which has %zu",
+                    p->label, first, first + n, e->name, all);
+  CLV_TRY(e->dtype == want->dtype ? clv_weights_fd_at(&p->fd, dst, n * size, at, err)
+                                  : read_converted(p, e->dtype, at, dst, n, err));
+  return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
 }
 
 clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                                  void *dst, clv_err *err) {
-  const part *p;
-  const clv_weights_entry *e;
-  CLV_TRY(find_entry(f, i, want, &p, &e, err));
-  CLV_TRY(e->dtype == want->dtype ? read_at(p, dst, e->bytes, e->at, err)
-                                  : read_converted(p, e, dst, err));
-  return check_unchanged(p, err);
+  size_t n;
+  CLV_TRY(clv_shape_numel(&want->shape, &n, err));
+  return clv_weights_folder_part(f, i, want, 0, n, dst, err);
 }

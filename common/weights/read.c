@@ -29,11 +29,14 @@ struct clv_weights_file {
   size_t bytes;
   void *owned; /* memory of a file that was read, or NULL */
   clv_sha256 digest;
+  clv_weights_fd fd;    /* whose data are read in parts; -1: they are in memory */
+  clv_weights_seen was; /* when it was hashed */
 };
 
 void clv_weights_close(clv_weights_file *f) {
   if (!f) return;
   json_decref(f->root);
+  clv_weights_fd_done(&f->fd);
   free(f->entries);
   free(f->owned);
   free(f->label);
@@ -254,6 +257,7 @@ static clv_code file_new(const char *label, size_t size, clv_weights_file **ret,
                     "more",
                     label, size);
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
+  f->fd.fd = -1;
   CLV_TRY(clv_strdup(label, &f->label, err));
   f->bytes = size;
   *ret = clv_steal(&f);
@@ -343,4 +347,42 @@ clv_code clv_weights_open_as(const char *path, const char *label, size_t max_byt
 clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
   return clv_weights_open_as(path, path, max_bytes, ret, err);
+}
+
+/* ---- in parts -------------------------------------------------------------------------------- */
+
+clv_code clv_weights_open_parts_fd(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_weights_seen was;
+  clv_sha256 digest;
+  CLV_TRY(clv_weights_see(fd->fd, fd->label, &was, err));
+  CLV_TRY(clv_sha256_fd(fd->fd, fd->size, NULL, fd->label, &digest, err));
+  CLV_TRY(clv_weights_open_header(fd, &f, err));
+  CLV_TRY(clv_weights_unchanged(fd->fd, fd->label, &was, err));
+  f->digest = digest;
+  f->was = was;
+  f->fd = (clv_weights_fd){fd->fd, fd->size, f->label};
+  fd->fd = -1;
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_open_parts(const char *path, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, path, &fd, err));
+  return clv_weights_open_parts_fd(&fd, ret, err);
+}
+
+clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e, uint64_t offset,
+                          void *dst, size_t n, clv_err *err) {
+  if (offset > e->bytes || n > e->bytes - offset)
+    return clv_fail(err, CLV_INVALID,
+                    "%.120s: bytes %llu to %llu of tensor '%.100s', which has %zu", f->label,
+                    (unsigned long long)offset, (unsigned long long)offset + n, e->name, e->bytes);
+  if (e->data) {
+    if (n) memcpy(dst, (const char *)e->data + offset, n);
+    return CLV_OK;
+  }
+  CLV_TRY(clv_weights_fd_at(&f->fd, dst, n, e->at + offset, err));
+  return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);
 }

@@ -60,6 +60,15 @@ clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file *
 clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
                              clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 
+/* The same with its data left in the file: entries have none, and clv_weights_part reads them from
+ * the descriptor that was hashed. It stays open. */
+clv_code clv_weights_open_parts(const char *path, clv_weights_file **ret,
+                                clv_err *err) CLV_USE_RESULT;
+/* Bytes offset.. of an entry, wherever the data are. CLV_INVALID: it has fewer; CLV_DATA_LOSS: the
+ * file was changed since it was opened. */
+clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e, uint64_t offset,
+                          void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
+
 /* The same over the caller's memory, which must outlive the file; `label` stands for the name. */
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
                                  clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
@@ -169,6 +178,9 @@ clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_wei
  * was changed since it was opened. */
 clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                                  void *dst, clv_err *err) CLV_USE_RESULT;
+/* Its values first.., n of them. CLV_INVALID: it has fewer. */
+clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                 size_t first, size_t n, void *dst, clv_err *err) CLV_USE_RESULT;
 
 /* ---- writing safetensors --------------------------------------------------------------------- */
 
@@ -185,6 +197,21 @@ typedef struct clv_weights_tensor {
  * one offset (the reader refuses those too), CLV_EXHAUSTED over the limits above. */
 clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const clv_kv *meta,
                             size_t n_meta, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* A file whose data come bit by bit, in any order of tensors (numbered as in `tensors`, whose data
+ * are not read), each from its begin to its end. It is PATH.tmp until clv_weights_finish has made
+ * it durable; freed before that it leaves nothing. Errors are those of clv_weights_write;
+ * CLV_PRECONDITION: some bytes have not come. */
+typedef struct clv_weights_writer clv_weights_writer;
+clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
+                           const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
+                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
+                         size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
+                            clv_err *err) CLV_USE_RESULT;
+void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL */
+void clv_weights_writer_freep(clv_weights_writer **w);
 
 /* Bytes that the file will have, without metadata of its own. */
 clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
@@ -283,6 +310,13 @@ clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
                                   const clv_weights_tensor *model, size_t n_model,
                                   const clv_weights_tensor *optimizer, size_t n_optimizer,
                                   clv_err *err) CLV_USE_RESULT;
+/* A file of a stage in whose data come bit by bit: *ret is ended by clv_checkpoint_end_part (which
+ * takes it whatever it returns). Of each stage first the model and then the optimiser. */
+clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                                   const clv_weights_tensor *tensors, size_t n,
+                                   clv_weights_writer **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part,
+                                 clv_err *err) CLV_USE_RESULT;
 /* Any other file (session.effective.yaml). */
 clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, const void *data,
                                  size_t len, clv_err *err) CLV_USE_RESULT;
@@ -321,6 +355,11 @@ clv_code clv_checkpoint_open_model(const clv_checkpoint *c, uint32_t stage, clv_
                                    clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
                                        clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+/* The same, as clv_weights_open_parts. */
+clv_code clv_checkpoint_model_parts(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
+                                    clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_optimizer_parts(const clv_checkpoint *c, uint32_t stage,
+                                        clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 /* Another file of the manifest, whole, checked the same way. CLV_NOT_FOUND: it is not listed. */
 clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;

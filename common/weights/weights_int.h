@@ -7,6 +7,8 @@
 #define CLEAVE_WEIGHTS_INT_H
 
 #include <jansson.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #include "common/weights/weights.h"
 
@@ -45,6 +47,21 @@ clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, cl
 void clv_weights_fd_done(clv_weights_fd *f);
 /* Exactly n bytes from where the last read ended. */
 clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Exactly n bytes from `at`, wherever that was. */
+clv_code clv_weights_fd_at(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
+                           clv_err *err) CLV_USE_RESULT;
+
+/* What changes with every write to a file. */
+typedef struct clv_weights_seen {
+  off_t size;
+  struct timespec mtime, ctime;
+} clv_weights_seen;
+clv_code clv_weights_see(int fd, const char *label, clv_weights_seen *ret,
+                         clv_err *err) CLV_USE_RESULT;
+/* CLV_DATA_LOSS: it was written to since, with its old length or not. */
+clv_code clv_weights_unchanged(int fd, const char *label, const clv_weights_seen *was,
+                               clv_err *err) CLV_USE_RESULT;
+
 /* The whole file, which must not be over max_bytes. */
 clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret,
                               clv_err *err) CLV_USE_RESULT;
@@ -52,6 +69,10 @@ clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *re
 /* A safetensors file from an open descriptor (nothing read from it yet). */
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) CLV_USE_RESULT;
+
+/* As clv_weights_open_parts; takes the descriptor on success. */
+clv_code clv_weights_open_parts_fd(clv_weights_fd *fd, clv_weights_file **ret,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* The same without its data: entries say where they lie (at), and their digest is not known. */
 clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret,

@@ -146,36 +146,95 @@ clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t 
 
 /* ---- to a file ------------------------------------------------------------------------------- */
 
-static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {
+/* One of the caller's tensors: where its data begin in the file, and how many have come. */
+typedef struct target {
+  uint64_t at;
+  size_t bytes, done;
+} target;
+
+struct clv_weights_writer {
+  char *path, *tmp;
+  int fd;          /* -1: none */
+  target *targets; /* [n] in the caller's order */
+  size_t n;
+  uint64_t bytes; /* of the whole file */
+};
+
+void clv_weights_writer_free(clv_weights_writer *w) {
+  if (!w) return;
+  clv_weights_closefd(&w->fd);
+  if (w->tmp) unlink(w->tmp); /* it is not to be trusted */
+  free(w->targets);
+  free(w->path);
+  free(w->tmp);
+  free(w);
+}
+
+void clv_weights_writer_freep(clv_weights_writer **w) {
+  clv_weights_writer_free(*w);
+  *w = NULL;
+}
+
+static clv_code write_at(const clv_weights_writer *w, const void *data, size_t len, uint64_t at,
+                         clv_err *err) {
   for (size_t done = 0; done < len;) {
-    ssize_t n = write(fd, (const char *)data + done, len - done);
+    ssize_t n = pwrite(w->fd, (const char *)data + done, len - done, (off_t)(at + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", path, strerror(errno));
+    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", w->tmp, strerror(errno));
     done += (size_t)n;
   }
   return CLV_OK;
 }
 
-static clv_code write_items(const char *tmp, const clv_bytes *header, const item *items, size_t n,
-                            clv_err *err) {
-  CLV_AUTO(clv_weights_closefd)
-  int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp, strerror(errno));
-  CLV_TRY(write_all(fd, tmp, header->data, header->len, err));
-  for (size_t i = 0; i < n; i++) CLV_TRY(write_all(fd, tmp, items[i].t->data, items[i].bytes, err));
-  if (fsync(fd) != 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", tmp, strerror(errno));
+static clv_code place_targets(clv_weights_writer *w, const clv_weights_tensor *tensors,
+                              const item *items, size_t n, uint64_t header, clv_err *err) {
+  CLV_TRY(clv_alloc(n, sizeof *w->targets, &w->targets, err));
+  w->n = n;
+  w->bytes = header;
+  for (size_t i = 0; i < n; i++) {
+    w->targets[items[i].t - tensors] = (target){.at = w->bytes, .bytes = items[i].bytes};
+    w->bytes += items[i].bytes;
+  }
   return CLV_OK;
 }
 
-/* A failed write or fsync leaves nothing behind: the temporary file is not to be trusted again. */
-static clv_code write_and_rename(const char *path, const char *tmp, const clv_bytes *header,
-                                 const item *items, size_t n, clv_sha256 *digest, clv_err *err) {
-  clv_code code = write_items(tmp, header, items, n, err);
-  if (code == CLV_OK) code = clv_sha256_file(tmp, digest, err);
-  if (code == CLV_OK && rename(tmp, path) != 0)
-    code = clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", path, strerror(errno));
-  if (code != CLV_OK) unlink(tmp);
-  return code;
+static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
+  CLV_TRY(clv_strdup(path, &w->path, err));
+  clv_bytes_printf(&tmp, "%s.tmp", path);
+  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  w->fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (w->fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
+  w->tmp = clv_steal(&tmp.data);
+  return CLV_OK;
+}
+
+clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
+                           const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
+                           clv_err *err) {
+  CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0};
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, meta, n_meta, &header, err));
+  CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
+  w->fd = -1;
+  CLV_TRY(place_targets(w, tensors, items, n, header.len, err));
+  CLV_TRY(open_file(w, path, err));
+  CLV_TRY(write_at(w, header.data, header.len, 0, err));
+  *ret = clv_steal(&w);
+  return CLV_OK;
+}
+
+clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
+                         size_t len, clv_err *err) {
+  target *t = i < w->n ? &w->targets[i] : NULL;
+  if (!t || offset != t->done || len > t->bytes - t->done)
+    return clv_fail(err, CLV_INVALID, "%s: %zu bytes at %llu of tensor %zu, where others come next",
+                    w->path, len, (unsigned long long)offset, i);
+  CLV_TRY(write_at(w, data, len, t->at + offset, err));
+  t->done += len;
+  return CLV_OK;
 }
 
 static clv_code sync_parent(const char *path, clv_err *err) {
@@ -186,21 +245,31 @@ static clv_code sync_parent(const char *path, clv_err *err) {
   return clv_weights_sync_dir(slash ? dir : ".", err);
 }
 
+clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
+                            clv_err *err) {
+  clv_sha256 digest;
+  for (size_t i = 0; i < w->n; i++)
+    if (w->targets[i].done != w->targets[i].bytes)
+      return clv_fail(err, CLV_PRECONDITION, "%s: %zu of %zu bytes of tensor %zu have come",
+                      w->path, w->targets[i].done, w->targets[i].bytes, i);
+  if (fsync(w->fd) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", w->tmp, strerror(errno));
+  CLV_TRY(clv_sha256_file(w->tmp, &digest, err));
+  if (rename(w->tmp, w->path) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", w->path, strerror(errno));
+  clv_freep(&w->tmp);
+  CLV_TRY(sync_parent(w->path, err));
+  if (ret_digest) *ret_digest = digest;
+  if (ret_bytes) *ret_bytes = w->bytes;
+  return CLV_OK;
+}
+
 clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, size_t n,
                            const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
                            uint64_t *ret_bytes, clv_err *err) {
-  CLV_AUTO(clv_freep) item *items = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, tmp = {0};
-  clv_sha256 digest;
-  CLV_TRY(sort_items(tensors, n, &items, err));
-  CLV_TRY(make_header(items, n, meta, n_meta, &header, err));
-  clv_bytes_printf(&tmp, "%s.tmp", path);
-  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(write_and_rename(path, tmp.data, &header, items, n, &digest, err));
-  CLV_TRY(sync_parent(path, err));
-  uint64_t bytes = header.len;
-  for (size_t i = 0; i < n; i++) bytes += items[i].bytes;
-  if (ret_digest) *ret_digest = digest;
-  if (ret_bytes) *ret_bytes = bytes;
-  return CLV_OK;
+  CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
+  CLV_TRY(clv_weights_begin(path, tensors, n, meta, n_meta, &w, err));
+  for (size_t i = 0; i < n; i++)
+    CLV_TRY(clv_weights_put(w, i, 0, tensors[i].data, w->targets[i].bytes, err));
+  return clv_weights_finish(w, ret_digest, ret_bytes, err);
 }

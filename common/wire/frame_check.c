@@ -199,6 +199,25 @@ static clv_code check_file(const clv_frame *f, clv_err *err) {
   return check_bytes(f->state.bytes, "state.bytes", err);
 }
 
+/* A piece is bytes, as many as it says; the item that it is of has a name. */
+static clv_code check_piece(const clv_frame *f, clv_err *err) {
+  const clv_tensor_head *t = f->n_tensors ? &f->tensors[0] : NULL;
+  bool asked = f->kind == CLV_STATE_GET,
+       brought = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
+  CLV_TRY(check_bytes(f->state.offset, "state.offset", err));
+  CLV_TRY(check_bytes(f->state.length, "state.length", err));
+  if (!f->state.length && !f->state.offset) return CLV_OK;
+  if (!f->state.length || !(asked || brought) || !f->state.name[0] ||
+      f->state.what == CLV_STATE_GRADIENTS)
+    return clv_fail(err, CLV_INVALID,
+                    "a piece of %llu bytes, in a frame or of an item that has none",
+                    (unsigned long long)f->state.length);
+  if (brought && !(t && t->dtype == CLV_U8 && t->bytes == f->state.length))
+    return clv_fail(err, CLV_INVALID, "a piece of %llu bytes that has others",
+                    (unsigned long long)f->state.length);
+  return CLV_OK;
+}
+
 static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
@@ -212,6 +231,7 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
                     f->state.count, CLV_WIRE_PARAMS);
   if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
   CLV_TRY(check_file(f, err));
+  CLV_TRY(check_piece(f, err));
   CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }

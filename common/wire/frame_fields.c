@@ -130,6 +130,8 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .type = FIELD_BYTES,
                .offset = AT(state.sha256),
                .size = sizeof(clv_sha256)},
+        [8] = {.name = "offset", .type = FIELD_U64, .offset = AT(state.offset)},
+        [9] = {.name = "length", .type = FIELD_U64, .offset = AT(state.length)},
     },
     /* call */
     {

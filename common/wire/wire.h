@@ -70,7 +70,8 @@ enum {
 /* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
 #define CLV_CAPABILITY_FIXED "fixed" /* a worker without it keeps moments of what is frozen */
-#define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
+#define CLV_CAPABILITY_STATE_FILES "state_files"   /* without it STATE_SAVE would end the stream */
+#define CLV_CAPABILITY_STATE_PIECES "state_pieces" /* one without it takes a piece for an item */
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
@@ -248,7 +249,8 @@ typedef struct clv_frame {
     char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
     uint64_t bytes;                 /* STATE_FILE: the file's, as the next */
     clv_sha256 sha256;
-  } state; /* STATE_* */
+    uint64_t offset, length; /* a piece of one item, as u8; length 0: it is whole */
+  } state;                   /* STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];

@@ -8,6 +8,7 @@
 
 #include "common/config/config.h"
 #include "common/graph/graph.h"
+#include "common/weights/weights.h"
 #include "master/api/cleave.h"
 
 /* A session file for whoever only wants to know its workers: also one of a program, which leaves
@@ -55,6 +56,36 @@ clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeo
 
 /* A worker's report whose text says which worker it was that failed first. */
 bool cleave_is_passed_on(const cleave_error *why);
+
+/* ---- state in pieces (pieces.c) -------------------------------------------------------------- */
+
+/* What the state of a module consists of, in the order of its node. Start with {0}. */
+typedef struct cleave_state_list {
+  clv_weights_want *items; /* [n] */
+  char *names;             /* of them */
+  size_t n;
+} cleave_state_list;
+cleave_status cleave_state_list_of(const cleave_module *module, cleave_state_kind kind,
+                                   cleave_state_list *ret, cleave_error *error) CLEAVE_RESULT;
+void cleave_state_list_done(cleave_state_list *l);
+
+/* Bytes offset.. of items[item], `length` of them: to be read from data, or written there. */
+typedef clv_code cleave_piece_move(void *user, size_t item, uint64_t offset, void *data,
+                                   size_t length, clv_err *err);
+
+/* BLOCK. Items of a module's state go from its node to `take`, or come from `give`, in pieces of at
+ * most 256 KiB, each item from its begin to its end. Of all of them no more is in this process than
+ * a thirty-second, and 2 to 16 MiB. Nobody may change that state before the end; deadlines are each
+ * piece's own. Items without bytes are passed over. A worker that knows no pieces (0.6) sends all
+ * at once, and is given items one by one: `length` is then an item's whole. */
+cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
+                                cleave_state_kind kind, const clv_weights_want *items, size_t n,
+                                cleave_piece_move *take, void *user,
+                                cleave_error *error) CLEAVE_RESULT;
+cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
+                                cleave_state_kind kind, const clv_weights_want *items, size_t n,
+                                cleave_piece_move *give, void *user,
+                                cleave_error *error) CLEAVE_RESULT;
 
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,

@@ -97,12 +97,12 @@ typedef struct api_peer {
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* of its link */
   bool opened, lost, has_module;
-  bool keeps_files, fixes;   /* CLV_CAPABILITY_STATE_FILES, CLV_CAPABILITY_FIXED */
-  uint64_t heard_ns;         /* when its last packet came */
-  char device[API_DEVICE];   /* what "auto" means there, */
-  char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
-  cleave_error why_lost;     /* the last time */
-  clv_link_counts measured;  /* at the last cleave_measure */
+  bool keeps_files, gives_pieces, fixes; /* CLV_CAPABILITY_STATE_FILES, _STATE_PIECES, _FIXED */
+  uint64_t heard_ns;                     /* when its last packet came */
+  char device[API_DEVICE];               /* what "auto" means there, */
+  char devices[API_DEVICES];             /* and what it has: "cpu, cuda:0" */
+  cleave_error why_lost;                 /* the last time */
+  clv_link_counts measured;              /* at the last cleave_measure */
   /* Of one that has come back, or is about to (rejoin_int.h). */
   uint32_t life;                 /* times that it has, */
   char wire[CLEAVE_NAME + 1];    /* and its name in frames, if it has */

@@ -160,7 +160,8 @@ typedef enum cleave_sending_kind {
 } cleave_sending_kind;
 
 /* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
- * are those of its text. The worker's name stays as long as the runtime, the module's as long as
+ * are those of its text. State may leave in pieces: dtype and shape are the whole's, bytes the
+ * piece's. The worker's name stays as long as the runtime, the module's as long as
  * that. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;

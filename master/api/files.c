@@ -94,54 +94,6 @@ cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
 
 /* ---- from a file ----------------------------------------------------------------------------- */
 
-typedef struct wanted {
-  clv_weights_want *list; /* [n] */
-  char (*names)[CLV_WIRE_NAME + 1];
-  size_t n;
-} wanted;
-
-static void wanted_done(wanted *w) {
-  free(w->list);
-  free(w->names);
-}
-
-static void want(wanted *w, const char *name, const char *moment, clv_dtype dtype,
-                 const clv_shape *shape) {
-  snprintf(w->names[w->n], sizeof *w->names, "%s%s%s", name, moment ? "." : "",
-           moment ? moment : "");
-  w->list[w->n] = (clv_weights_want){w->names[w->n], dtype, *shape, false};
-  w->n++;
-}
-
-/* Under the names that an optimiser of these settings gives them. */
-static cleave_status want_moments(const cleave_module *m, wanted *w, cleave_error *error) {
-  CLV_AUTO(clv_optim_freep) clv_optim *of = NULL;
-  clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
-  for (uint32_t i = 0; i < m->n_groups; i++) groups[i] = m->groups[i]->optim;
-  TRY(clv_optim_new(groups, m->n_groups, 64, NULL, 0, clv_backend_cpu(), &of, &err));
-  for (int k = 0; k < clv_optim_n_moments(of); k++)
-    for (int i = 0; i < m->params->n; i++) {
-      const clv_param *p = &m->params->list[i];
-      if (p->trainable && !p->fixed)
-        want(w, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
-    }
-  want(w, "step", NULL, CLV_I64, &(clv_shape){0});
-  return CLEAVE_OK;
-}
-
-static cleave_status want_all(const cleave_module *m, cleave_state_kind kind, wanted *w,
-                              cleave_error *error) {
-  size_t n = cleave_state_count(m, kind);
-  TRY(clv_alloc(n, sizeof *w->list, &w->list, &err));
-  TRY(clv_alloc(n, sizeof *w->names, &w->names, &err));
-  if (kind == CLEAVE_STATE_OPTIMIZER) return n ? want_moments(m, w, error) : CLEAVE_OK;
-  for (int i = 0; i < m->params->n; i++) {
-    const clv_param *p = &m->params->list[i];
-    want(w, p->name, NULL, p->dtype, &p->shape);
-  }
-  return CLEAVE_OK;
-}
-
 /* A count that the file leaves out is 0. */
 static void put_item(const clv_weights_want *w, const clv_weights_entry *e, cleave_named *ret) {
   static const int64_t zero;
@@ -152,18 +104,18 @@ static void put_item(const clv_weights_want *w, const clv_weights_entry *e, clea
   memcpy(ret->tensor.shape, w->shape.dim, sizeof ret->tensor.shape);
 }
 
-static cleave_status match(const cleave_module *m, const clv_weights_file *f, const wanted *w,
-                           cleave_named *items, cleave_error *error) {
+static cleave_status match(const cleave_module *m, const clv_weights_file *f,
+                           const cleave_state_list *l, cleave_named *items, cleave_error *error) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
-  TRY(clv_alloc(w->n, sizeof *found, &found, &err));
-  if (clv_weights_match(f, w->list, w->n, CLV_WEIGHTS_COUNTS_FROM_0, found, &why) != CLV_OK)
+  TRY(clv_alloc(l->n, sizeof *found, &found, &err));
+  if (clv_weights_match(f, l->items, l->n, CLV_WEIGHTS_COUNTS_FROM_0, found, &why) != CLV_OK)
     return failed(m, &why, error);
-  for (size_t i = 0; i < w->n; i++) {
-    if (!found[i] && strcmp(w->list[i].name, "step") == 0)
+  for (size_t i = 0; i < l->n; i++) {
+    if (!found[i] && strcmp(l->items[i].name, "step") == 0)
       return api_fail(error, CLV_INVALID, "module '%s': %s: no 'step', the count of steps taken",
                       m->name, clv_weights_label(f));
-    put_item(&w->list[i], found[i], &items[i]);
+    put_item(&l->items[i], found[i], &items[i]);
   }
   return CLEAVE_OK;
 }
@@ -173,13 +125,13 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
                                 cleave_error *error) {
   GIVEN(runtime, module, path);
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(wanted_done) wanted w = {0};
+  CLV_AUTO(cleave_state_list_done) cleave_state_list l = {0};
   CLV_AUTO(clv_freep) cleave_named *items = NULL;
   clv_err why;
   PASS(check_arguments(runtime, module, kind, error));
   if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return failed(module, &why, error);
-  PASS(want_all(module, kind, &w, error));
-  TRY(clv_alloc(w.n, sizeof *items, &items, &err));
-  PASS(match(module, f, &w, items, error));
-  return cleave_state_write(runtime, module, kind, items, w.n, deadline_ms, error);
+  PASS(cleave_state_list_of(module, kind, &l, error));
+  TRY(clv_alloc(l.n, sizeof *items, &items, &err));
+  PASS(match(module, f, &l, items, error));
+  return cleave_state_write(runtime, module, kind, items, l.n, deadline_ms, error);
 }

@@ -25,6 +25,9 @@ cleave_status api_state_put_begin(cleave_module *m, clv_state_what what, uint64_
 /* What a node says of a parameter has the parameter's shape. */
 cleave_status api_state_check_item(const cleave_module *m, const char *name, const clv_tensor *t,
                                    cleave_error *error) CLEAVE_RESULT;
+/* What a piece of the module's state is there; false: it has none of that name. */
+bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
+                    clv_dtype *ret_dtype, clv_shape *ret_shape);
 /* Is it a piece of the module's state, with the shape that it has there? */
 bool api_state_belongs(const cleave_module *m, cleave_state_kind kind, const char *name,
                        clv_dtype dtype, const clv_shape *shape);

@@ -110,23 +110,27 @@ size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   return (size_t)clv_optim_count_moments(moments) * trainable + 1;
 }
 
-static bool same_spec(const clv_shape *a, clv_dtype a_dtype, const clv_shape *b,
-                      clv_dtype b_dtype) {
-  return a_dtype == b_dtype && clv_shape_equal(a, b);
-}
-
-/* Is it a piece of the module's state, with the shape that it has there? */
-bool api_state_belongs(const cleave_module *m, cleave_state_kind kind, const char *name,
-                       clv_dtype dtype, const clv_shape *shape) {
-  static const clv_shape scalar = {0};
+bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
+                    clv_dtype *ret_dtype, clv_shape *ret_shape) {
   char param[CLV_WIRE_NAME + 1];
-  if (kind == CLEAVE_STATE_OPTIMIZER && strcmp(name, "step") == 0)
-    return same_spec(shape, dtype, &scalar, CLV_I64);
+  *ret_dtype = CLV_I64;
+  *ret_shape = (clv_shape){0};
+  if (kind == CLEAVE_STATE_OPTIMIZER && strcmp(name, "step") == 0) return true;
   snprintf(param, sizeof param, "%s", name);
   char *moment = kind == CLEAVE_STATE_OPTIMIZER ? strrchr(param, '.') : NULL;
   if (moment) *moment = '\0';
   const clv_param *p = clv_params_find(m->params, param);
-  return p && !(moment && p->fixed) && same_spec(shape, dtype, &p->shape, p->dtype);
+  if (!p || (moment && p->fixed)) return false;
+  *ret_dtype = p->dtype;
+  *ret_shape = p->shape;
+  return true;
+}
+
+bool api_state_belongs(const cleave_module *m, cleave_state_kind kind, const char *name,
+                       clv_dtype dtype, const clv_shape *shape) {
+  clv_dtype own;
+  clv_shape as;
+  return api_state_spec(m, kind, name, &own, &as) && own == dtype && clv_shape_equal(&as, shape);
 }
 
 cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,

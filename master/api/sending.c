@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/gradients_int.h"
 
 static clv_code gone(clv_err *err) {
   return clv_fail(err, CLV_CANCELLED, "its context has been closed");
@@ -44,6 +44,18 @@ static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_s
   ret->module = k && k->module ? k->module->name : "";
 }
 
+/* A piece stands under what it is of. */
+static void describe_item(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
+  const cleave_module *m = f->module < rt->n_modules ? rt->modules[f->module] : NULL;
+  clv_dtype dtype;
+  clv_shape shape;
+  if (!f->state.length || !m) return;
+  if (!api_state_spec(m, (cleave_state_kind)f->state.what, f->state.name, &dtype, &shape)) return;
+  ret->dtype = (cleave_dtype)dtype;
+  ret->rank = shape.rank;
+  memcpy(ret->shape, shape.dim, sizeof ret->shape);
+}
+
 static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t tensor,
                          cleave_sending *ret, clv_err *err) {
   const clv_frame *f = &p->frame;
@@ -63,6 +75,7 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
     ret->name = f->state.name;
     ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
     if (f->state.what == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
+    describe_item(rt, f, ret);
   }
   ret->module = module_name(rt, f->module);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);

@@ -78,7 +78,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_err why;
-  clv_code code = clv_weights_open(spec->weights_file, 0, &f, &why);
+  clv_code code = clv_weights_open_parts(spec->weights_file, &f, &why);
   if (code == CLV_OK) code = check_digest(spec, f, &why);
   if (code == CLV_OK) code = check_strangers(b, f, &why);
   if (code == CLV_OK)

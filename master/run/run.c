@@ -152,7 +152,8 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
   if (code == CLV_OK) code = open_record(r, command, err);
-  if (code == CLV_OK) code = clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err);
+  if (code == CLV_OK)
+    code = clv_trainer_open(r->blueprint, r->record, CLV_TRAINER_EVALUATES, &r->trainer, err);
   if (code == CLV_OK) clv_run_print_notices(r);
   if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &cursor, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);

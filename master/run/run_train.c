@@ -291,7 +291,8 @@ static clv_code open_reporter(clv_run *r, const loop *l, clv_err *err) {
 }
 
 static clv_code start(clv_run *r, loop *l, clv_err *err) {
-  CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
+  clv_trainer_use use = r->resumed ? CLV_TRAINER_GOES_ON : CLV_TRAINER_BEGINS;
+  CLV_TRY(clv_trainer_open(r->blueprint, r->record, use, &r->trainer, err));
   clv_run_print_notices(r);
   if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
   if (r->resumed) {

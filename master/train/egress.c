@@ -56,7 +56,7 @@ static clv_egress_flow *state_flow_of(clv_trainer *t, const cleave_sending *s, i
     clv_state_flow *f = &e->states[(e->next_state + i) % e->n_states];
     if ((int)f->stage != stage || f->optimizer != s->optimizer || strcmp(f->name, s->name) != 0)
       continue;
-    e->next_state = (e->next_state + i + 1) % e->n_states;
+    e->next_state = (e->next_state + i) % e->n_states; /* more pieces of it may follow */
     return f->flow;
   }
   return NULL;
@@ -296,22 +296,21 @@ void clv_trainer_report_hops(clv_trainer *t) {
 /* ---- state ----------------------------------------------------------------------------------- */
 
 static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                           const cleave_named *item, clv_state_flow *ret, clv_err *err) {
+                           const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
   clv_egress_what what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
-                          .shape = {.rank = item->tensor.rank}};
+                          .shape = item->shape};
   place(t, -1, t->b->stages[stage].worker, &what);
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", item->name);
-  snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name((clv_dtype)item->tensor.dtype));
-  memcpy(what.shape.dim, item->tensor.shape, sizeof what.shape.dim);
+  snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name(item->dtype));
   *ret = (clv_state_flow){.stage = stage, .optimizer = optimizer};
   memcpy(ret->name, what.name, sizeof ret->name);
   return clv_egress_flow_new(t->egress.record, &what, true, &ret->flow, err);
 }
 
 clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                                  const cleave_named *items, size_t n, clv_err *err) {
+                                  const clv_weights_want *items, size_t n, clv_err *err) {
   clv_trainer_egress *e = &t->egress;
   if (!e->record || t->b->stages[stage].worker < 0) return CLV_OK;
   clv_state_flow *grown = reallocarray(e->states, e->n_states + n + 1, sizeof *grown);
@@ -320,10 +319,11 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
   e->next_state = e->n_states;
   for (size_t i = 0; i < n; i++) {
     clv_state_flow *f = &e->states[e->n_states];
+    size_t bytes;
+    CLV_TRY(clv_shape_bytes(&items[i].shape, items[i].dtype, &bytes, err));
     CLV_TRY(make_state(t, stage, kind, &items[i], f, err));
     e->n_states++;
-    clv_egress_expect(f->flow, cleave_tensor_count(&items[i].tensor) *
-                                   clv_dtype_size((clv_dtype)items[i].tensor.dtype));
+    clv_egress_expect(f->flow, bytes);
   }
   return clv_egress_ahead(e->record, err);
 }

@@ -124,11 +124,11 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(load_stage(t, i, err));
   CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->stages[b->n_stages].worker,
                                 &t->modules[b->n_stages], err));
-  CLV_TRY(make_optimizer(t, err));
+  if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     CLV_API(
         cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));
-  return t->egress.random ? CLV_OK : clv_trainer_push_files(t, err);
+  return t->use == CLV_TRAINER_BEGINS ? clv_trainer_push_files(t, err) : CLV_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -180,13 +180,14 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
   return load_modules(t, err);
 }
 
-clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, bool random,
+clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv_trainer_use use,
                           clv_trainer **ret, clv_err *err) {
   clv_trainer *t;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->b = b;
   t->config = b->config;
-  t->egress = (clv_trainer_egress){.record = record, .random = random};
+  t->use = use;
+  t->egress = (clv_trainer_egress){.record = record, .random = use == CLV_TRAINER_TRIES};
   pthread_mutex_init(&t->noting, NULL);
   clv_code code = fill(t, err);
   if (code != CLV_OK) {

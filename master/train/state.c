@@ -12,63 +12,65 @@
 
 /* ---- collecting ------------------------------------------------------------------------------ */
 
-typedef struct state_set {
-  cleave_state state;
-  cleave_tensor *own;       /* [n], or NULL */
-  clv_weights_tensor *list; /* [n], views of either */
+/* What is collected of a stage, and where it goes: piece by piece, so that the state of other nodes
+ * is here only on its way into the run folder. */
+typedef struct collecting {
+  cleave_state_list all;
+  clv_weights_tensor *list; /* [n], as they will be in the file */
+  clv_weights_want *items;  /* [n] */
   size_t n;
-} state_set;
+  clv_weights_writer *file;
+} collecting;
 
-static void state_set_done(state_set *s) {
-  cleave_state_free(&s->state);
-  for (size_t i = 0; s->own && i < s->n; i++) cleave_tensor_free(&s->own[i]);
-  free(s->own);
+static void collecting_done(collecting *s) {
+  cleave_state_list_done(&s->all);
   free(s->list);
-}
-
-static clv_code get_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind, state_set *ret,
-                        clv_err *err) {
-  CLV_API(cleave_state_read(t->runtime, t->modules[stage], kind, 0, &ret->state, CLV_WHY));
-  CLV_TRY(clv_alloc(ret->state.n, sizeof *ret->list, &ret->list, err));
-  for (size_t i = 0; i < ret->state.n; i++) {
-    const cleave_tensor *x = &ret->state.items[i].tensor;
-    clv_shape shape = {.rank = x->rank};
-    memcpy(shape.dim, x->shape, sizeof shape.dim);
-    ret->list[i] =
-        (clv_weights_tensor){ret->state.items[i].name, (clv_dtype)x->dtype, shape, x->data};
-  }
-  ret->n = ret->state.n;
-  return CLV_OK;
+  free(s->items);
+  clv_weights_writer_free(s->file);
 }
 
 /* What a worker's artifact has and nobody changes is not fetched to be kept once more. */
-static clv_code get_kept(clv_trainer *t, uint32_t stage, state_set *ret, clv_err *err) {
-  const clv_params *params = t->b->stages[stage].params;
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *ret->list, &ret->list, err));
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *ret->own, &ret->own, err));
-  for (int i = 0; i < params->n; i++) {
-    const clv_param *p = &params->list[i];
-    cleave_tensor *x = &ret->own[ret->n];
-    if (!clv_adapters_keep(&t->config->stages[stage], p)) continue;
-    CLV_API(cleave_weight_read(t->runtime, t->modules[stage], p->name, 0, x, CLV_WHY));
-    ret->list[ret->n++] = (clv_weights_tensor){p->name, p->dtype, p->shape, x->data};
+static bool is_kept(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                    const char *name) {
+  const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
+  return kind != CLEAVE_STATE_WEIGHTS || !p || clv_adapters_keep(&t->config->stages[stage], p);
+}
+
+static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind, collecting *s,
+                           clv_err *err) {
+  CLV_API(cleave_state_list_of(t->modules[stage], kind, &s->all, CLV_WHY));
+  CLV_TRY(clv_alloc(s->all.n, sizeof *s->list, &s->list, err));
+  CLV_TRY(clv_alloc(s->all.n, sizeof *s->items, &s->items, err));
+  for (size_t i = 0; i < s->all.n; i++) {
+    const clv_weights_want *w = &s->all.items[i];
+    if (!is_kept(t, stage, kind, w->name)) continue;
+    s->list[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
+    s->items[s->n++] = *w;
   }
   return CLV_OK;
 }
 
-static bool keeps_all(const clv_trainer *t, uint32_t stage) {
-  const clv_params *params = t->b->stages[stage].params;
-  for (int i = 0; i < params->n; i++)
-    if (!clv_adapters_keep(&t->config->stages[stage], &params->list[i])) return false;
-  return true;
+static clv_code take_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,
+                           clv_err *err) {
+  const collecting *s = user;
+  return clv_weights_put(s->file, item, offset, data, length, err);
+}
+
+static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
+                           clv_err *err) {
+  CLV_AUTO(collecting_done) collecting s = {0};
+  cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
+  CLV_TRY(list_state(t, i, kind, &s, err));
+  CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.list, s.n, &s.file, err));
+  if (s.n)
+    CLV_API(
+        cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, take_piece, &s, CLV_WHY));
+  return clv_checkpoint_end_part(w, clv_steal(&s.file), err);
 }
 
 static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w, clv_err *err) {
-  CLV_AUTO(state_set_done) state_set model = {0}, optimizer = {0};
-  CLV_TRY(keeps_all(t, i) ? get_set(t, i, CLEAVE_STATE_WEIGHTS, &model, err)
-                          : get_kept(t, i, &model, err));
-  CLV_TRY(get_set(t, i, CLEAVE_STATE_OPTIMIZER, &optimizer, err));
-  return clv_checkpoint_add_stage(w, i, model.list, model.n, optimizer.list, optimizer.n, err);
+  CLV_TRY(save_state(t, i, false, w, err));
+  return save_state(t, i, true, w, err);
 }
 
 clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, uint64_t spared,
@@ -101,37 +103,67 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
 
 /* ---- putting back ---------------------------------------------------------------------------- */
 
-static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                        const clv_weights_entry *const *entries, size_t n, clv_err *err) {
-  CLV_AUTO(clv_freep) cleave_named *items = NULL;
-  CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
-  for (size_t i = 0; i < n; i++) {
-    const clv_weights_entry *e = entries[i];
-    items[i] = (cleave_named){e->name,
-                              {.dtype = (cleave_dtype)e->dtype,
-                               .rank = e->shape.rank,
-                               .data = (void *)(uintptr_t)e->data}};
-    memcpy(items[i].tensor.shape, e->shape.dim, sizeof items[i].tensor.shape);
-  }
+/* Pieces come from where the stage's numbers are. */
+typedef struct putting {
+  const clv_weights_file *file;
+  const clv_weights_entry *const *entries; /* [n] of it */
+  const clv_stage_folder *folder;          /* or of this one, */
+  const size_t *found;                     /* [n] numbers there */
+  const clv_weights_want *items;           /* [n] */
+} putting;
+
+static clv_code give_of_file(void *user, size_t item, uint64_t offset, void *data, size_t length,
+                             clv_err *err) {
+  const putting *s = user;
+  return clv_weights_part(s->file, s->entries[item], offset, data, length, err);
+}
+
+static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *data, size_t length,
+                               clv_err *err) {
+  const putting *s = user;
+  const clv_weights_want *w = &s->items[item];
+  size_t size = clv_dtype_size(w->dtype);
+  return clv_weights_folder_part(s->folder->folder, s->found[item], w, (size_t)offset / size,
+                                 length / size, data, err);
+}
+
+static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                          const clv_weights_want *items, size_t n, cleave_piece_move *give,
+                          putting *s, clv_err *err) {
+  if (!n) return CLV_OK;
+  s->items = items;
   CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
-  CLV_API(cleave_state_write(t->runtime, t->modules[stage], kind, items, n, 0, CLV_WHY));
+  CLV_API(cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_WHY));
   return CLV_OK;
 }
 
+/* names NULL: they are called as in the file. */
+static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                        const clv_weights_file *f, const clv_weights_entry *const *entries,
+                        const char *const *names, size_t n, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
+  putting s = {.file = f, .entries = entries};
+  CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
+  for (size_t i = 0; i < n; i++)
+    items[i] = (clv_weights_want){names ? names[i] : entries[i]->name, entries[i]->dtype,
+                                  entries[i]->shape, false};
+  return put_items(t, stage, kind, items, n, give_of_file, &s, err);
+}
+
 /* Those that were found. */
-static clv_code put_found(clv_trainer *t, uint32_t stage, const clv_weights_entry **found,
-                          clv_err *err) {
+static clv_code put_found(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
+                          const clv_weights_entry **found, clv_err *err) {
   size_t n = 0;
   for (int k = 0; k < t->b->stages[stage].params->n; k++)
     if (found[k]) found[n++] = found[k];
-  return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
+  return put_set(t, stage, CLEAVE_STATE_WEIGHTS, f, found, NULL, n, err);
 }
 
 static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
-  return put_found(t, stage, found, err);
+  return put_found(t, stage, f, found, err);
 }
 
 /* A moment of a parameter that does not learn: checkpoints had them before version 0.7. */
@@ -158,15 +190,15 @@ static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_
   }
   if (n != want)
     return clv_fail(err, CLV_DATA_LOSS, "the optimiser's file has %zu tensors, not %zu", n, want);
-  return put_set(t, stage, CLEAVE_STATE_OPTIMIZER, items, n, err);
+  return put_set(t, stage, CLEAVE_STATE_OPTIMIZER, f, items, NULL, n, err);
 }
 
 static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
-  CLV_TRY(clv_checkpoint_open_model(c, i, &model, err));
+  CLV_TRY(clv_checkpoint_model_parts(c, i, &model, err));
   CLV_TRY(put_weights(t, i, model, err));
-  if (!t->b->stages[i].n_learning) return CLV_OK;
-  CLV_TRY(clv_checkpoint_open_optimizer(c, i, &optimizer, err));
+  if (!t->b->stages[i].n_learning || !t->optimizer) return CLV_OK;
+  CLV_TRY(clv_checkpoint_optimizer_parts(c, i, &optimizer, err));
   return put_optimizer(t, i, optimizer, err);
 }
 
@@ -190,7 +222,7 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
         notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n", isa,
         clv_backend_isa(clv_backend_cpu()));
   t->committed = m->step;
-  CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
+  if (t->optimizer) CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (restore_stage(t, i, c, err) != CLV_OK)
       return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),
@@ -207,43 +239,41 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   clv_code code = clv_stage_file_open(t->b, i, &f, &found, &notes, err);
   if (notes.len) clv_trainer_on_notice(t, notes.data);
   CLV_TRY(code);
-  return put_found(t, i, found, err); /* a new module's counts are 0 */
+  return put_found(t, i, f, found, err); /* a new module's counts are 0 */
 }
 
 static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_params *params = t->b->stages[i].params;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_AUTO(clv_freep) clv_weights_entry *named = NULL;
+  CLV_AUTO(clv_freep) const char **names = NULL;
   size_t n = 0;
   CLV_TRY(clv_stage_adapters_open(t->b, i, &f, &found, err));
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *named, &named, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof(char *), &names, err));
   for (int k = 0; k < params->n; k++) {
     if (!found[k]) continue;
-    named[n] = *found[k];
-    named[n].name = params->list[k].name;
-    found[n] = &named[n];
-    n++;
+    names[n] = params->list[k].name;
+    found[n++] = found[k];
   }
-  return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
+  return put_set(t, i, CLEAVE_STATE_WEIGHTS, f, found, names, n, err);
 }
 
-/* One tensor at a time: those of other nodes are here only on their way. */
+/* Those that were found; a tensor of other nodes is here only on its way. */
 static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_folder *f,
                              clv_err *err) {
+  CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
+  CLV_AUTO(clv_freep) size_t *found = NULL;
+  putting s = {.folder = f};
+  size_t n = 0;
+  CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *found, &found, err));
   for (size_t i = 0; i < f->n; i++) {
-    const clv_weights_want *w = &f->want[i];
-    clv_weights_entry e = {.name = w->name, .dtype = w->dtype, .shape = w->shape};
-    const clv_weights_entry *one = &e;
-    CLV_AUTO(clv_freep) void *buf = NULL;
     if (f->found[i] == CLV_WEIGHTS_NONE) continue;
-    CLV_TRY(clv_shape_bytes(&w->shape, w->dtype, &e.bytes, err));
-    CLV_TRY(clv_alloc_aligned(e.bytes, &buf, err));
-    CLV_TRY(clv_weights_folder_read(f->folder, f->found[i], w, buf, err));
-    e.data = buf;
-    CLV_TRY(put_set(t, stage, CLEAVE_STATE_WEIGHTS, &one, 1, err));
+    items[n] = f->want[i];
+    found[n++] = f->found[i];
   }
-  return CLV_OK;
+  s.found = found;
+  return put_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, give_of_folder, &s, err);
 }
 
 static clv_code push_folder(clv_trainer *t, uint32_t i, clv_err *err) {

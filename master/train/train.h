@@ -33,10 +33,17 @@ typedef struct clv_step_result {
 /* Of those judged; NaN where there are none. */
 double clv_step_accuracy(const clv_step_result *r);
 
+typedef enum clv_trainer_use {
+  CLV_TRAINER_BEGINS,    /* with the weights that the session names */
+  CLV_TRAINER_GOES_ON,   /* a checkpoint follows: no file of weights is read, or sent */
+  CLV_TRAINER_EVALUATES, /* the same, and nothing learns: no node has moments */
+  CLV_TRAINER_TRIES      /* what goes through the stages is made of random numbers, and the record
+                            says so */
+} clv_trainer_use;
+
 /* Connects to the workers, opens the session and loads all stages. BLOCKS. record: what leaves is
- * written there ahead; it outlives the trainer. NULL: nothing may leave. random: what goes through
- * the stages is made of random numbers, and the record says so. */
-clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, bool random,
+ * written there ahead; it outlives the trainer. NULL: nothing may leave. */
+clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv_trainer_use use,
                           clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session everywhere. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);

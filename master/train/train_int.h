@@ -76,9 +76,10 @@ struct clv_trainer {
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
-  cleave_module **modules;   /* [n_stages + 1], the loss last */
-  cleave_module *local_loss; /* the loss for evaluations; NULL until the first */
-  cleave_optimizer *optimizer;
+  cleave_module **modules;     /* [n_stages + 1], the loss last */
+  cleave_module *local_loss;   /* the loss for evaluations; NULL until the first */
+  cleave_optimizer *optimizer; /* NULL: nothing learns here */
+  clv_trainer_use use;
   char lost[CLEAVE_NAME + 1];
   uint64_t committed;
   const char *doing; /* "step", "checkpoint of step", ...; NULL while loading */
@@ -201,7 +202,8 @@ clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, bool 
                          clv_err *err) CLV_USE_RESULT;
 /* Before these pieces of a stage's state are sent. */
 clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                                  const cleave_named *items, size_t n, clv_err *err) CLV_USE_RESULT;
+                                  const clv_weights_want *items, size_t n,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Weights of the session's files into their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;

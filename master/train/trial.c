@@ -103,7 +103,7 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
       clv_blueprint_over(&t->config, &b->inputs, loss->graph->nodes[1].dtype, &t->blueprint, err));
   t->blueprint->policy = b->policy;
   CLV_TRY(random_batch(b, batch, &t->batch, err));
-  CLV_TRY(clv_trainer_open(t->blueprint, record, true, &t->trainer, err));
+  CLV_TRY(clv_trainer_open(t->blueprint, record, CLV_TRAINER_TRIES, &t->trainer, err));
   t->trainer->sampler.sink = on_step;
   t->trainer->sampler.sink_user = t;
   return steps(t, err);

@@ -63,7 +63,7 @@ static void open_session(bench *b, const char *path) {
   if (fd < 0) die("no file for the record");
   close(fd);
   must(clv_egress_open(b->record_path, &(clv_egress_line){0}, &b->record, &err), &err);
-  must(clv_trainer_open(b->blueprint, b->record, false, &b->trainer, &err), &err);
+  must(clv_trainer_open(b->blueprint, b->record, CLV_TRAINER_BEGINS, &b->trainer, &err), &err);
   prepare(b);
 }
 

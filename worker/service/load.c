@@ -16,8 +16,9 @@ typedef struct filling {
   uint32_t n;
   clv_weights_want *want; /* [n]: of its state */
   size_t *found;          /* [n] */
-  size_t most;            /* bytes of the largest */
 } filling;
+
+enum { PART_BYTES = 1 << 20 };
 
 static void filling_done(filling *f) {
   free(f->want);
@@ -31,29 +32,37 @@ static clv_code make_wants(filling *f, clv_err *err) {
   CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_param *p = &params->list[i];
-    size_t bytes = 0;
     f->want[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
-    CLV_TRY(clv_shape_bytes(&p->shape, p->dtype, &bytes, err));
-    f->most = CLV_MAX(f->most, bytes);
   }
   return CLV_OK;
 }
 
-/* Each tensor by way of one buffer: no more of the artifact is in memory than that. */
+static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *from, void *buf,
+                            clv_err *err) {
+  const clv_weights_want *w = &f->want[i];
+  size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
+  CLV_TRY(clv_shape_numel(&w->shape, &n, err));
+  for (size_t first = 0; first < n; first += at_once) {
+    size_t some = CLV_MIN(n - first, at_once);
+    CLV_TRY(clv_waiter_check(f->waiter, err));
+    CLV_TRY(clv_weights_folder_part(from, f->found[i], w, first, some, buf, err));
+    CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
+                                      some * size, buf, err));
+  }
+  return CLV_OK;
+}
+
+/* By way of one buffer: no more of the artifact is in memory than that. */
 static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err *err) {
   CLV_AUTO(clv_freep) void *buf = NULL;
   uint32_t n_counts = 0;
-  CLV_TRY(clv_alloc_aligned(f->most, &buf, err));
+  CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_weights_want *w = &f->want[i];
-    CLV_TRY(clv_waiter_check(f->waiter, err));
-    if (f->found[i] == CLV_WEIGHTS_NONE) { /* it begins as a new one does */
+    if (f->found[i] != CLV_WEIGHTS_NONE)
+      CLV_TRY(copy_tensor(f, i, from, buf, err));
+    else /* it begins as a new one does */
       n_counts += clv_weights_is_count(w->dtype, &w->shape);
-      continue;
-    }
-    CLV_TRY(clv_weights_folder_read(from, f->found[i], w, buf, err));
-    CLV_TRY(
-        clv_module_state_set(f->module, CLV_STATE_WEIGHTS, w->name, w->dtype, &w->shape, buf, err));
   }
   if (n_counts)
     clv_log(
@@ -74,9 +83,9 @@ static clv_code fill(filling *f, clv_err *err) {
       clv_weights_folder_match(from, f->want, f->n, r->fresh, r->n_fresh, f->found, err);
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND; /* not what was asked for */
   CLV_TRY(code);
-  CLV_TRY(clv_pool_charge(f->s->pool, f->most, err));
+  CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
   code = copy_tensors(f, from, err);
-  clv_pool_discharge(f->s->pool, f->most);
+  clv_pool_discharge(f->s->pool, PART_BYTES);
   return code;
 }
 

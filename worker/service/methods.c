@@ -20,6 +20,8 @@ static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
+enum { CAPABILITIES = 6 }; /* the last one goes with a state_dir */
+
 /* What this worker says of itself. The arrays are the caller's. */
 static void about_us(const clv_service *v, const clv_worker_settings *now, clv_wire_about *a,
                      const char **capabilities, clv_wire_library *libraries) {
@@ -27,9 +29,10 @@ static void about_us(const clv_service *v, const clv_worker_settings *now, clv_w
   capabilities[1] = "direct";
   capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
   capabilities[3] = CLV_CAPABILITY_FIXED;
-  capabilities[4] = CLV_CAPABILITY_STATE_FILES;
+  capabilities[4] = CLV_CAPABILITY_STATE_PIECES;
+  capabilities[5] = CLV_CAPABILITY_STATE_FILES;
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = v->states ? 5 : 4,
+                        .n_capabilities = v->states ? CAPABILITIES : CAPABILITIES - 1,
                         .n_libraries = libraries_of(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,
@@ -59,7 +62,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
-  const char *capabilities[5], *devices[MAX_DEVICES];
+  const char *capabilities[CAPABILITIES], *devices[MAX_DEVICES];
   clv_wire_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];

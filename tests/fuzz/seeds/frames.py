@@ -88,6 +88,16 @@ CHUNKED = call(20, 0, here(9), tensors=BIG, transfer=5)
 KEEP = ref(pb.REF_KEEP, context=1, message=11, ref=1, fork=2, key=3, number=1)
 STATE = dict(context=0, message=70, module=0)
 BIAS = ((3,), [1, 2, 3])
+
+
+def piece(kind, offset, length, has=0, name="0.bias", what=1):
+    """Of state; `has` bytes come with it."""
+    raw = bytes(has)
+    of = pb.State(what=what, name=name, count=1, offset=offset, length=length)
+    return pb.Frame(kind=kind, **STATE, state=of, payload=raw, tensors=[
+        pb.TensorHead(dtype=5, dims=[has], bytes=has, crc32c=crc32c(raw))] if has else [])
+
+
 TALKS = {
     "forward": CHAIN + [END],
     "step": CHAIN + BACKWARD + [apply(), END],
@@ -178,6 +188,11 @@ TALKS = {
     "state_put": [frame(pb.STATE_PUT, BIAS, **STATE, state=pb.State(what=1, name="0.bias", index=0, count=2)),
                   frame(pb.STATE_PUT, BIAS, **STATE, state=pb.State(what=1, name="none", index=1, count=2)),
                   frame(pb.STATE_PUT, X43, **STATE, state=pb.State(what=1, name="0.bias", index=0, count=1))],
+    "state_pieces": [piece(pb.STATE_GET, 4, 8), piece(pb.STATE_PUT, 4, 8, 8), piece(pb.STATE_GET, 8, 4, name="none"),
+                     piece(pb.STATE_GET, 1 << 40, 4), piece(pb.STATE_GET, 0, 1 << 30), piece(pb.STATE_GET, 0, 4, what=2),
+                     piece(pb.STATE_PUT, 1, 8, 8, name="step", what=2)],
+    "state_piece_of_nothing": [piece(pb.STATE_GET, 4, 0)],
+    "state_piece_too_short": [piece(pb.STATE_PUT, 0, 9, 8)],
     "state_files": CHAIN + BACKWARD[:2] + [
         frame(pb.STATE_SAVE, **STATE, state=pb.State(what=1, name="front")), BACKWARD[2], apply(),
         frame(pb.STATE_SAVE, **STATE, state=pb.State(what=2, name="front.adam")),

@@ -54,6 +54,43 @@ def state_that_is_not_the_plans():
 
 
 @suite.test
+def pieces_of_state():
+    """A worker that has them trains to the same bits, whoever knows whole items alone too; one that
+    sends other pieces than it was asked for is not believed."""
+    def of_piece(**state):
+        def then(f):
+            for k, v in state.items():
+                setattr(f.state, k, v)
+            return [f]
+        return on(pb.STATE_ITEM, then)
+
+    def bytes_of(raw, dtype=U8, dims=None):
+        def then(f):
+            f.payload = raw
+            f.tensors[0].CopyFrom(tensor_head(raw, dims or [len(raw)], dtype))
+            f.state.length = len(raw)
+            return [f]
+        return on(pb.STATE_ITEM, then, lambda f: f.state.name == "3.bias")
+
+    with fake(pieces=True) as worker:
+        met = Met(worker)
+    assert met.code == 0 and trained(met.name) == trained(honest()[0].name), met.said
+    asked = [f.state for f in worker.got(pb.STATE_GET)]
+    assert asked and all(0 < s.length <= 256 << 10 for s in asked), asked
+    assert all(f.state.length for f in worker.got(pb.STATE_PUT)) and not any(f.state.length for f in honest()[1])
+    all_hold({name: lambda t=twist: meets([11], "checkpoint of step 3: .*another piece of '.*' of module 'b'", twist=t, pieces=True)
+              for name, twist in {
+                  "another item": of_piece(name="3.weight"),
+                  "another index": of_piece(index=1, count=2),
+                  "shorter": bytes_of(bytes(4 * CLASSES - 4)),
+                  "longer": bytes_of(bytes(4 * CLASSES + 4))}.items()})
+    all_hold({name: lambda t=twist: meets([11], "checkpoint of step 3: .*piece", twist=t, pieces=True)
+              for name, twist in {
+                  "no bytes": bytes_of(bytes(4 * CLASSES), F32, [CLASSES]),
+                  "no length": of_piece(length=0, offset=4)}.items()})
+
+
+@suite.test
 def state_that_is_refused():
     """The weights that are pushed, and those that are asked for."""
     refuses = lambda f: [failing(pb.ERROR, 8, "no room", "module 1", reply_to=f.reply_to)]

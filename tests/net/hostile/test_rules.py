@@ -325,6 +325,21 @@ if pyclient.MISSING is None:
     }, stream_ends)
 
 
+def pieces_that_are_none(e):
+    def get(**kw):
+        return pb.Frame(kind=pb.STATE_GET, message=9, state=pb.State(**{"what": 1, "name": "0.bias", "length": 4, **kw}))
+
+    whole = frame(pb.STATE_PUT, *X, state=pb.State(what=1, name="x", count=1, length=len(X[0])))
+    short = frame(pb.STATE_PUT, bytes(8), [8], 5, state=pb.State(what=1, name="x", count=1, length=7))
+    saved = stored(pb.STATE_SAVE, "x")
+    saved.state.length = 4
+    for f in (get(length=0, offset=4), get(name=""), get(what=4), get(length=1 << 51), whole, short, saved):
+        stream_ends(e, lambda: [f], INVALID)
+
+
+rule("r5_41_a_piece_that_is_none", pieces_that_are_none)
+
+
 # ---- 5, 6: frames where they stand ---------------------------------------------------------------
 
 def on_a_bulk_lane(e):
@@ -464,7 +479,28 @@ def in_use(e):
     assert lane.recv().kind == pb.UNLOADED
 
 
+def piece(kind=None, offset=0, raw=None, length=4):
+    state = pb.State(what=pb.STATE_WEIGHTS, name="0.bias", count=1, offset=offset, length=len(raw) if raw else length)
+    return frame(kind or pb.STATE_GET, raw, [len(raw)] if raw else (), 5, message=9, state=state)
+
+
+def pieces_beyond_their_item(e):
+    """The first ones are none of these: what was put is what comes."""
+    lane = e.session().lanes[0]
+    lane.send(piece(pb.STATE_PUT, 4, b"abcdefgh"))
+    assert lane.recv().kind == pb.STATE_DONE
+    lane.send(piece(offset=8, length=4))
+    item, done = lane.recv(), lane.recv()
+    assert (item.kind, item.payload, item.state.offset, item.state.name) == (pb.STATE_ITEM, b"efgh", 8, "0.bias"), item
+    assert (done.kind, done.reply_to, done.state.count) == (pb.STATE_DONE, 9, 1), done
+    for f in (piece(offset=32), piece(offset=29, length=4), piece(offset=1 << 50, length=1 << 50), piece(length=1 << 25),
+              piece(pb.STATE_PUT, 28, b"abcdefgh")):
+        lane.send(f)
+        refuses(lane, INVALID)
+
+
 if pyclient.MISSING is None:
+    rule("r5_42_a_piece_beyond_its_item", pieces_beyond_their_item)
     rule("r6_25_a_CALL_of_the_module_before", a_late_call)
     rule("r6_26_an_APPLY_of_the_module_before", a_late_step)
     rule("r6_27_state_of_the_module_before", late_state)

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A module's state by name: whole items, and pieces of them.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/engine/module_int.h"
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+static bool has_moments(const clv_param *p) { return p->trainable && !p->fixed; }
+
+static uint32_t n_with_moments(const clv_module *m) {
+  uint32_t n = 0;
+  for (int i = 0; i < m->params->n; i++) n += has_moments(&m->params->list[i]);
+  return n;
+}
+
+uint32_t clv_module_state_count(const clv_module *m, clv_state_what what) {
+  if (what == CLV_STATE_WEIGHTS) return (uint32_t)m->params->n;
+  if (what != CLV_STATE_OPTIMIZER || !m->optim) return 0;
+  return (uint32_t)clv_optim_n_moments(m->optim) * n_with_moments(m) + 1;
+}
+
+static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
+  const clv_param *p = &m->params->list[index];
+  *ret = (clv_state_item){.dtype = p->dtype,
+                          .shape = p->shape,
+                          .bytes = p->bytes,
+                          .data = (char *)m->block + p->offset,
+                          .backend = m->o.backend};
+  snprintf(ret->name, sizeof ret->name, "%s", p->name);
+}
+
+static void moment_of(clv_module *m, const clv_param *p, int moment, clv_state_item *ret) {
+  *ret = (clv_state_item){.dtype = CLV_F32,
+                          .shape = p->shape,
+                          .bytes = p->bytes,
+                          .data = (char *)clv_optim_moment(m->optim, moment) + p->offset,
+                          .backend = m->o.backend};
+  snprintf(ret->name, sizeof ret->name, "%s.%s", p->name, clv_optim_moment_name(m->optim, moment));
+}
+
+static void moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
+  uint32_t moment = index / n_with_moments(m), which = index % n_with_moments(m);
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!has_moments(p) || which-- != 0) continue;
+    moment_of(m, p, (int)moment, ret);
+    return;
+  }
+}
+
+static void step_item(clv_module *m, clv_state_item *ret) {
+  *ret = (clv_state_item){
+      .name = "step", .dtype = CLV_I64, .bytes = 8, .data = clv_optim_step_count(m->optim)};
+}
+
+bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
+                           clv_state_item *ret) {
+  uint32_t n = clv_module_state_count(m, what);
+  if (index >= n) return false;
+  if (what == CLV_STATE_WEIGHTS)
+    weight_item(m, index, ret);
+  else if (index + 1 < n)
+    moment_item(m, index, ret);
+  else
+    step_item(m, ret);
+  return true;
+}
+
+/* ---- one by its name ------------------------------------------------------------------------- */
+
+static const clv_param *param_called(const clv_module *m, const char *name, size_t len) {
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (strncmp(p->name, name, len) == 0 && !p->name[len]) return p;
+  }
+  return NULL;
+}
+
+/* "PARAMETER.MOMENT" */
+static bool find_moment(clv_module *m, const char *name, clv_state_item *ret) {
+  const char *dot = strrchr(name, '.');
+  const clv_param *p = dot ? param_called(m, name, (size_t)(dot - name)) : NULL;
+  for (int k = 0; p && has_moments(p) && k < clv_optim_n_moments(m->optim); k++) {
+    if (strcmp(dot + 1, clv_optim_moment_name(m->optim, k)) != 0) continue;
+    moment_of(m, p, k, ret);
+    return true;
+  }
+  return false;
+}
+
+static bool find_item(clv_module *m, clv_state_what what, const char *name, clv_state_item *ret) {
+  const clv_param *p = what == CLV_STATE_WEIGHTS ? clv_params_find(m->params, name) : NULL;
+  if (p) weight_item(m, (uint32_t)(p - m->params->list), ret);
+  if (what != CLV_STATE_OPTIMIZER || !m->optim) return p;
+  if (strcmp(name, "step") != 0) return find_moment(m, name, ret);
+  step_item(m, ret);
+  return true;
+}
+
+clv_code clv_module_state_find(clv_module *m, clv_state_what what, const char *name,
+                               clv_state_item *ret, clv_err *err) {
+  if (find_item(m, what, name, ret)) return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);
+}
+
+/* ---- reading and writing --------------------------------------------------------------------- */
+
+clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64_t length,
+                             clv_state_item *ret, clv_err *err) {
+  if (offset > item->bytes || length > item->bytes - offset)
+    return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of '%s', which has %zu",
+                    (unsigned long long)offset, (unsigned long long)(offset + length), item->name,
+                    item->bytes);
+  *ret = *item;
+  ret->dtype = CLV_U8;
+  ret->shape = CLV_SHAPE((int64_t)length);
+  ret->bytes = (size_t)length;
+  ret->data = (char *)item->data + offset;
+  return CLV_OK;
+}
+
+clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err) {
+  if (item->backend) return clv_backend_get(item->backend, ret, item->data, item->bytes, err);
+  memcpy(ret, item->data, item->bytes);
+  return CLV_OK;
+}
+
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) {
+  char want[160], got[160];
+  if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+                    clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
+                    clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+  if (item->backend) {
+    CLV_TRY(clv_backend_put(item->backend, item->data, data, item->bytes, err));
+    return clv_backend_finish(item->backend, err);
+  }
+  memcpy(item->data, data, item->bytes);
+  return CLV_OK;
+}
+
+/* What was counted, or is remembered of the weights, follows. */
+static void written(clv_module *m, clv_state_what what, const char *name) {
+  if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
+    __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*clv_optim_step_count(m->optim), 0),
+                     __ATOMIC_RELAXED);
+  m->version += what == CLV_STATE_WEIGHTS;
+}
+
+clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
+                              const clv_shape *shape, const void *data, clv_err *err) {
+  clv_state_item item;
+  CLV_TRY(clv_module_state_find(m, what, name, &item, err));
+  CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
+  written(m, what, name);
+  return CLV_OK;
+}
+
+clv_code clv_module_state_set_part(clv_module *m, clv_state_what what, const char *name,
+                                   uint64_t offset, uint64_t length, const void *data,
+                                   clv_err *err) {
+  clv_state_item item, part;
+  CLV_TRY(clv_module_state_find(m, what, name, &item, err));
+  CLV_TRY(clv_state_item_part(&item, offset, length, &part, err));
+  CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));
+  written(m, what, name);
+  return CLV_OK;
+}

@@ -1,0 +1,173 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Where bytes are: of a model whose weights dominate, master and workers hold what their own
+tensors need, and at no moment a fifth more than that. What is needed is computed from the headers
+of the files of weights; what is held is the processes' anonymous memory, beyond that of a daemon
+that has no session."""
+import json, os, struct, sys, threading
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+MOST = 1.2  # of what its own tensors need
+BATCH, IMAGE = 8, 144
+# Of each stage its place and widths of linear layers. Both models have about as much at each node.
+SMALL = [("master", [IMAGE, 2304, 3072]), ("w1", [3072, 2304]), ("w2", [2304, 3072]), ("master", [3072, 10])]
+WIDE = [("master", [IMAGE, 4096, 5120]), ("w1", [5120, 4096]), ("w2", [4096, 5120]), ("master", [5120, 10])]
+cluster = None
+
+
+def linears(model):
+    """Of each stage (name, in, out) of its layers."""
+    return [[(f"block{i}.{k}", n, out) for k, (n, out) in enumerate(zip(widths, widths[1:]))]
+            for i, (_, widths) in enumerate(model)]
+
+
+def pretrained(folder, model):
+    """A file for each stage, and the index. The numbers are zeros that take no room on the disk."""
+    os.makedirs(folder)
+    index = {}
+    for i, stage in enumerate(linears(model)):
+        header, at, file = {}, 0, f"model-0000{i + 1}-of-0000{len(model)}.safetensors"
+        for name, n, out in stage:
+            for tensor, shape in ((name + ".weight", [out, n]), (name + ".bias", [out])):
+                bytes_ = 4 * out * (n if len(shape) > 1 else 1)
+                header[tensor] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + bytes_]}
+                index[tensor], at = file, at + bytes_
+        text = json.dumps(header).encode()
+        with open(os.path.join(folder, file), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + at)
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
+        json.dump({"metadata": {"total_size": 1}, "weight_map": index}, f)
+    return json.loads(master("artifact", folder, "--json").stdout)["sha256"]
+
+
+def bytes_of(folder, model):
+    """Of each node, by the headers of the files."""
+    found = {}
+    for i, (at, _) in enumerate(model):
+        with open(os.path.join(folder, f"model-0000{i + 1}-of-0000{len(model)}.safetensors"), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        found[at] = found.get(at, 0) + sum(t["data_offsets"][1] - t["data_offsets"][0] for t in header.values())
+    return found
+
+
+def values_of(model):
+    """The most that values and their gradients take at each node."""
+    found = {}
+    for at, widths in model:
+        found[at] = found.get(at, 0) + 4 * BATCH * 2 * sum(2 * w for w in widths)
+    return found
+
+
+def adapters_of(model, r):
+    """Their values, gradients and both moments of AdamW."""
+    found = {}
+    for (at, _), stage in zip(model, linears(model)):
+        found[at] = found.get(at, 0) + 4 * 4 * r * sum(n + out for _, n, out in stage)
+    return found
+
+
+def body(model, own, steps, more=""):
+    text = IMAGE_DATA + "stages:\n"
+    for i, ((at, _), stage) in enumerate(zip(model, linears(model))):
+        layers = ["{op: flatten}" if i == 0 else "{op: relu}"]
+        layers += [f"{{op: linear, out: {out}, name: {name}}}" for name, _, out in stage]
+        text += f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]{own[i]}}}\n"
+    return text + ("loss: {kind: cross_entropy}\n"
+                   f"train: {{max_steps: {steps}, batch: {BATCH}, eval_batch: {BATCH}, seed: {SEED},"
+                   " optimizer: {kind: adamw, lr: 0.001}}\ncheckpoint: {every_steps: 100}\n" + more)
+
+
+def anonymous(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return next((int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:")), 0)
+
+
+class Watch(threading.Thread):
+    """The most that each process has held, looked at every millisecond."""
+
+    def __init__(self, pids):
+        super().__init__(daemon=True)
+        self.pids, self.most, self.over, self.looks = pids, dict.fromkeys(pids, 0), False, 0
+
+    def run(self):
+        while not self.over:
+            for name, pid in self.pids.items():
+                try:
+                    self.most[name] = max(self.most[name], anonymous(pid))
+                except OSError:
+                    pass  # it has ended
+            self.looks += 1
+            time.sleep(0.001)
+
+
+def held(command, session, *args):
+    """Of each node, beyond a daemon that does nothing; the workers have just been started."""
+    for i in range(len(cluster.workers)):
+        cluster.restart(i)
+    idle = [anonymous(w.process.pid) for w in cluster.workers]
+    assert max(idle) < 8 << 20, idle
+    done = subprocess.Popen([MASTER, command, session, *args], cwd=cluster.dir, text=True, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    watch = Watch({"master": done.pid, **{f"w{i + 1}": w.process.pid for i, w in enumerate(cluster.workers)}})
+    watch.start()
+    said = done.communicate(timeout=240 * SLOW)[0]
+    watch.over = True
+    watch.join()
+    assert done.returncode == 0, said
+    assert watch.looks > 100, watch.looks
+    return {name: most - min(idle) for name, most in watch.most.items()}
+
+
+def judge(what, found, need):
+    print("  " + what + ": " + ", ".join(f"{n} {found[n] / 1e6:.1f} of {need[n] / 1e6:.1f} MB ({found[n] / need[n]:.2f})" for n in need), flush=True)
+    for node, bytes_ in need.items():
+        assert 0.9 * bytes_ < found[node] <= MOST * bytes_, f"{what}: {node} holds {found[node]} bytes, its own tensors need {bytes_}"
+
+
+def added(*parts):
+    return {node: sum(p[node] for p in parts) for node in parts[0]}
+
+
+def times(n, part):
+    return {node: n * bytes_ for node, bytes_ in part.items()}
+
+
+def offer(folder, digest):
+    cluster.limits = f"artifacts:\n  base: {{folder: {folder}, sha256: {digest}}}\n"
+
+
+@suite.test
+def training_takes_its_own_parameters_gradients_and_moments():
+    """One worker begins with its artifact, the other one with what the master sends; a checkpoint
+    is written, and gone on from."""
+    folder = os.path.join(cluster.dir, "small")
+    digest = pretrained(folder, SMALL)
+    offer(folder, digest)
+    own = f", weights: {{folder: {folder}}}"
+    weights = [own, f", weights: {{artifact: base, sha256: {digest}}}", own, own]
+    need = added(times(4, bytes_of(folder, SMALL)), values_of(SMALL))
+    judge("training", held("train", cluster.session("small", body(SMALL, weights, 2))), need)
+    session = cluster.session("small", body(SMALL, weights, 3))
+    judge("going on", held("train", session, "--resume"), need)
+
+
+@suite.test
+def what_is_frozen_takes_its_values():
+    folder = os.path.join(cluster.dir, "wide")
+    digest = pretrained(folder, WIDE)
+    offer(folder, digest)
+    own, there = f", weights: {{folder: {folder}}}", f", weights: {{artifact: base, sha256: {digest}}}"
+    lora = [", lora: {r: 4, targets: [%s]}" % ", ".join(name for name, _, _ in stage) for stage in linears(WIDE)]
+    session = cluster.session("wide", body(WIDE, [w + l for w, l in zip((own, there, there, own), lora)], 2))
+    base = added(bytes_of(folder, WIDE), values_of(WIDE))
+    judge("adapters", held("train", session), added(base, adapters_of(WIDE, 4)))
+    judge("an evaluation", held("eval", session), added(base, adapters_of(WIDE, 4)))
+
+
+with Cluster(2) as cluster:
+    os.mkdir(os.path.join(cluster.dir, "data"))
+    synthetic_images(os.path.join(cluster.dir, "data"), 64, 16)
+    suite.main()

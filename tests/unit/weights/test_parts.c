@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of weights that nobody holds whole: written bit by bit, and read in parts.
+ */
+#include <fcntl.h>
+
+#include "tests/unit/weights/weights_test.h"
+
+static const float w[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
+static const uint8_t m[3] = {0, 1, 255};
+static const clv_weights_tensor list[] = {{"mask", CLV_U8, {.rank = 1, .dim = {3}}, m},
+                                          {"fc.weight", CLV_F32, {.rank = 2, .dim = {2, 3}}, w},
+                                          {"empty", CLV_F32, {.rank = 1, .dim = {0}}, NULL}};
+
+static clv_weights_writer *begin(const char *name) {
+  clv_weights_writer *f;
+  clv_err err;
+  assert_ok(clv_weights_begin(at(name), list, 3, NULL, 0, &f, &err), &err);
+  return f;
+}
+
+static void finish(clv_weights_writer *f, clv_sha256 *digest, uint64_t *bytes) {
+  clv_err err;
+  assert_ok(clv_weights_finish(f, digest, bytes, &err), &err);
+  clv_weights_writer_free(f);
+}
+
+/* In whatever order the tensors come, the file is that of one go. */
+static void parts_make_the_file(void **state) {
+  (void)state;
+  clv_sha256 whole, parts;
+  uint64_t n_whole, n_parts;
+  clv_err err;
+  assert_ok(clv_weights_write(at("whole"), list, 3, NULL, 0, &whole, &n_whole, &err), &err);
+  clv_weights_writer *f = begin("parts");
+  assert_ok(clv_weights_put(f, 1, 0, w, 4, &err), &err);
+  assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
+  assert_ok(clv_weights_put(f, 1, 4, w + 1, 20, &err), &err);
+  assert_int_equal(access(at("parts"), F_OK), -1);
+  finish(f, &parts, &n_parts);
+  assert_memory_equal(&whole, &parts, sizeof whole);
+  assert_int_equal(n_whole, n_parts);
+  assert_int_equal(access(at("parts.tmp"), F_OK), -1);
+}
+
+static void put_refused(clv_weights_writer *f, size_t i, uint64_t offset, size_t len) {
+  static const char bytes[64];
+  clv_err err;
+  assert_int_equal(clv_weights_put(f, i, offset, bytes, len, &err), CLV_INVALID);
+  assert_says(&err, "where others come next");
+}
+
+/* Each byte once, and all of them; what is given up leaves nothing, and an older file as it was. */
+static void parts_that_are_wrong(void **state) {
+  (void)state;
+  clv_err err;
+  put("kept", "old", 3);
+  clv_weights_writer *f = begin("kept");
+  put_refused(f, 3, 0, 1);
+  put_refused(f, 1, 4, 4);
+  put_refused(f, 1, 0, 25);
+  assert_ok(clv_weights_put(f, 1, 0, w, 20, &err), &err);
+  put_refused(f, 1, 0, 4);
+  put_refused(f, 1, UINT64_MAX, 4);
+  put_refused(f, 1, 20, SIZE_MAX);
+  assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
+  assert_int_equal(clv_weights_finish(f, NULL, NULL, &err), CLV_PRECONDITION);
+  assert_says(&err, "20 of 24 bytes of tensor 1 have come");
+  assert_int_equal(access(at("kept.tmp"), F_OK), 0);
+  clv_weights_writer_free(f);
+  assert_int_equal(access(at("kept.tmp"), F_OK), -1);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  assert_ok(clv_file_read(at("kept"), 100, &text, &err), &err);
+  assert_int_equal(text.len, 3);
+  assert_int_equal(clv_weights_begin(at("no/where"), list, 3, NULL, 0, &f, &err), CLV_UNAVAILABLE);
+}
+
+static void parts_are_read(void **state) {
+  (void)state;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *whole = NULL;
+  float got[6];
+  clv_sha256 digest;
+  clv_err err;
+  assert_ok(clv_weights_write(at("read"), list, 3, NULL, 0, &digest, NULL, &err), &err);
+  assert_ok(clv_weights_open_parts(at("read"), &f, &err), &err);
+  assert_ok(clv_weights_open(at("read"), 0, &whole, &err), &err);
+  assert_memory_equal(clv_weights_digest(f), &digest, sizeof digest);
+  const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
+  assert_null(e->data);
+  assert_ok(clv_weights_part(f, e, 8, got, 16, &err), &err);
+  assert_memory_equal(got, w + 2, 16);
+  assert_ok(clv_weights_part(f, e, 24, got, 0, &err), &err);
+  assert_ok(clv_weights_part(whole, clv_weights_find(whole, "fc.weight"), 8, got + 4, 8, &err),
+            &err);
+  assert_memory_equal(got + 4, w + 2, 8);
+  assert_int_equal(clv_weights_part(f, e, 20, got, 8, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_part(f, e, UINT64_MAX, got, 8, &err), CLV_INVALID);
+  assert_says(&err, "tensor 'fc.weight', which has 24");
+}
+
+/* The descriptor that was hashed is the one that is read, while nobody writes to it. */
+static void files_that_change(void **state) {
+  (void)state;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  float got[6];
+  clv_err err;
+  assert_ok(clv_weights_write(at("changes"), list, 3, NULL, 0, NULL, NULL, &err), &err);
+  assert_ok(clv_weights_open_parts(at("changes"), &f, &err), &err);
+  const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
+  assert_ok(clv_weights_part(f, e, 0, got, 24, &err), &err);
+  assert_int_equal(utimensat(AT_FDCWD, at("changes"), long_ago, 0), 0);
+  assert_int_equal(clv_weights_part(f, e, 0, got, 24, &err), CLV_DATA_LOSS);
+  assert_says(&err, "was changed while it was read");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(parts_make_the_file),
+      cmocka_unit_test(parts_that_are_wrong),
+      cmocka_unit_test(parts_are_read),
+      cmocka_unit_test(files_that_change),
+  };
+  return cmocka_run_group_tests_name("parts", tests, scratch_setup, scratch_teardown);
+}
