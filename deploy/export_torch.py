@@ -120,9 +120,9 @@ def need(condition, what):
 
 
 def same(value):
-    """An integer for a pair of equal ones."""
+    """An integer for a pair of equal ones, or for one of a single dimension."""
     pair = list(value) if isinstance(value, (tuple, list)) else [value, value]
-    return pair[0] if len(pair) == 2 and pair[0] == pair[1] else pair
+    return pair[0] if len(pair) <= 2 and pair[0] == pair[-1] else pair
 
 
 def padding(m):
@@ -130,7 +130,7 @@ def padding(m):
     if m.padding == "valid":
         return 0
     need(all(k % 2 for k in m.kernel_size), "padding='same' with an even kernel")
-    return same([k // 2 for k in m.kernel_size])
+    return same([d * (k // 2) for d, k in zip(m.dilation, m.kernel_size)])
 
 
 def converted(kind, m, theirs):
@@ -170,7 +170,8 @@ RANKS = {
     "reshape": ((2,), "it takes what is known to be [N, features]"),
 }
 KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm", "groupnorm")
-GIVE_RANK = {"conv2d": 4, "maxpool": 4, "avgpool": 4, "globalavgpool": 4, "flatten": 2, "lstm": 3}
+GIVE_RANK = {"conv2d": 4, "conv1d": 3, "conv_transpose2d": 4, "conv_transpose1d": 3,
+             "maxpool": 4, "avgpool": 4, "globalavgpool": 4, "flatten": 2, "lstm": 3}
 
 
 def rank_after(row, layer, rank):

@@ -94,16 +94,24 @@ clv_heads clv_heads_of(const clv_node_desc *d) {
                      kv,        width,     heads / kv, 1 / sqrt((double)width)};
 }
 
+bool clv_is_conv_transpose(clv_op op) {
+  return op == CLV_OP_CONV_TRANSPOSE1D || op == CLV_OP_CONV_TRANSPOSE2D;
+}
+
 clv_window clv_window_of(const clv_node_desc *d) {
-  const clv_shape *in = &d->in[0], *out = &d->out;
-  clv_window s = {.n = in->dim[0], .c = in->dim[1], .h = in->dim[2], .w = in->dim[3]};
+  bool transposed = clv_is_conv_transpose(d->op), one_row = d->in[0].rank == 3;
+  const clv_shape *in = transposed ? &d->out : &d->in[0], *out = transposed ? &d->in[0] : &d->out;
+  int w = one_row ? 2 : 3;
+  clv_window s = {.n = in->dim[0], .c = in->dim[1], .h = one_row ? 1 : in->dim[2], .w = in->dim[w]};
   s.k = out->dim[1];
-  s.oh = out->dim[2];
-  s.ow = out->dim[3];
+  s.oh = one_row ? 1 : out->dim[2];
+  s.ow = out->dim[w];
   for (int i = 0; i < 2; i++) {
-    s.kernel[i] = d->attrs.kernel[i];
-    s.stride[i] = d->attrs.stride[i];
-    s.pad[i] = d->attrs.pad[i];
+    bool none = one_row && i == 0;
+    s.kernel[i] = none ? 1 : d->attrs.kernel[i];
+    s.stride[i] = none ? 1 : d->attrs.stride[i];
+    s.pad[i] = none ? 0 : d->attrs.pad[i];
+    s.dilation[i] = none || !d->attrs.dilation[i] ? 1 : d->attrs.dilation[i]; /* pools have none */
   }
   return s;
 }

@@ -50,7 +50,7 @@ typedef struct clv_class_weights {
  * range, and common/graph/attrs.c what each one is. Pairs are (height, width). */
 typedef struct clv_attrs {
   int64_t out;
-  int64_t kernel[2], stride[2], pad[2];
+  int64_t kernel[2], stride[2], pad[2], dilation[2], output_pad[2];
   int64_t groups;
   bool bias;
   double p;
@@ -156,12 +156,16 @@ typedef struct clv_node_desc {
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
 } clv_node_desc;
 
-/* What a convolution or pooling slides over: in[0] and out of a rank-4 op. */
+/* What a convolution or pooling slides over: in[0] and out of a rank-4 op. One over [N, C, L] has
+ * images of one row. Of a transposed convolution it is that of the convolution whose input gradient
+ * it makes: what the op reads is the output. */
 typedef struct clv_window {
   int64_t n, c, h, w; /* input */
   int64_t k, oh, ow;  /* output channels and image */
   int64_t kernel[2], stride[2], pad[2];
+  int64_t dilation[2]; /* from tap to tap */
 } clv_window;
+bool clv_is_conv_transpose(clv_op op);
 clv_window clv_window_of(const clv_node_desc *d);
 
 /* The extents of attention: queries [n, t, heads * width], keys and values [n, s, kv_heads *

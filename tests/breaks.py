@@ -4,8 +4,8 @@
 A break is a name, a file, edits and a test. An edit is (in, old, new): `old` has exactly one place
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
-below the build's folder with its arguments. Rows for what transformers need on processors are in
-breaks_transformers.py.
+below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
+transformers need on processors in breaks_transformers.py.
 """
 import collections
 
@@ -96,32 +96,6 @@ of("kernels/kernels.h", "tests/unit/graph/test_sequence",
    a_difference_may_overflow=("static inline int64_t clv_row_number_at(", "if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;", "if (l->minus >= 0) row = (int64_t)((uint64_t)row - (uint64_t)at[l->minus]);"))
 of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
    groups_share_channels=("static clv_code groupnorm_shape(", "if (in->dim[1] % s->attrs->groups)", "if (false)"))
-of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
-   a_variance_has_no_eps=("static void group_moments", "+ k->k.d.attrs.eps", ""),
-   groups_of_a_block_are_one=("static clv_norm_affine affine_of", "of + c / k->per_group * 2", "of + block / k->per_group * 2"),
-   samples_share_their_gradient=("static void put_gradients", "saved_of(j, n)[", "saved_of(j, 0)["))
-of("kernels/cuda/rows.cu", "tests/gpu/test_cuda groupnorm",
-   all_groups_have_the_first_ones_weights=("static __device__ inline size_t weight_at", "return r % n.groups *", "return 0 *"))
-of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
-   dimensions_that_part_count_as_one=("static void add_dimension", "w->from[last] == n * from &&", ""))
-of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
-   the_last_values_of_a_row_are_not_summed=("CPU_INLINE void row_exp_sum_body", "for (size_t l = 0; i + l < n; l++)", "for (size_t l = 0; i + l + 1 < n; l++)"))
-of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
-   a_label_is_not_smoothed=("static void back_place", "smooth * (of * k->weights - weight_of(k, label))", "smooth * (of * k->weights)"),
-   places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
-of("kernels/kernels.c", "tests/ops/test_golden mul",
-   what_stands_for_several_is_stepped=("clv_broadcast clv_broadcast_of", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
-of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
-   samples_meet=("static inline clv_code broadcast_shape", "(i && (a->dim[i] == 1 || b->dim[i] == 1))", "(a->dim[i] == 1 || b->dim[i] == 1)"))
-of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
-   one_value_is_read_as_a_row=("static void sum_samples", "k->v.step[j->to][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
-   an_index_is_not_taken_back=("static void next_row", "w->at[j] -= v->step[j][i] * v->n[i];", ";"))
-of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
-   a_block_adds_its_first_thread_alone=("static __global__ void fold_blocks", "sum = gpu_block_sum(sum);", ";"))
-of("common/graph/plan_chain.c", "tests/gpu/test_together",
-   values_that_stand_for_several_are_links=("static bool can_be", "clv_plan_one_shape(p, node) &&", ""))
-of("common/graph/plan_fuse.c", "tests/unit/graph/test_plan_fuse",
-   sums_of_other_shapes_are_tails=("static void try_relu", "|| !clv_plan_one_shape(p, x)", ""))
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
@@ -722,7 +696,7 @@ of("kernels/cuda/chain.c", PLANS,
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES + " conv2d",
-   gradients_of_weights_replace_what_is_there=("clv_code clv_gpu_conv_last_weight(", ".add = a->accumulate", ".add = false"))
+   gradients_of_weights_replace_what_is_there=("static clv_code put_weights(", ".add = a->accumulate", ".add = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -761,4 +735,5 @@ of("master/run/run_export.c", HF_SPLIT,
 of("common/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
 
+import breaks_ops  # as the next
 import breaks_transformers  # its rows are made by `of` above

@@ -69,6 +69,10 @@ static const struct {
     [CLV_ATTR_TRANSPOSED] = KEY(transposed, KIND_BOOL, "whether the weight is stored [in, out]"),
     [CLV_ATTR_CLASS_WEIGHTS] =
         KEY(class_weights, KIND_WEIGHTS, "weight of each class, at most 128"),
+    [CLV_ATTR_DILATION] =
+        KEY(dilation, KIND_PAIR, "distance from one tap of the window to the next"),
+    [CLV_ATTR_OUTPUT_PAD] =
+        KEY(output_pad, KIND_PAIR, "places at the end of the output that a stride leaves open"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 

@@ -226,6 +226,10 @@ typedef struct clv_params {
 } clv_params;
 
 clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
+
+/* The most values that one of the node's outputs is a sum of, weighted by its parameters; 0 where
+ * it mixes none (clv_mixing of its row). */
+int64_t clv_node_mixed(const clv_graph *g, const clv_node *node);
 /* Fixes those that are frozen: they move behind the others, and gradients and moments need no room
  * for them. Before any block is laid out by p. */
 void clv_params_fix(clv_params *p);

@@ -1,27 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conv2d by oneDNN's direct convolutions.
+ * Convolutions by oneDNN's direct ones, with x, y and the weights between them. A transposed one
+ * reads y and makes x, as the input gradient of the other does, so its passes are the other's in
+ * other roles.
  *
  * Weights stand row-major in the parameter block; refresh makes copies in the library's formats,
- * one for forward and one for the input gradient.
+ * one for y from x and one for x from y.
  */
+#include <string.h>
+
 #include "kernels/cpu/conv_choice_int.h"
+#include "kernels/cpu/norm_int.h"
 
 typedef struct conv_kernel {
   cpu_kernel k;
   clv_window s;
+  bool transposed;
   dnnl_stream_t stream;
-  cpu_prim forward, backward_input, backward_weight;
-  cpu_prim to_forward, to_backward, from_gradient; /* weight reorders; not made: same format, */
-  bool front_tiles, back_tiles, gradient_tiles;    /* or tiles that conv_weights.c knows */
-  bool back_across;                                /* the tiles of `back` are in its other order */
-  bool backward_cached;                            /* the input gradient reads the cache, */
-  size_t backward_at;                              /* this many floats from its start */
-  void (*own_weight)(const cpu_weight_job *job);   /* weight gradient; NULL: the library's */
-  int din_block;                                   /* block the input gradient is computed in */
-  bool bf16;                                       /* x, y, dy and the copies of the weights */
+  cpu_prim forward, backward_input, backward_weight; /* y from x, x from y, both to weights */
+  cpu_prim to_forward, to_backward, from_gradient;   /* weight reorders; not made: same format, */
+  bool front_tiles, back_tiles, gradient_tiles;      /* or tiles that conv_weights.c knows */
+  bool back_across;                              /* the tiles of `back` are in its other order */
+  bool backward_cached;                          /* the input gradient reads the cache, */
+  size_t backward_at;                            /* this many floats from its start */
+  void (*own_weight)(const cpu_weight_job *job); /* weight gradient; NULL: the library's */
+  int x_block, y_block;
+  int din_block;                         /* block that x from y is computed in */
+  bool bf16;                             /* x, y, dy and the copies of the weights */
   size_t dw_at, plain_at, db_at, din_at; /* floats into scratch, behind the library's scratchpad */
 } conv_kernel;
+
+/* Which passes the op has, whatever it calls them. */
+static bool makes_y(const conv_kernel *k) { return !k->transposed || k->k.d.need_dx[0]; }
+static bool makes_x(const conv_kernel *k) { return k->transposed || k->k.d.need_dx[0]; }
+/* Of the convolution itself: that of a transposed one is added to x. */
+static bool adds_bias(const conv_kernel *k) { return k->k.d.attrs.bias && !k->transposed; }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -71,7 +84,9 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
   conv_kernel *k = (conv_kernel *)base;
   const void *w = a->param[CLV_SLOT_WEIGHT];
   bool apart = k->back_tiles || k->to_backward.primitive;
-  bool front = a->refresh_for & CLV_FOR_FORWARD || !apart, back = a->refresh_for & CLV_FOR_BACKWARD;
+  unsigned first = k->transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
+  unsigned second = CLV_FOR_FORWARD + CLV_FOR_BACKWARD - first;
+  bool front = a->refresh_for & first || !apart, back = a->refresh_for & second;
   clv_cpu_set_threads(k->k.threads);
   pack_tiles(k, a, front, back);
   if (front && k->to_forward.primitive)
@@ -83,36 +98,40 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  conv_kernel *k = (conv_kernel *)base;
-  bool bias = k->k.d.attrs.bias;
-  const void *with[] = {a->in[0], forward_weight(k, a), a->out, a->param[CLV_SLOT_BIAS],
-                        a->scratch};
-  const void *without[] = {a->in[0], forward_weight(k, a), a->out, a->scratch};
+static clv_code to_y(conv_kernel *k, const clv_kernel_args *a, const void *x, void *y,
+                     clv_err *err) {
+  const void *with[] = {x, forward_weight(k, a), y, a->param[CLV_SLOT_BIAS], a->scratch};
+  const void *without[] = {x, forward_weight(k, a), y, a->scratch};
   clv_cpu_set_threads(k->k.threads);
-  return clv_cpu_prim_run(&k->forward, k->stream, bias ? with : without, err);
+  return clv_cpu_prim_run(&k->forward, k->stream, adds_bias(k) ? with : without, err);
 }
 
-static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  conv_kernel *k = (conv_kernel *)base;
-  int in_block = clv_layout_block(base->in_block[0]);
-  bool apart = k->din_block != in_block;
-  float *din = apart ? (float *)a->scratch + k->din_at : a->din[0];
-  const void *pointers[] = {a->dout, backward_weight(k, a), din, a->scratch};
+static clv_shape shape_of_x(const conv_kernel *k) {
+  return CLV_SHAPE(k->s.n, k->s.c, k->s.h, k->s.w);
+}
+
+static clv_code to_x(conv_kernel *k, const clv_kernel_args *a, const void *y, void *x,
+                     clv_err *err) {
+  int x_block = clv_layout_block(k->x_block);
+  bool apart = k->din_block != x_block;
+  float *din = apart ? (float *)a->scratch + k->din_at : x;
+  const void *pointers[] = {y, backward_weight(k, a), din, a->scratch};
+  clv_shape shape = shape_of_x(k);
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_prim_run(&k->backward_input, k->stream, pointers, err));
-  if (apart) clv_cpu_reorder(&k->k.d.in[0], din, k->din_block, a->din[0], in_block);
+  if (apart) clv_cpu_reorder(&shape, din, k->din_block, x, x_block);
   return CLV_OK;
 }
 
-static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a) {
+static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a, const void *x,
+                           const void *y) {
   cpu_weight_job job = {.s = k->s,
-                        .block = k->k.base.out_block,
+                        .block = k->y_block,
                         .threads = k->k.threads,
-                        .x = a->in[0],
-                        .dy = a->dout,
+                        .x = x,
+                        .dy = y,
                         .dw = a->dparam[CLV_SLOT_WEIGHT],
-                        .db = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL,
+                        .db = adds_bias(k) ? a->dparam[CLV_SLOT_BIAS] : NULL,
                         .scratch = a->scratch,
                         .accumulate = a->accumulate};
   k->own_weight(&job);
@@ -120,17 +139,17 @@ static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a) {
 }
 
 /* The library overwrites; a sum goes through scratch. */
-static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  conv_kernel *k = (conv_kernel *)base;
-  bool bias = k->k.d.attrs.bias, tiles = k->gradient_tiles;
+static clv_code to_weight(conv_kernel *k, const clv_kernel_args *a, const void *x, const void *y,
+                          clv_err *err) {
+  bool bias = adds_bias(k), tiles = k->gradient_tiles;
   bool reorders = tiles || k->from_gradient.primitive;
-  if (k->own_weight) return own_weight(k, a);
+  if (k->own_weight) return own_weight(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
   float *plain = a->accumulate ? scratch + k->plain_at : w;
   float *db = a->accumulate ? scratch + k->db_at : b;
   float *dw = reorders ? scratch + k->dw_at : plain;
-  const void *with[] = {a->in[0], a->dout, dw, db, scratch};
-  const void *without[] = {a->in[0], a->dout, dw, scratch};
+  const void *with[] = {x, y, dw, db, scratch};
+  const void *without[] = {x, y, dw, scratch};
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_prim_run(&k->backward_weight, k->stream, bias ? with : without, err));
   if (tiles)
@@ -141,6 +160,72 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
   if (!tiles)
     clv_cpu_add_to(CLV_F32, w, plain, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
   if (bias) clv_cpu_add_to(CLV_F32, b, db, (size_t)k->s.k);
+  return CLV_OK;
+}
+
+static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return to_y((conv_kernel *)base, a, a->in[0], a->out, err);
+}
+
+static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return to_x((conv_kernel *)base, a, a->dout, a->din[0], err);
+}
+
+static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return to_weight((conv_kernel *)base, a, a->in[0], a->dout, err);
+}
+
+/* ---- transposed ------------------------------------------------------------------------------ */
+
+/* A plane of x: one block of channels of one sample. */
+static size_t plane_of(const conv_kernel *k) { return (size_t)(k->s.h * k->s.w * k->x_block); }
+static size_t blocks_of(const conv_kernel *k) {
+  return (size_t)((k->s.c + k->x_block - 1) / k->x_block);
+}
+
+static void add_bias(const conv_kernel *k, const float *bias, float *x) {
+  size_t b = (size_t)k->x_block, plane = plane_of(k), blocks = blocks_of(k);
+  for (size_t p = 0; p < (size_t)k->s.n * blocks; p++) {
+    size_t first = p % blocks * b;
+    clv_norm_affine f = {0};
+    for (size_t l = 0; l < b; l++) f.scale[l] = 1;
+    for (size_t l = 0; l < b && first + l < (size_t)k->s.c; l++) f.shift[l] = bias[first + l];
+    clv_cpu_norm_apply(x + p * plane, NULL, plane, b, &f, false, x + p * plane);
+  }
+}
+
+/* Sums of channels in double, the same in every layout. */
+static void bias_gradient(const conv_kernel *k, const float *dx, float *db, bool accumulate) {
+  static const double zero[NORM_LANES];
+  size_t b = (size_t)k->x_block, plane = plane_of(k), blocks = blocks_of(k);
+  for (size_t block = 0; block < blocks; block++) {
+    clv_norm_sums s = {0};
+    for (size_t n = 0; n < (size_t)k->s.n; n++)
+      clv_cpu_norm_moments(dx + (n * blocks + block) * plane, plane, b, zero, &s);
+    for (size_t l = 0, c = block * b; l < b && c < (size_t)k->s.c; l++, c++) {
+      const double *lane = &s.first[l];
+      float sum = (float)((lane[0] + lane[2 * b]) + (lane[b] + lane[3 * b]));
+      db[c] = accumulate ? db[c] + sum : sum;
+    }
+  }
+}
+
+static clv_code transpose_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  conv_kernel *k = (conv_kernel *)base;
+  CLV_TRY(to_x(k, a, a->in[0], a->out, err));
+  if (k->k.d.attrs.bias) add_bias(k, a->param[CLV_SLOT_BIAS], a->out);
+  return CLV_OK;
+}
+
+static clv_code transpose_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return to_y((conv_kernel *)base, a, a->dout, a->din[0], err);
+}
+
+static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  conv_kernel *k = (conv_kernel *)base;
+  CLV_TRY(to_weight(k, a, a->dout, a->in[0], err));
+  if (k->k.d.attrs.bias) bias_gradient(k, a->dout, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
 
@@ -193,7 +278,7 @@ static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_
     base->reorders_refresh++;
   }
   k->backward_cached = !dnnl_memory_desc_equal(data, plain);
-  if (k->k.d.need_dx[0] && k->backward_cached && !dnnl_memory_desc_equal(data, forward)) {
+  if (makes_x(k) && k->backward_cached && !dnnl_memory_desc_equal(data, forward)) {
     k->back_across = is_tiled(k, data, t.type, t.back_across);
     k->back_tiles = k->back_across || is_tiled(k, data, t.type, t.back);
     if (!k->back_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
@@ -212,8 +297,8 @@ static clv_code make_forward(conv_kernel *k, const clv_conv_choice *c, clv_err *
       {.arg = DNNL_ARG_DST, .query = dnnl_query_dst_md},
       {.arg = DNNL_ARG_BIAS, .query = dnnl_query_weights_md, .index = 1},
   };
-  k->k.base.forward = conv_forward;
-  return clv_cpu_prim_init(&k->forward, c->forward, args, k->k.d.attrs.bias ? 4 : 3, err);
+  if (!makes_y(k)) return CLV_OK;
+  return clv_cpu_prim_init(&k->forward, c->forward, args, adds_bias(k) ? 4 : 3, err);
 }
 
 static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
@@ -222,9 +307,9 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
       {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
       {.arg = DNNL_ARG_DIFF_SRC, .query = dnnl_query_diff_src_md},
   };
-  if (!k->k.d.need_dx[0]) return CLV_OK;
-  k->k.base.backward_input = conv_backward_input;
-  k->k.base.reorders_backward += k->din_block != clv_layout_block(k->k.base.in_block[0]);
+  if (!makes_x(k)) return CLV_OK;
+  *(k->transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
+      k->din_block != clv_layout_block(k->x_block);
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
 }
 
@@ -237,7 +322,6 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
       {.arg = DNNL_ARG_DIFF_BIAS, .query = dnnl_query_diff_weights_md, .index = 1},
   };
   if (!k->k.d.need_dw) return CLV_OK;
-  k->k.base.backward_weight = conv_backward_weight;
   k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;
   if (k->own_weight) return CLV_OK;
   const dnnl_memory_desc_t *dw =
@@ -249,13 +333,13 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
     k->k.base.reorders_backward++;
     k->dw_at = dnnl_memory_desc_get_size(dw); /* its size; lay_out_scratch turns it into a place */
   }
-  return clv_cpu_prim_init(&k->backward_weight, c->weight, args, k->k.d.attrs.bias ? 4 : 3, err);
+  return clv_cpu_prim_init(&k->backward_weight, c->weight, args, adds_bias(k) ? 4 : 3, err);
 }
 
 static size_t own_weight_scratch(const conv_kernel *k) {
   if (k->own_weight == clv_cpu_wide_conv_weight)
     return clv_cpu_wide_conv_scratch(&k->s, k->k.threads);
-  return clv_cpu_small_conv_scratch(&k->s, k->k.base.out_block, k->k.threads);
+  return clv_cpu_small_conv_scratch(&k->s, k->y_block, k->k.threads);
 }
 
 /* One region for the library's scratchpads; behind it what a weight gradient or an input gradient
@@ -275,16 +359,29 @@ static void lay_out_scratch(conv_kernel *k) {
     floats = CLV_MAX(floats, own_weight_scratch(k) / sizeof(float));
   else if (k->k.d.need_dw)
     floats = CLV_MAX(floats, weight);
-  if (k->k.d.need_dx[0] && k->din_block != clv_layout_block(k->k.base.in_block[0]))
-    floats = CLV_MAX(floats, pad + clv_layout_numel(&k->k.d.in[0], k->din_block));
+  clv_shape x = shape_of_x(k);
+  if (makes_x(k) && k->din_block != clv_layout_block(k->x_block))
+    floats = CLV_MAX(floats, pad + clv_layout_numel(&x, k->din_block));
   k->k.base.scratch_bytes = floats * sizeof(float);
+}
+
+static void take_functions(conv_kernel *k) {
+  clv_kernel *b = &k->k.base;
+  bool t = k->transposed;
+  b->free = conv_free;
+  b->forward = t ? transpose_forward : conv_forward;
+  if (k->k.d.need_dx[0]) b->backward_input = t ? transpose_backward_input : conv_backward_input;
+  if (k->k.d.need_dw) b->backward_weight = t ? transpose_backward_weight : conv_backward_weight;
 }
 
 static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
                      clv_err *err) {
   dnnl_engine_t engine;
-  k->k.base.free = conv_free;
   k->s = clv_window_of(&k->k.d);
+  k->transposed = clv_is_conv_transpose(k->k.d.op);
+  k->x_block = c->src;
+  k->y_block = c->dst;
+  take_functions(k);
   k->bf16 = c->bf16;
   if (c->bf16)
     k->k.base.din_block[0] = c->src;
@@ -301,22 +398,28 @@ static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_md
   CLV_TRY(make_backward_input(k, c, err));
   CLV_TRY(make_backward_weight(k, c, m, err));
   lay_out_scratch(k);
-  k->k.base.impl = k->forward.impl;
+  k->k.base.impl = makes_y(k) ? k->forward.impl : k->backward_input.impl;
   return CLV_OK;
 }
 
-static clv_code conv2d_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  clv_window s = clv_window_of(d);
+static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  bool transposed = clv_is_conv_transpose(d->op);
+  clv_conv_ask what = {.s = clv_window_of(d),
+                       .groups = d->attrs.groups,
+                       .bias = d->attrs.bias && !transposed,
+                       .bf16 = d->bf16 && clv_op_def_of(d->op)->bf16_in,
+                       .blocks = d->in[0].rank == 4};
   dnnl_primitive_attr_t attr;
   clv_conv_choice c = {0};
   clv_conv_mds m = {0};
   conv_kernel *k;
   CLV_TRY(clv_cpu_dnnl_attr(&attr, err));
-  clv_code code = clv_cpu_conv_choose(d, &s, attr, &c, &m, err);
+  clv_code code = clv_cpu_conv_choose(&what, attr, &c, &m, err);
   dnnl_primitive_attr_destroy(attr);
   CLV_TRY(code);
   int type = c.bf16 ? CLV_LAYOUT_BF16 : 0;
-  code = clv_cpu_kernel_new(d, sizeof *k, c.src | type, c.dst | type, &k, err);
+  int x = c.src | type, y = c.dst | type;
+  code = clv_cpu_kernel_new(d, sizeof *k, transposed ? y : x, transposed ? x : y, &k, err);
   if (code == CLV_OK) {
     code = make(k, &c, &m, err);
     if (code == CLV_OK)
@@ -328,4 +431,7 @@ static clv_code conv2d_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   return code;
 }
 
-CLV_CPU_OP(conv2d, conv2d_prepare)
+CLV_CPU_OP(conv2d, conv_prepare)
+CLV_CPU_OP(conv1d, conv_prepare)
+CLV_CPU_OP(conv_transpose2d, conv_prepare)
+CLV_CPU_OP(conv_transpose1d, conv_prepare)

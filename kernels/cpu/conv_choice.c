@@ -24,16 +24,18 @@ static dnnl_format_tag_t tag_of(int block) {
   return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
 }
 
-static dnnl_status_t weight_md(const clv_node_desc *d, const clv_window *s, dnnl_data_type_t type,
+static dnnl_status_t weight_md(const clv_conv_ask *what, dnnl_data_type_t type,
                                dnnl_format_tag_t plain, dnnl_memory_desc_t *ret) {
-  int64_t g = d->attrs.groups;
+  const clv_window *s = &what->s;
+  int64_t g = what->groups;
   dnnl_dims_t whole = {s->k, s->c, s->kernel[0], s->kernel[1]};
   dnnl_dims_t parts = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
   return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, type, plain);
 }
 
-static clv_code describe(const clv_node_desc *d, const clv_window *s, const clv_conv_choice *c,
-                         clv_conv_mds *m, clv_err *err) {
+static clv_code describe(const clv_conv_ask *what, const clv_conv_choice *c, clv_conv_mds *m,
+                         clv_err *err) {
+  const clv_window *s = &what->s;
   dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
   dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
   dnnl_status_t status[] = {
@@ -41,16 +43,17 @@ static clv_code describe(const clv_node_desc *d, const clv_window *s, const clv_
       dnnl_memory_desc_init_by_tag(&m->din, 4, src, dnnl_f32, tag_of(c->din)),
       dnnl_memory_desc_init_by_tag(&m->dst, 4, dst, type, tag_of(c->dst)),
       dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a),
-      weight_md(d, s, type, dnnl_format_tag_any, &m->weight),
-      weight_md(d, s, dnnl_f32, dnnl_format_tag_any, &m->dweight),
-      weight_md(d, s, dnnl_f32, d->attrs.groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
+      weight_md(what, type, dnnl_format_tag_any, &m->weight),
+      weight_md(what, dnnl_f32, dnnl_format_tag_any, &m->dweight),
+      weight_md(what, dnnl_f32, what->groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
   };
   for (size_t i = 0; i < CLV_COUNT(status); i++)
     CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
-  m->maybe_bias = d->attrs.bias ? &m->bias : NULL;
+  m->maybe_bias = what->bias ? &m->bias : NULL;
   for (int i = 0; i < 2; i++) {
     m->strides[i] = s->stride[i];
     m->pads[i] = s->pad[i];
+    m->dilates[i] = s->dilation[i] - 1;
   }
   return CLV_OK;
 }
@@ -59,7 +62,8 @@ static clv_code describe(const clv_node_desc *d, const clv_window *s, const clv_
 static void right_pads(const clv_window *s, dnnl_dims_t ret) {
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? s->w : s->h, out = i ? s->ow : s->oh;
-    ret[i] = (out - 1) * s->stride[i] + s->kernel[i] - in - s->pad[i];
+    int64_t reach = (s->kernel[i] - 1) * s->dilation[i] + 1;
+    ret[i] = (out - 1) * s->stride[i] + reach - in - s->pad[i];
   }
 }
 
@@ -71,22 +75,23 @@ static clv_code ask(const clv_window *s, const clv_conv_mds *m, dnnl_primitive_a
   dnnl_dims_t right = {0};
   right_pads(s, right);
   CLV_TRY(clv_cpu_engine(&engine, err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_forward_desc_init(
-                                 &forward, dnnl_forward_training, dnnl_convolution_direct, &m->src,
-                                 &m->weight, m->maybe_bias, &m->dst, m->strides, m->pads, right),
-                             "conv2d", err));
+  CLV_TRY(clv_cpu_dnnl_check(
+      dnnl_dilated_convolution_forward_desc_init(
+          &forward, dnnl_forward_training, dnnl_convolution_direct, &m->src, &m->weight,
+          m->maybe_bias, &m->dst, m->strides, m->dilates, m->pads, right),
+      "conv2d", err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->forward, &forward, attr, engine, NULL),
                              "conv2d", err));
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_convolution_backward_data_desc_init(&data, dnnl_convolution_direct, &m->din, &m->weight,
-                                               &m->dst, m->strides, m->pads, right),
-      "conv2d input gradient", err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_dilated_convolution_backward_data_desc_init(
+                                 &data, dnnl_convolution_direct, &m->din, &m->weight, &m->dst,
+                                 m->strides, m->dilates, m->pads, right),
+                             "conv2d input gradient", err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->data, &data, attr, engine, c->forward),
                              "conv2d input gradient", err));
   if (c->few) return CLV_OK;
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_backward_weights_desc_init(
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_dilated_convolution_backward_weights_desc_init(
                                  &weight, dnnl_convolution_direct, &m->src, &m->dweight,
-                                 m->maybe_bias, &m->dst, m->strides, m->pads, right),
+                                 m->maybe_bias, &m->dst, m->strides, m->dilates, m->pads, right),
                              "conv2d weight gradient", err));
   return clv_cpu_dnnl_check(
       dnnl_primitive_desc_create(&c->weight, &weight, attr, engine, c->forward),
@@ -99,21 +104,20 @@ static bool is_fast(const_dnnl_primitive_desc_t pd) {
   return strncmp(impl, "ref", 3) != 0;
 }
 
-clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
-                             dnnl_primitive_attr_t attr, clv_conv_choice *ret,
-                             clv_conv_mds *ret_mds, clv_err *err) {
+clv_code clv_cpu_conv_choose(const clv_conv_ask *what, dnnl_primitive_attr_t attr,
+                             clv_conv_choice *ret, clv_conv_mds *ret_mds, clv_err *err) {
   int b = clv_cpu_block();
-  bool few = s->c < b && d->attrs.groups == 1;
+  bool few = what->s.c < b && what->groups == 1;
   clv_conv_choice choices[] = {
       {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
       {.src = few ? 1 : b, .dst = b, .din = b, .few = few},
       {.src = 1, .dst = 1, .din = 1},
   };
   clv_code code = CLV_OK;
-  for (size_t i = d->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
+  for (size_t i = !what->blocks ? 2 : what->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
     clv_conv_choice *c = &choices[i];
-    CLV_TRY(describe(d, s, c, ret_mds, err));
-    code = ask(s, ret_mds, attr, c, err);
+    CLV_TRY(describe(what, c, ret_mds, err));
+    code = ask(&what->s, ret_mds, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);
     bool fast =
         code == CLV_OK && is_fast(c->forward) && is_fast(c->data) && (c->few || is_fast(c->weight));

@@ -19,13 +19,21 @@ typedef struct clv_conv_choice {
 typedef struct clv_conv_mds {
   dnnl_memory_desc_t src, din, weight, dweight, plain_weight, bias, dst;
   const dnnl_memory_desc_t *maybe_bias;
-  dnnl_dims_t strides, pads;
+  dnnl_dims_t strides, pads, dilates; /* dilates: places between two taps */
 } clv_conv_mds;
 
-/* Layouts for d, whose window is s, their implementations and their memory descriptions. */
-clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
-                             dnnl_primitive_attr_t attr, clv_conv_choice *ret,
-                             clv_conv_mds *ret_mds, clv_err *err) CLV_USE_RESULT;
+/* What a convolution is asked with. bias: that forward adds one, and the weight gradient makes its.
+ * blocks: tensors may lie in channel blocks. */
+typedef struct clv_conv_ask {
+  clv_window s;
+  int64_t groups;
+  bool bias, bf16, blocks;
+} clv_conv_ask;
+
+/* Layouts for it, their implementations and their memory descriptions. */
+clv_code clv_cpu_conv_choose(const clv_conv_ask *what, dnnl_primitive_attr_t attr,
+                             clv_conv_choice *ret, clv_conv_mds *ret_mds,
+                             clv_err *err) CLV_USE_RESULT;
 void clv_cpu_conv_choice_done(clv_conv_choice *c);
 
 #endif

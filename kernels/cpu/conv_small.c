@@ -43,7 +43,8 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
     const float *at[TAPS];                                                                     \
     vf acc[TAPS];                                                                              \
     for (int64_t t = 0; t < taps; t++) {                                                       \
-      at[t] = frame + (first + t) / s->kernel[1] * width + (first + t) % s->kernel[1];         \
+      at[t] = frame + (first + t) / s->kernel[1] * s->dilation[0] * width +                    \
+              (first + t) % s->kernel[1] * s->dilation[1];                                     \
       acc[t] = (vf){0};                                                                        \
     }                                                                                          \
     for (int64_t i = 0; i < s->oh; i++) {                                                      \

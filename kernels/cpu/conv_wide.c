@@ -15,8 +15,8 @@ enum { B = 8, TAPS = 3 };
 #define FMA_CLONE __attribute__((target("avx2,fma")))
 
 bool clv_cpu_wide_conv_fits(const clv_window *s, int block) {
-  return block == B && s->kernel[1] == TAPS && __builtin_cpu_supports("avx2") &&
-         __builtin_cpu_supports("fma");
+  return block == B && s->kernel[1] == TAPS && s->dilation[0] == 1 && s->dilation[1] == 1 &&
+         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 typedef struct wide_place {

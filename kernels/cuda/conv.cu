@@ -9,8 +9,8 @@ static __global__ void to_columns(cuda_columns c, const float *x, float *columns
     int64_t at = static_cast<int64_t>(p), o = at % image, tap = at / image % taps;
     int64_t channels = static_cast<int64_t>(c.channels);
     int64_t channel = at / image / taps % channels, sample = at / image / taps / channels;
-    int64_t h = o / s.ow * s.stride[0] - s.pad[0] + tap / s.kernel[1];
-    int64_t w = o % s.ow * s.stride[1] - s.pad[1] + tap % s.kernel[1];
+    int64_t h = o / s.ow * s.stride[0] - s.pad[0] + tap / s.kernel[1] * s.dilation[0];
+    int64_t w = o % s.ow * s.stride[1] - s.pad[1] + tap % s.kernel[1] * s.dilation[1];
     bool inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
     columns[p] =
         inside ? x[sample * static_cast<int64_t>(c.stride) + (channel * s.h + h) * s.w + w] : 0;
@@ -35,10 +35,10 @@ static __global__ void from_columns(cuda_columns c, const float *columns, float 
     const float *from = columns + (sample * channels + channel) * taps * image;
     double sum = 0;
     for (int64_t u = 0; u < s.kernel[0]; u++) {
-      int64_t i = h + s.pad[0] - u;
+      int64_t i = h + s.pad[0] - u * s.dilation[0];
       if (i < 0 || i % s.stride[0] || i / s.stride[0] >= s.oh) continue;
       for (int64_t v = 0; v < s.kernel[1]; v++) {
-        int64_t j = w + s.pad[1] - v;
+        int64_t j = w + s.pad[1] - v * s.dilation[1];
         if (j < 0 || j % s.stride[1] || j / s.stride[1] >= s.ow) continue;
         sum += static_cast<double>(
             from[(u * s.kernel[1] + v) * image + i / s.stride[0] * s.ow + j / s.stride[1]]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions: cuDNN's where it has one. Else what the windows see is written out, some samples at
+ * Convolutions, and transposed ones, whose passes are the others' in other roles. They are cuDNN's
+ * where it has one. Else what the windows see is written out, some samples at
  * a time (at most COLUMN_BYTES, or one), and multiplied: W [K, C taps] by columns [C taps, OH OW],
  * for each group. Which of the two it is depends on the library and the shapes alone.
  */
@@ -51,52 +52,51 @@ static size_t weights_at(const conv2d_site *v, int64_t group) {
 }
 
 static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
-                                const conv2d_site *v, clv_err *err) {
+                                const conv2d_site *v, cuda_conv_ends e, clv_err *err) {
   cuda_columns c = columns_of(v);
   float *columns = gpu_scratch(k, a);
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)a->in[0] + input_at(v, part, group),
-                               columns, err));
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), columns,
+                               err));
     cuda_factors f = {.a = columns,
                       .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
-                      .d = (float *)a->out + output_at(v, part, group)};
+                      .d = (float *)e.y + output_at(v, part, group)};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   return CLV_OK;
 }
 
 static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                              clv_err *err) {
+                              cuda_conv_ends e, clv_err *err) {
   cuda_columns c = columns_of(v);
   float *columns = gpu_scratch(k, a);
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    cuda_factors f = {.a = (const float *)a->dout + output_at(v, part, group),
+    cuda_factors f = {.a = (const float *)e.y + output_at(v, part, group),
                       .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
                       .d = columns};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
-    CLV_TRY(clv_gpu_from_columns(k->gpu, &c, columns, (float *)a->din[0] + input_at(v, part, group),
-                                 err));
+    CLV_TRY(
+        clv_gpu_from_columns(k->gpu, &c, columns, (float *)e.x + input_at(v, part, group), err));
   }
   return CLV_OK;
 }
 
 /* Samples are added one after the other, so that the sum has one order. */
 static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                               clv_err *err) {
+                               cuda_conv_ends e, clv_err *err) {
   cuda_columns c = columns_of(v);
   float *columns = gpu_scratch(k, a);
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)a->in[0] + input_at(v, part, group),
-                               columns, err));
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), columns,
+                               err));
     for (int64_t n = 0; n < v->samples; n++) {
-      cuda_factors f = {
-          .a = columns + n * v->c * v->taps * v->image,
-          .b = (const float *)a->dout + output_at(v, part, group) + n * v->s.k * v->image,
-          .beta = part || n || a->accumulate ? 1 : 0,
-          .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_at(v, group)};
+      cuda_factors f = {.a = columns + n * v->c * v->taps * v->image,
+                        .b = (const float *)e.y + output_at(v, part, group) + n * v->s.k * v->image,
+                        .beta = part || n || a->accumulate ? 1 : 0,
+                        .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_at(v, group)};
       CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
     }
   }
@@ -138,53 +138,98 @@ static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass
   return clv_gpu_product(k, (int)pass, &products[pass], err);
 }
 
-/* ---- the op ---------------------------------------------------------------------------------- */
+/* ---- a pass ---------------------------------------------------------------------------------- */
 
-static clv_code run(const cuda_kernel *k, clv_cuda_pass pass, const float *x, const float *w,
-                    const float *y, bool accumulate, const clv_kernel_args *a, clv_err *err) {
-  /* The table says which of the three a pass writes. */
-  return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], (float *)(uintptr_t)x,
-                              (float *)(uintptr_t)w, (float *)(uintptr_t)y, accumulate ? 1 : 0,
-                              a->scratch, err);
+typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
+                            cuda_conv_ends e, clv_err *err);
+
+static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_columns,
+                                          [CLV_CUDA_GRAD_INPUT] = input_columns,
+                                          [CLV_CUDA_GRAD_WEIGHT] = weight_columns};
+
+/* The pass says which of x, y and the weights it writes. */
+static clv_code run(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
+                    const void *x, const void *y, clv_err *err) {
+  conv2d_site v = conv_of(k);
+  cuda_conv_ends e = {(void *)(uintptr_t)x, (void *)(uintptr_t)y};
+  bool weight = pass == CLV_CUDA_GRAD_WEIGHT;
+  if (k->last) return clv_gpu_conv_last_pass(k, a, pass, e, err);
+  if (!k->conv[pass]) return columns_fns[pass](k, a, &v, e, err);
+  return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], e.x,
+                              weight ? a->dparam[CLV_SLOT_WEIGHT] : a->param[CLV_SLOT_WEIGHT], e.y,
+                              weight && a->accumulate ? 1 : 0, a->scratch, err);
 }
+
+/* ---- the bias, of the output [n, channels, inner] -------------------------------------------- */
+
+typedef struct conv_output {
+  size_t n, channels, inner;
+} conv_output;
+
+static conv_output output_of(const cuda_kernel *k) {
+  const clv_shape *out = &k->r.d.out;
+  conv_output o = {(size_t)out->dim[0], (size_t)out->dim[1], 1};
+  for (int i = 2; i < out->rank; i++) o.inner *= (size_t)out->dim[i];
+  return o;
+}
+
+static clv_code add_bias(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  conv_output o = output_of(k);
+  size_t n = k->last ? o.n * o.inner : o.n, inner = k->last ? 1 : o.inner;
+  if (!k->r.d.attrs.bias) return CLV_OK;
+  return clv_gpu_add_bias(k->gpu, k->last, a->param[CLV_SLOT_BIAS], a->out, n, o.channels, inner,
+                          k->r.d.tail, err);
+}
+
+static cuda_sums bias_sums(const cuda_kernel *k) {
+  conv_output o = output_of(k);
+  return k->last ? gpu_sums_last(o.n, o.channels, o.inner) : gpu_sums_of(o.n, o.channels, o.inner);
+}
+
+/* In the room of what the gradient of the weights has been made of. */
+static clv_code bias_back(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  cuda_sums sums = bias_sums(k);
+  if (!k->r.d.attrs.bias) return CLV_OK;
+  return clv_gpu_channel_sums(k->gpu, &sums, k->last, a->dout, gpu_scratch(k, a),
+                              a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
+}
+
+/* ---- the ops --------------------------------------------------------------------------------- */
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (k->last) return clv_gpu_conv_last_forward(k, a, err);
-  conv2d_site v = conv_of(k);
-  const float *w = a->param[CLV_SLOT_WEIGHT];
-  CLV_TRY(k->conv[CLV_CUDA_FORWARD] ? run(k, CLV_CUDA_FORWARD, a->in[0], w, a->out, false, a, err)
-                                    : forward_columns(k, a, &v, err));
-  if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_add_bias(k->gpu, false, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n,
-                          (size_t)v.s.k, (size_t)v.image, k->r.d.tail, err);
+  CLV_TRY(run(k, a, CLV_CUDA_FORWARD, a->in[0], a->out, err));
+  return add_bias(k, a, err);
 }
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const cuda_kernel *k = gpu_kernel_of(base);
-  if (k->last) return clv_gpu_conv_last_input(k, a, err);
-  conv2d_site v = conv_of(k);
-  if (!k->conv[CLV_CUDA_GRAD_INPUT]) return input_columns(k, a, &v, err);
-  return run(k, CLV_CUDA_GRAD_INPUT, a->din[0], a->param[CLV_SLOT_WEIGHT], a->dout, false, a, err);
-}
-
-static cuda_sums bias_sums(const conv2d_site *v) {
-  return gpu_sums_of((size_t)v->s.n, (size_t)v->s.k, (size_t)v->image);
+  return run(gpu_kernel_of(base), a, CLV_CUDA_GRAD_INPUT, a->din[0], a->dout, err);
 }
 
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (k->last) return clv_gpu_conv_last_weight(k, a, err);
-  conv2d_site v = conv_of(k);
-  cuda_sums sums = bias_sums(&v);
-  CLV_TRY(k->conv[CLV_CUDA_GRAD_WEIGHT]
-              ? run(k, CLV_CUDA_GRAD_WEIGHT, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->dout,
-                    a->accumulate, a, err)
-              : weight_columns(k, a, &v, err));
-  if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, gpu_scratch(k, a),
-                              a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
+  CLV_TRY(run(k, a, CLV_CUDA_GRAD_WEIGHT, a->in[0], a->dout, err));
+  return bias_back(k, a, err);
 }
+
+static clv_code transpose_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  CLV_TRY(run(k, a, CLV_CUDA_GRAD_INPUT, a->out, a->in[0], err));
+  return add_bias(k, a, err);
+}
+
+static clv_code transpose_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return run(gpu_kernel_of(base), a, CLV_CUDA_FORWARD, a->dout, a->din[0], err);
+}
+
+static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  CLV_TRY(run(k, a, CLV_CUDA_GRAD_WEIGHT, a->dout, a->in[0], err));
+  return bias_back(k, a, err);
+}
+
+/* ---- preparing ------------------------------------------------------------------------------- */
 
 static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
                           size_t *ret_columns, clv_err *err) {
@@ -197,28 +242,37 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pa
   return open_columns(k, v, pass, err);
 }
 
-static clv_code conv_open(cuda_kernel *k, clv_err *err) {
-  if (k->last) return clv_gpu_conv_last_open(k, err);
+static clv_code open_rows(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
   conv2d_site v = conv_of(k);
-  cuda_sums sums = bias_sums(&v);
-  const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
   size_t columns = 0;
-  if (k->r.d.tail && !k->r.d.attrs.bias)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a convolution without bias");
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
+    if (p->wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
   k->workspace = clv_align_up(k->workspace, 256);
-  k->r.base.scratch_bytes =
-      k->workspace + CLV_MAX(columns, k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
+  k->r.base.scratch_bytes = k->workspace + columns;
   k->r.base.impl = columns ? "columns" : "cuDNN";
   return CLV_OK;
 }
 
-CLV_CUDA_OP(conv2d) = {.forward = conv_forward,
-                       .backward_input = conv_backward_input,
-                       .backward_weight = conv_backward_weight,
-                       .refresh = clv_gpu_conv_last_refresh,
-                       .open = conv_open,
-                       .tails = CLV_TAIL_RELU_FORWARD,
-                       .bf16 = true,
-                       .last = true};
+static clv_code conv_open(cuda_kernel *k, clv_err *err) {
+  bool dx = k->r.d.need_dx[0], transposed = clv_is_conv_transpose(k->r.d.op);
+  cuda_passes p = {{!transposed || dx, transposed || dx, k->r.d.need_dw}};
+  cuda_sums sums = bias_sums(k);
+  if (k->r.d.tail && !k->r.d.attrs.bias)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a convolution without bias");
+  CLV_TRY((k->last ? clv_gpu_conv_last_open : open_rows)(k, &p, err));
+  size_t parts = k->r.d.need_dw ? k->workspace + gpu_parts_bytes(&sums) : 0;
+  k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, parts);
+  return CLV_OK;
+}
+
+#define PASSES(name)                                                               \
+  .forward = name##_forward, .backward_input = name##_backward_input,              \
+  .backward_weight = name##_backward_weight, .refresh = clv_gpu_conv_last_refresh, \
+  .open = conv_open, .tails = CLV_TAIL_RELU_FORWARD
+
+CLV_CUDA_OP(conv2d) = {PASSES(conv), .bf16 = true, .last = true};
+CLV_CUDA_OP(conv_transpose2d) = {PASSES(transpose), .bf16 = true, .last = true};
+
+/* Without an image there are no channels to be last: these compute in f32. */
+CLV_CUDA_OP(conv1d) = {PASSES(conv)};
+CLV_CUDA_OP(conv_transpose1d) = {PASSES(transpose)};

@@ -42,15 +42,23 @@ clv_code clv_gpu_to_columns_last(clv_gpu *g, const cuda_last_columns *c, const c
 clv_code clv_gpu_from_columns_last(clv_gpu *g, const cuda_last_columns *c, const float *columns,
                                    cuda_bf16 *x, clv_err *err) CLV_USE_RESULT;
 
-/* What conv2d does where its values are in GPU_LAST. */
+/* What goes in and out of a convolution: y of x, x of y, or the gradient of the weights of both. A
+ * transposed one reads y and makes x. */
+typedef struct cuda_conv_ends {
+  void *x, *y;
+} cuda_conv_ends;
+
+/* The passes that the op has, by clv_cuda_pass. */
+typedef struct cuda_passes {
+  bool wanted[3];
+} cuda_passes;
+
+/* A convolution's passes where its values are in GPU_LAST, but for the bias: their kernels, with
+ * workspace and scratch. */
 clv_ref_fn clv_gpu_conv_last_refresh;
-clv_code clv_gpu_conv_last_open(cuda_kernel *k, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_conv_last_forward(const cuda_kernel *k, const clv_kernel_args *a,
-                                   clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_conv_last_input(const cuda_kernel *k, const clv_kernel_args *a,
-                                 clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_conv_last_weight(const cuda_kernel *k, const clv_kernel_args *a,
-                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
+                                cuda_conv_ends e, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -64,41 +64,38 @@ static last_part part_of(const cuda_kernel *k, const clv_kernel_args *a, const l
 }
 
 static clv_code forward_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                             size_t part, clv_err *err) {
+                             cuda_conv_ends e, size_t part, clv_err *err) {
   last_part p;
   for (size_t group = 0; group < v->groups; group++) {
     p = part_of(k, a, v, part, group);
-    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)a->in[0] + p.x, p.bf16,
-                                    err));
+    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.bf16, err));
     cuda_factors f = {
         .a = (const cuda_bf16 *)a->cache + p.w, .b = p.bf16, .d = p.f32 + group * v->k};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   p = part_of(k, a, v, part, 0);
-  return clv_gpu_round(k->gpu, p.f32, (cuda_bf16 *)a->out + p.y, v->rows * (size_t)v->s.k, err);
+  return clv_gpu_round(k->gpu, p.f32, (cuda_bf16 *)e.y + p.y, v->rows * (size_t)v->s.k, err);
 }
 
 static clv_code input_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                           size_t part, clv_err *err) {
+                           cuda_conv_ends e, size_t part, clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
     last_part p = part_of(k, a, v, part, group);
     cuda_factors f = {
-        .a = (const cuda_bf16 *)a->cache + p.w, .b = (const cuda_bf16 *)a->dout + p.y, .d = p.f32};
+        .a = (const cuda_bf16 *)a->cache + p.w, .b = (const cuda_bf16 *)e.y + p.y, .d = p.f32};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
-    CLV_TRY(
-        clv_gpu_from_columns_last(k->gpu, &p.columns, p.f32, (cuda_bf16 *)a->din[0] + p.x, err));
+    CLV_TRY(clv_gpu_from_columns_last(k->gpu, &p.columns, p.f32, (cuda_bf16 *)e.x + p.x, err));
   }
   return CLV_OK;
 }
 
 static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                            size_t part, clv_err *err) {
+                            cuda_conv_ends e, size_t part, clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
     last_part p = part_of(k, a, v, part, group);
-    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)a->in[0] + p.x, p.bf16,
-                                    err));
+    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.bf16, err));
     cuda_factors f = {.a = p.bf16,
-                      .b = (const cuda_bf16 *)a->dout + p.y,
+                      .b = (const cuda_bf16 *)e.y + p.y,
                       .beta = part ? 1 : 0,
                       .d = (float *)gpu_scratch(k, a) + p.w};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
@@ -107,11 +104,19 @@ static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, cons
 }
 
 typedef clv_code part_fn(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                         size_t part, clv_err *err);
+                         cuda_conv_ends e, size_t part, clv_err *err);
 
-static clv_code all_parts(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                          part_fn *f, clv_err *err) {
-  for (size_t part = 0; part < v->parts; part++) CLV_TRY(f(k, a, v, part, err));
+static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = forward_part,
+                                    [CLV_CUDA_GRAD_INPUT] = input_part,
+                                    [CLV_CUDA_GRAD_WEIGHT] = weight_part};
+
+/* The library's, or of columns. The gradient of the weights is made at the beginning of scratch. */
+static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                         clv_cuda_pass pass, cuda_conv_ends e, clv_err *err) {
+  void *w = pass == CLV_CUDA_GRAD_WEIGHT ? gpu_scratch(k, a) : a->cache;
+  if (k->conv[pass])
+    return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], e.x, w, e.y, 0, a->scratch, err);
+  for (size_t part = 0; part < v->parts; part++) CLV_TRY(part_fns[pass](k, a, v, e, part, err));
   return CLV_OK;
 }
 
@@ -142,13 +147,6 @@ static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass p
 
 /* ---- the passes ------------------------------------------------------------------------------ */
 
-static clv_code run(const cuda_kernel *k, clv_cuda_pass pass, const void *x, const void *w,
-                    const void *y, const clv_kernel_args *a, clv_err *err) {
-  /* The table says which of the three a pass writes. */
-  return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], (void *)(uintptr_t)x,
-                              (void *)(uintptr_t)w, (void *)(uintptr_t)y, 0, a->scratch, err);
-}
-
 clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   last_site v = last_of(k);
@@ -156,43 +154,23 @@ clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, c
   return clv_gpu_move_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
 }
 
-clv_code clv_gpu_conv_last_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  last_site v = last_of(k);
-  CLV_TRY(k->conv[CLV_CUDA_FORWARD] ? run(k, CLV_CUDA_FORWARD, a->in[0], a->cache, a->out, a, err)
-                                    : all_parts(k, a, &v, forward_part, err));
-  if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_add_bias(k->gpu, true, a->param[CLV_SLOT_BIAS], a->out, (size_t)v.s.n * v.image,
-                          (size_t)v.s.k, 1, k->r.d.tail, err);
-}
-
-clv_code clv_gpu_conv_last_input(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  last_site v = last_of(k);
-  if (!k->conv[CLV_CUDA_GRAD_INPUT]) return all_parts(k, a, &v, input_part, err);
-  return run(k, CLV_CUDA_GRAD_INPUT, a->din[0], a->cache, a->dout, a, err);
-}
-
-static cuda_sums bias_sums(const last_site *v) {
-  return gpu_sums_last((size_t)v->s.n, (size_t)v->s.k, v->image);
-}
-
 /* cuDNN rounds what it makes to bf16; products do not. Added to or not, the caller's is f32. */
-clv_code clv_gpu_conv_last_weight(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  last_site v = last_of(k);
-  cuda_sums sums = bias_sums(&v);
-  bool library = k->conv[CLV_CUDA_GRAD_WEIGHT];
-  cuda_move m = {.n = (size_t)v.s.k,
-                 .channels = v.c,
-                 .inner = v.taps,
-                 .from = library ? GPU_LAST : CLV_LAYOUT_LAST | 1,
+static clv_code put_weights(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                            clv_err *err) {
+  cuda_move m = {.n = (size_t)v->s.k,
+                 .channels = v->c,
+                 .inner = v->taps,
+                 .from = k->conv[CLV_CUDA_GRAD_WEIGHT] ? GPU_LAST : CLV_LAYOUT_LAST | 1,
                  .to = 1,
                  .add = a->accumulate};
-  void *dw = gpu_scratch(k, a);
-  CLV_TRY(library ? run(k, CLV_CUDA_GRAD_WEIGHT, a->in[0], dw, a->dout, a, err)
-                  : all_parts(k, a, &v, weight_part, err));
-  CLV_TRY(clv_gpu_move_layout(k->gpu, &m, dw, a->dparam[CLV_SLOT_WEIGHT], err));
-  if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, true, a->dout, (char *)dw + v.dw_bytes,
-                              a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
+  return clv_gpu_move_layout(k->gpu, &m, gpu_scratch(k, a), a->dparam[CLV_SLOT_WEIGHT], err);
+}
+
+clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
+                                cuda_conv_ends e, clv_err *err) {
+  last_site v = last_of(k);
+  CLV_TRY(run_pass(k, a, &v, pass, e, err));
+  return pass == CLV_CUDA_GRAD_WEIGHT ? put_weights(k, a, &v, err) : CLV_OK;
 }
 
 /* ---- preparing ------------------------------------------------------------------------------- */
@@ -209,18 +187,14 @@ static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass
   return open_columns(k, v, pass, err);
 }
 
-clv_code clv_gpu_conv_last_open(cuda_kernel *k, clv_err *err) {
+clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
   last_site v = last_of(k);
-  cuda_sums sums = bias_sums(&v);
-  const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dw};
   bool columns = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
-  size_t room = columns ? v.bf16_bytes + v.f32_bytes : 0;
+    if (p->wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
   k->workspace = clv_align_up(k->workspace, 256);
   k->r.base.cache_bytes = clv_align_up(v.weights * sizeof(cuda_bf16), 256);
-  k->r.base.scratch_bytes =
-      k->workspace + v.dw_bytes + CLV_MAX(room, k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
+  k->r.base.scratch_bytes = k->workspace + v.dw_bytes + (columns ? v.bf16_bytes + v.f32_bytes : 0);
   k->r.base.impl = columns ? "columns bf16" : "cuDNN bf16";
   return CLV_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradient of a bias, for linear and conv2d.
+ * The gradient of a bias, for linear and convolutions.
  */
 #ifndef CLEAVE_OPS_BIAS_INT_H
 #define CLEAVE_OPS_BIAS_INT_H

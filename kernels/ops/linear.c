@@ -37,6 +37,8 @@ static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return s->attrs->bias ? 2 : 1;
 }
 
+static int64_t linear_mixed(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
+
 static int64_t linear_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
   return (int64_t)k->n_in / *ret_features;
@@ -103,6 +105,7 @@ CLV_OP_ROW(linear) = {
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixes = CLV_MIXES_LAST,
+    .mixed = linear_mixed,
     .attrs = {OUT_ATTR,
               BIAS_ATTR,
               INIT_ZERO_ATTR,

@@ -69,6 +69,8 @@ typedef enum clv_attr_key {
   CLV_ATTR_INIT_STD = 35,
   CLV_ATTR_TRANSPOSED = 36,
   CLV_ATTR_INIT_ZERO = 37,
+  CLV_ATTR_DILATION = 38,
+  CLV_ATTR_OUTPUT_PAD = 39,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -139,8 +141,8 @@ typedef struct clv_op_def {
    * equal numbers. No module: torch_module is "" and no_torch_module the reason. */
   const char *torch_module, *torch_needs, *no_torch_module;
 
-  int n_in, max_in; /* inputs: n_in, or n_in to max_in where that is not 0 */
-  clv_attr_row attrs[8];
+  int n_in, max_in;       /* inputs: n_in, or n_in to max_in where that is not 0 */
+  clv_attr_row attrs[12]; /* one of key 0 ends them */
   clv_code (*shape)(const clv_op_site *site, clv_shape *ret, clv_err *err);
   /* Slots in order, their number is returned; NULL: no parameters. most_params: the most there can
    * be, whatever the attributes; more than it are refused when a node is added. */
@@ -151,8 +153,10 @@ typedef struct clv_op_def {
   bool labels;  /* input 1 is i64 class indices; all other inputs are floats */
   bool rows;    /* input 0 is i64 row numbers; the output is of the graph's dtype */
   bool lengths; /* input max_in - 1, if given, is i64: how many steps of each sample count */
-  /* What hides what went in from who does not know slot 0; see master/plan/privacy.c. */
+  /* What hides what went in from who does not know slot 0; see master/plan/privacy.c. mixed: the
+   * most inputs that one output is a sum of; NULL: the values of one row of a slot's shape. */
   clv_mixing mixes;
+  int64_t (*mixed)(const clv_op_site *site);
   bool alias; /* the output is the input's row-major memory under another shape */
   bool identity_in_eval;
   bool stride_is_kernel; /* the default of stride */
@@ -197,6 +201,9 @@ int clv_op_n_inputs(clv_op op); /* the fewest it takes; 0 outside the list */
 /* What the i64 numbers of input i are: "i64 row numbers"; NULL where it holds floats. */
 const char *clv_op_whole(const clv_op_def *def, int i);
 
+/* The most inputs that one output is a sum of, weighted by parameters; 0 where nothing mixes. */
+int64_t clv_op_mixed(clv_op op, const clv_op_site *site);
+
 /* The most parameters and buffers that a node can have; 0 outside the list. */
 int clv_op_most_params(clv_op op);
 
@@ -208,7 +215,7 @@ clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char
                        const char *hint, clv_err *err) CLV_USE_RESULT;
 clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Extents of a window (convolution or pool, floor mode) over H x W into ret[2]. */
+/* Extents of a window (convolution or pool, floor mode) over H x W, or L, into ret[2]. */
 clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2],
                             clv_err *err) CLV_USE_RESULT;
 

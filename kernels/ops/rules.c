@@ -2,6 +2,7 @@
  *
  * What the shape rules and the loops of several ops share.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/ops/ops.h"
@@ -22,20 +23,22 @@ clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) {
 
 clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2], clv_err *err) {
   const clv_attrs *a = site->attrs;
-  char text[160];
-  int64_t out[2];
-  for (int i = 0; i < 2; i++) {
-    /* Extents, kernel, stride and pad are at most 2^31 - 1 each: no overflow in 64 bits. */
-    int64_t padded = site->in[0].dim[2 + i] + 2 * a->pad[i];
-    if (padded < a->kernel[i])
+  char text[160], wide[64] = "";
+  int64_t out[2] = {0};
+  for (int i = 0; i < site->in[0].rank - 2; i++) {
+    /* Extents and attributes are at most 2^31 - 1 each: no overflow in 64 bits. */
+    int64_t padded = site->in[0].dim[2 + i] + 2 * a->pad[i], apart = CLV_MAX(a->dilation[i], 1);
+    int64_t reach = (a->kernel[i] - 1) * apart + 1;
+    if (apart > 1) snprintf(wide, sizeof wide, ", %lld wide by dilation,", (long long)reach);
+    if (padded < reach)
       return clv_fail(err, CLV_INVALID,
-                      "%s: kernel %lld x %lld does not fit the input %s with pad %lld x %lld", op,
-                      (long long)a->kernel[0], (long long)a->kernel[1],
+                      "%s: kernel %lld x %lld%s does not fit the input %s with pad %lld x %lld", op,
+                      (long long)a->kernel[0], (long long)a->kernel[1], wide,
                       clv_shape_format(&site->in[0], text, sizeof text), (long long)a->pad[0],
                       (long long)a->pad[1]);
-    out[i] = (padded - a->kernel[i]) / a->stride[i] + 1;
+    out[i] = (padded - reach) / a->stride[i] + 1;
   }
-  memcpy(ret, out, sizeof out);
+  memcpy(ret, out, (size_t)(site->in[0].rank - 2) * sizeof *out);
   return CLV_OK;
 }
 

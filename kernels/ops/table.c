@@ -90,6 +90,21 @@ const char *clv_op_whole(const clv_op_def *def, int i) {
   return def->lengths && i == def->max_in - 1 ? "i64 lengths" : NULL;
 }
 
+int64_t clv_op_mixed(clv_op op, const clv_op_site *site) {
+  const clv_op_def *def = clv_op_def_of(op);
+  clv_slot slots[CLV_MAX_PARAMS] = {0};
+  int64_t most = 0;
+  if (!def || def->mixes == CLV_MIXES_NOTHING) return 0;
+  if (def->mixed) return def->mixed(site);
+  for (int i = 0, n = def->slots(site, slots); i < n; i++) {
+    const clv_shape *shape = &slots[i].shape;
+    int64_t row = shape->rank < 2 ? 0 : 1;
+    for (int d = 1; d < shape->rank; d++) row *= shape->dim[d];
+    most = CLV_MAX(most, row);
+  }
+  return most;
+}
+
 int clv_op_most_params(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def && def->slots ? def->most_params : 0;

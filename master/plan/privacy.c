@@ -21,7 +21,8 @@ typedef struct layer_facts {
   uint32_t stage;
   int64_t fan_in; /* the most inputs that one output is a sum of */
   bool frozen;
-  bool drawn; /* each of its weights is, though others of the stage are not */
+  bool weighs; /* it has weights of rank 2 or more */
+  bool drawn;  /* each of its weights is, though others of the stage are not */
 } layer_facts;
 
 /* The whole model; arrays by node. */
@@ -101,12 +102,6 @@ static bool hides(const view *v, int k, bool labels) {
 
 /* ---- the view -------------------------------------------------------------------------------- */
 
-static int64_t fan_in_of(const clv_param *p) {
-  int64_t n = 1;
-  for (int i = 1; i < p->shape.rank; i++) n *= p->shape.dim[i];
-  return n;
-}
-
 /* Where the nodes of a stage are in the whole model, in which they come in the same order. */
 static void find_nodes(const view *v, const clv_graph *stage, int *node_of) {
   int k = 0;
@@ -124,7 +119,7 @@ static void take_params(view *v, const clv_stage_plan *s, const clv_stage_spec *
     const clv_param *p = &s->params->list[i];
     layer_facts *f = &v->of[node_of[p->node]];
     if (p->shape.rank < 2) continue;
-    f->fan_in = CLV_MAX(f->fan_in, fan_in_of(p));
+    f->weighs = true;
     f->frozen |= p->frozen;
     f->drawn &= clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
                                      spec->weights_new.n);
@@ -141,7 +136,9 @@ static void take_layers(view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (is_input(v, k)) continue;
-    v->of[k] = (layer_facts){.stage = stage_of(v->b, layer), .drawn = true};
+    v->of[k] = (layer_facts){.stage = stage_of(v->b, layer),
+                             .fan_in = clv_node_mixed(v->g, &v->g->nodes[k]),
+                             .drawn = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
     take_params(v, &v->b->stages[s], &v->b->config->stages[s]);
@@ -516,7 +513,7 @@ static bool knows_front(const clv_blueprint *b, uint32_t stage) {
   for (int k = 0; k < v.g->n_nodes; k++) {
     const clv_node *n = &v.g->nodes[k];
     if (is_input(&v, k) || n->layer > b->stages[stage].last_layer || !at_home(&v, k)) continue;
-    if (v.of[k].fan_in && !clv_lora_is_adapter(n->name) && !excuse(&v, k, false)) return false;
+    if (v.of[k].weighs && !clv_lora_is_adapter(n->name) && !excuse(&v, k, false)) return false;
   }
   return true;
 }

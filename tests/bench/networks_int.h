@@ -26,6 +26,7 @@ static inline int net_conv_norm(clv_graph *g, int x, int64_t out, int64_t kernel
   int64_t pad = kernel / 2;
   clv_attrs a = {.out = out,
                  .kernel = {kernel, kernel},
+                 .dilation = {1, 1},
                  .stride = {stride, stride},
                  .pad = {pad, pad},
                  .groups = 1};

@@ -231,6 +231,11 @@ def cross_entropy(x, t, a):
                            label_smoothing=a["label_smoothing"])
 
 
+def one(pair):
+    """The number of an attribute that others have as a pair."""
+    return int(np.atleast_1d(pair)[0])
+
+
 def lstm(x, weights, layers, bias):
     """What torch.nn.LSTM's forward calls, with weights that can be differentiated."""
     zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
@@ -244,7 +249,7 @@ def compute(expression, case, inputs, p):
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
              "dropout": dropout, "lstm": lstm, "attention": attention,
              "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
-             "column": column, "positions": positions, "last": last}
+             "one": one, "column": column, "positions": positions, "last": last}
     return eval(expression, scope)
 
 

@@ -29,7 +29,8 @@ static uint64_t waits(void) {
 
 /* Of the ways a kernel may go: odd seeds are of a device without cuDNN. */
 static bool has_ways(const op_case *c) {
-  return c->d.op == CLV_OP_CONV2D || c->d.op == CLV_OP_LSTM;
+  bool convolution = c->d.attrs.out && c->d.attrs.kernel[0];
+  return convolution || c->d.op == CLV_OP_LSTM;
 }
 
 /* A run on a device of its own; false where the backend has no kernel. */

@@ -193,15 +193,20 @@ static clv_graph *chains(void) {
   x = add_node(g, CLV_OP_ADD, 20, z, x, NULL, 0);
   x = add_plain(g, CLV_OP_SIGMOID, 22, add_scale(g, 21, x, 2));
   y = add_node(g, CLV_OP_SLICE, 23, x, -1, first, 2);
-  add_plain(g, CLV_OP_RELU, 25, add_node(g, CLV_OP_ADD, 24, x, y, NULL, 0));
+  x = add_scale(g, 25, add_plain(g, CLV_OP_TANH, 24, x), 1.5);
+  add_plain(g, CLV_OP_RELU, 27, add_node(g, CLV_OP_ADD, 26, x, y, NULL, 0));
   return g;
 }
 
 static void runs_of_ops_are_one(void **state) {
-  static const char *const all[] = {
-      " relu+dropout ",     " gelu+dropout+scale+add ", " silu+tanh+scale+sigmoid ",
-      " add+relu ",         " dropout+scale+add ",      " tanh+add ",
-      " add+scale+sigmoid "};
+  static const char *const all[] = {" relu+dropout ",
+                                    " gelu+dropout+scale+add ",
+                                    " silu+tanh+scale+sigmoid ",
+                                    " add+relu ",
+                                    " dropout+scale+add ",
+                                    " tanh+add ",
+                                    " add+scale+sigmoid ",
+                                    " tanh+scale "};
   (void)state;
   every_way(chains, &(rig_options){.frozen = {"10.weight", "10.bias"}});
   for (size_t i = 0; i < CLV_COUNT(all); i++) says(chains, false, all[i], 2);

@@ -243,9 +243,10 @@ static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
 static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
                            float beta, clv_bytes *ret, clv_err *err) {
   const clv_window *w = &d->window;
-  const int64_t all[] = {w->n,         w->c,      w->h,         w->w,         w->k,
-                         w->oh,        w->ow,     w->kernel[0], w->kernel[1], w->stride[0],
-                         w->stride[1], w->pad[0], w->pad[1],    d->groups,    beta > 0};
+  const int64_t all[] = {w->n,           w->c,          w->h,         w->w,         w->k,
+                         w->oh,          w->ow,         w->kernel[0], w->kernel[1], w->stride[0],
+                         w->stride[1],   w->pad[0],     w->pad[1],    d->groups,    beta > 0,
+                         w->dilation[0], w->dilation[1]};
   clv_bytes_printf(ret, "convolution, pass %d, math %d:", (int)d->pass, (int)d->math);
   for (size_t i = 0; i < CLV_COUNT(all); i++) clv_bytes_printf(ret, " %lld", (long long)all[i]);
   clv_bytes_printf(ret, "; engines %d, cuDNN %zu, ", ENGINES_VERSION, cudnn->cudnnGetVersion());

@@ -90,14 +90,14 @@ static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t
 
 static clv_code make_window(const nvidia_cudnn *cudnn, const clv_window *w,
                             cudnnBackendDescriptor_t *ret, clv_err *err) {
-  static const int64_t spatial = 2, dilation[2] = {1, 1};
+  static const int64_t spatial = 2;
   static const cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
   static const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
   const attribute rows[] = {
       {CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
       {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode},
       {CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &spatial},
-      {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation},
+      {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, w->dilation},
       {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, w->stride},
       {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, w->pad},
       {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, w->pad},

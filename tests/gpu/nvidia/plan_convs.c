@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuDNN's plans for every convolution of ResNet50, on a device that is only described; and whether
- * it takes descriptions of LSTMs.
+ * cuDNN's plans for every convolution of ResNet50, and of kinds that it has none of, on a device
+ * that is only described; and whether it takes descriptions of LSTMs.
  *
  * usage: plan_convs DEVICE.json|here [BATCH]
  * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and
@@ -52,8 +52,8 @@ static void plan(const clv_cuda_conv_desc *d, float beta) {
   clv_err err;
   if (!quiet)
     printf("%lld->%lld %lldx%lld kernel %lld stride %lld %s%s %s: ", (long long)w->c,
-           (long long)w->k, (long long)w->h, (long long)w->w, (long long)w->kernel[0],
-           (long long)w->stride[0], passes[d->pass], beta > 0 ? " added" : "", names[d->math]);
+           (long long)w->k, (long long)w->h, (long long)w->w, (long long)w->kernel[1],
+           (long long)w->stride[1], passes[d->pass], beta > 0 ? " added" : "", names[d->math]);
   clv_code code = clv_nvidia_plan_conv(json, d, beta, &about, &err);
   if (code == CLV_UNAVAILABLE) {
     puts(err.text);
@@ -70,20 +70,9 @@ static void plan(const clv_cuda_conv_desc *d, float beta) {
            (long long)about.candidates, clv_format_size(about.workspace, size, sizeof size));
 }
 
-/* A square convolution of half the size or the same, in all of its passes. */
-static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t stride) {
-  int64_t pad = kernel / 2, oh = (h + 2 * pad - kernel) / stride + 1;
-  clv_cuda_conv_desc d = {.groups = 1,
-                          .window = {.n = batch,
-                                     .c = c,
-                                     .h = h,
-                                     .w = h,
-                                     .k = k,
-                                     .oh = oh,
-                                     .ow = oh,
-                                     .kernel = {kernel, kernel},
-                                     .stride = {stride, stride},
-                                     .pad = {pad, pad}}};
+/* In all of its passes. */
+static void plan_window(const clv_window *w, int64_t groups) {
+  clv_cuda_conv_desc d = {.groups = groups, .window = *w};
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++)
     for (int pass = 0; pass < 3; pass++) {
       d.math = (clv_cuda_math)math;
@@ -91,6 +80,39 @@ static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t st
       plan(&d, 0);
       if (d.pass == CLV_CUDA_GRAD_WEIGHT) plan(&d, 1);
     }
+}
+
+/* A square convolution of half the size or the same. */
+static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t stride) {
+  int64_t pad = kernel / 2, oh = (h + 2 * pad - kernel) / stride + 1;
+  clv_window w = {.n = batch,
+                  .c = c,
+                  .h = h,
+                  .w = h,
+                  .k = k,
+                  .oh = oh,
+                  .ow = oh,
+                  .kernel = {kernel, kernel},
+                  .stride = {stride, stride},
+                  .pad = {pad, pad},
+                  .dilation = {1, 1}};
+  plan_window(&w, 1);
+}
+
+/* What ResNet50 has none of: taps apart, channels by themselves, images of one row, and what a
+ * transposed convolution makes twice as large as its input, with a place more than its taps
+ * need. */
+static void plan_others(void) {
+  static const struct {
+    clv_window w;
+    int64_t groups;
+  } list[] = {
+      {{8, 64, 28, 28, 64, 28, 28, {3, 3}, {1, 1}, {2, 2}, {2, 2}}, 1},
+      {{8, 64, 28, 28, 64, 28, 28, {3, 3}, {1, 1}, {1, 1}, {1, 1}}, 64},
+      {{8, 64, 1, 256, 64, 1, 256, {1, 5}, {1, 1}, {0, 2}, {1, 1}}, 1},
+      {{8, 32, 56, 56, 64, 28, 28, {3, 3}, {2, 2}, {1, 1}, {1, 1}}, 1},
+  };
+  for (size_t i = 0; i < CLV_COUNT(list); i++) plan_window(&list[i].w, list[i].groups);
 }
 
 /* The first block of a group and those after it. */
@@ -151,6 +173,7 @@ int main(int argc, char **argv) {
   failed += n_found - here_already != n_kept + here_already;
   printf("%zu different ones made in %.1f ms, found again in %.1f ms\n", n_kept, made, found);
   planned /= 2;
+  plan_others();
   describe_lstms();
   printf("%d planned, %d failed\n", planned, failed);
   return failed ? 1 : 0;

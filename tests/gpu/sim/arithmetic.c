@@ -83,15 +83,16 @@ static void weight_run(const clv_cuda_conv_desc *d, double *const operand[3], in
                        int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
   int64_t per = s->c / d->groups, from = k / (s->k / d->groups) * per + c;
-  int64_t begin = first_in(s->stride[1], s->pad[1], kx);
-  int64_t end = end_in(s->stride[1], s->pad[1], kx, s->w, s->ow);
+  int64_t down = ky * s->dilation[0], across = kx * s->dilation[1];
+  int64_t begin = first_in(s->stride[1], s->pad[1], across);
+  int64_t end = end_in(s->stride[1], s->pad[1], across, s->w, s->ow);
   double *x = operand[0] + (n * s->c + from) * s->h * s->w,
          *y = operand[2] + (n * s->k + k) * s->oh * s->ow;
   double *w = operand[1] + ((k * per + c) * s->kernel[0] + ky) * s->kernel[1] + kx;
-  int64_t oy = first_in(s->stride[0], s->pad[0], ky);
-  for (; oy < end_in(s->stride[0], s->pad[0], ky, s->h, s->oh); oy++) {
+  int64_t oy = first_in(s->stride[0], s->pad[0], down);
+  for (; oy < end_in(s->stride[0], s->pad[0], down, s->h, s->oh); oy++) {
     int64_t at =
-        (oy * s->stride[0] - s->pad[0] + ky) * s->w + begin * s->stride[1] - s->pad[1] + kx;
+        (oy * s->stride[0] - s->pad[0] + down) * s->w + begin * s->stride[1] - s->pad[1] + across;
     row_run(d->pass, &(row){x + at, w, y + oy * s->ow + begin, end - begin, s->stride[1]});
   }
 }

@@ -201,7 +201,7 @@ static clv_code add_bias(bench *m, bool last, clv_err *err) {
 /* Windows of 2 by 2 side by side. */
 static clv_window window_of(const bench *m) {
   int64_t n = (int64_t)m->samples, c = (int64_t)m->channels, side = (int64_t)m->side;
-  return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}};
+  return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}, {1, 1}};
 }
 
 static clv_code maxpool(bench *m, bool last, clv_err *err) {

@@ -67,8 +67,8 @@ def ops_says_what_ops_are():
     assert {r["name"] for r in rows if "cuda" in r["backends"]} == registered("cuda"), rows
     assert {r["name"] for r in rows if "cpu" in r["backends"]} == registered("cpu"), rows
     assert {a["name"]: (a["required"], a["default"]) for a in conv["attributes"]} == {
-        "out": (True, None), "kernel": (True, None), "stride": (False, 1), "pad": (False, 0), "groups": (False, 1),
-        "bias": (False, True), "kaiming_normal": (False, False)}, conv
+        "out": (True, None), "kernel": (True, None), "stride": (False, 1), "pad": (False, 0), "dilation": (False, 1),
+        "groups": (False, 1), "bias": (False, True), "kaiming_normal": (False, False)}, conv
     assert "of kaiming_normal_" in master("ops", "conv2d", cwd=cluster.dir).stdout
     page = master("man", "cleave-ops", cwd=cluster.dir).stdout
     assert all(f"\n.SS {name}\n" in page for name in numbers.values()), page

@@ -180,10 +180,14 @@ def what_differs_is_refused_by_name():
 def settings_of_images_follow():
     found = converted(loaded("tests/parity/nets.py").everything())
     assert found[0] == '{op: conv2d, out: 8, kernel: 3, pad: 1, bias: false, name: "stem.0"}', found
-    assert found[3:5] == ['{op: maxpool, kernel: 3, stride: 2, pad: 1, name: "pool"}',
+    assert found[3:7] == ['{op: maxpool, kernel: 3, stride: 2, pad: 1, name: "pool"}',
+                          '{op: conv_transpose2d, out: 8, kernel: 3, stride: 2, pad: 1, output_pad: 1, groups: 2, name: "open"}',
+                          '{op: conv2d, out: 8, kernel: 3, stride: 2, pad: 2, dilation: 2, name: "apart"}',
                           '{op: conv2d, out: 12, kernel: [3, 1], stride: [2, 1], pad: [1, 0], groups: 4, '
                           'name: "mix.0"}'], found
-    assert found[13] == '{op: reshape, shape: [6, 2, 2], name: "fold"}' and len(found) == 19, found
+    assert found[16:18] == ['{op: conv1d, out: 5, kernel: 3, pad: 2, dilation: 2, name: "line"}',
+                            '{op: conv_transpose1d, out: 6, kernel: 2, stride: 2, bias: false, name: "long"}'], found
+    assert found[19] == '{op: reshape, shape: [6, 2, 4], name: "fold"}' and len(found) == 25, found
 
 
 def settings_of(cls):

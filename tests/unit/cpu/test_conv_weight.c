@@ -13,12 +13,21 @@ static const clv_window windows[] = {
     {.n = 2, .c = 11, .h = 8, .w = 9, .k = 17, .kernel = {5, 3}, .stride = {2, 1}, .pad = {0, 2}},
     {.n = 1, .c = 8, .h = 5, .w = 12, .k = 8, .kernel = {1, 3}, .stride = {1, 3}, .pad = {0, 0}},
     {.n = 4, .c = 1, .h = 6, .w = 6, .k = 40, .kernel = {4, 3}, .stride = {3, 2}, .pad = {2, 1}},
+    {.n = 2,
+     .c = 3,
+     .h = 9,
+     .w = 8,
+     .k = 9,
+     .kernel = {2, 3},
+     .stride = {2, 1},
+     .dilation = {3, 2}},
 };
 
 static clv_window window_at(size_t i) {
   clv_window s = windows[i];
-  s.oh = (s.h + 2 * s.pad[0] - s.kernel[0]) / s.stride[0] + 1;
-  s.ow = (s.w + 2 * s.pad[1] - s.kernel[1]) / s.stride[1] + 1;
+  for (int d = 0; d < 2; d++) s.dilation[d] = CLV_MAX(s.dilation[d], 1);
+  s.oh = (s.h + 2 * s.pad[0] - (s.kernel[0] - 1) * s.dilation[0] - 1) / s.stride[0] + 1;
+  s.ow = (s.w + 2 * s.pad[1] - (s.kernel[1] - 1) * s.dilation[1] - 1) / s.stride[1] + 1;
   return s;
 }
 
@@ -29,8 +38,9 @@ static double expected(const clv_window *s, const float *x, const float *dy, int
           k = i / (s->kernel[1] * s->kernel[0] * s->c);
   double sum = 0;
   for (int64_t p = 0; p < s->n * s->oh * s->ow; p++) {
-    int64_t n = p / (s->oh * s->ow), h = p / s->ow % s->oh * s->stride[0] - s->pad[0] + u;
-    int64_t w = p % s->ow * s->stride[1] - s->pad[1] + v;
+    int64_t n = p / (s->oh * s->ow);
+    int64_t h = p / s->ow % s->oh * s->stride[0] - s->pad[0] + u * s->dilation[0];
+    int64_t w = p % s->ow * s->stride[1] - s->pad[1] + v * s->dilation[1];
     if (h < 0 || h >= s->h || w < 0 || w >= s->w) continue;
     sum += (double)dy[(n * s->k + k) * s->oh * s->ow + p % (s->oh * s->ow)] *
            x[((n * s->c + c) * s->h + h) * s->w + w];
@@ -105,6 +115,10 @@ static void test_three_taps_wide(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
     clv_window s = window_at(i);
+    if (s.dilation[0] * s.dilation[1] > 1) {
+      assert_false(clv_cpu_wide_conv_fits(&s, 8));
+      continue;
+    }
     if (!clv_cpu_wide_conv_fits(&s, 8)) {
       print_message("because this processor is not wide enough\n");
       skip();

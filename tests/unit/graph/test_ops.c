@@ -34,7 +34,7 @@ static void attribute_names(void **state) {
   assert_int_equal(key, CLV_ATTR_KERNEL);
   assert_fails(clv_op_attr_find(CLV_OP_CONV2D, "kernal", &key, err), CLV_NOT_FOUND,
                "conv2d has no attribute 'kernal', did you mean 'kernel'?; it takes out, kernel, "
-               "stride, pad, groups, bias");
+               "stride, pad, dilation, groups, bias");
   assert_fails(clv_op_attr_find(CLV_OP_RELU, "p", &key, err), CLV_NOT_FOUND,
                "relu has no attribute 'p'; it takes none");
   assert_fails(clv_op_attr_find((clv_op)77, "p", &key, err), CLV_NOT_FOUND, "it takes none");
@@ -182,7 +182,8 @@ typedef struct shape_case {
 
 #define REFUSE \
   { .rank = -1 }
-#define WINDOW(kh, kw, sh, sw, ph, pw) .kernel = {kh, kw}, .stride = {sh, sw}, .pad = {ph, pw}
+#define WINDOW(kh, kw, sh, sw, ph, pw) \
+  .kernel = {kh, kw}, .stride = {sh, sw}, .pad = {ph, pw}, .dilation = {1, 1}
 #define SHAPE(...)                                                      \
   {                                                                     \
     sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), { __VA_ARGS__ } \

@@ -63,6 +63,16 @@ static const front_row fronts[] = {
     {&image, "{op: flatten}, {op: slice, dim: 1, start: 0, stop: 20}", "", "", CLV_SHOWS_RAW_INPUT},
     {&image, OTHERS ", {op: dropout, p: 0.5}", "", "", CLV_SHOWS_RAW_INPUT},
     {&image, "{op: conv2d, out: 4, kernel: 1}", "", "", CLV_SHOWS_RAW_INPUT}, /* of one channel */
+    {&image, "{op: conv_transpose2d, out: 2, kernel: 2, stride: 2}", "", "", CLV_SHOWS_RAW_INPUT},
+    {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", CLV_SHOWS_MIXED},
+    {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
+     CLV_SHOWS_MIXED}, /* its first tap and its last meet */
+    {&image, "{op: conv_transpose2d, out: 2, kernel: 2, stride: 4, dilation: 2}", "", "",
+     CLV_SHOWS_RAW_INPUT},
+    {&image, OTHERS ", {op: reshape, shape: [9, 1]}, {op: linear, out: 5, transposed: true}", "",
+     "", CLV_SHOWS_RAW_INPUT},
+    {&image, OTHERS ", {op: reshape, shape: [1, 9]}, {op: conv1d, out: 2, kernel: 3}", "", "",
+     CLV_SHOWS_MIXED},
     {&image, CONV, "", "", CLV_SHOWS_MIXED},
     {&image, CONV, "freeze: true, ", "", CLV_SHOWS_MIXED},
     {&image, OTHERS ", {op: flatten}, {op: linear, out: 5}", "", "", CLV_SHOWS_MIXED},
@@ -108,7 +118,12 @@ static void each_addend_is_a_path(void **state) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c = session(ALL, "", "  - {name: front, at: master, layers: [" CONV "]}\n");
     clv_shape in = {4, {8, 1, 6, 6}};
-    clv_attrs conv = {.out = 1, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}, .groups = 1};
+    clv_attrs conv = {.out = 1,
+                      .kernel = {3, 3},
+                      .stride = {1, 1},
+                      .pad = {1, 1},
+                      .dilation = {1, 1},
+                      .groups = 1};
     clv_blueprint b = {.config = c, .n_stages = 1, .inputs = clv_model_one_input(c, &image)};
     clv_stage_plan stages[2] = {{.worker = -1}, {.worker = -1}};
     int x, y, z;
@@ -198,28 +213,32 @@ static void refusals_name_the_path_and_both_ways_out(void **state) {
   refused(
       &image, "", demo_as_it_was,
       "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
-      "conv2d or lstm that learns from secret first values is on the path to the loss; end "
+      "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d that learns from secret first "
+      "values is on the path to the loss; end "
       "with such a layer at master, or set privacy.labels_readable: true; the path: of no layer "
       "at all");
   refused(&image, "",
           "  - {name: front, at: master, layers: [{op: scale, factor: 2}, {op: relu}]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
           "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
-          "linear, conv2d or lstm with secret first values is on the path; put one there, at "
+          "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+          "values is on the path; put one there, at "
           "master, or set privacy.raw_input_leaves: true; the path: 0 (scale) -> 1 (relu)");
   refused(&image, "labels_readable: true",
           "  - {name: front, at: master, weights: {file: p}, layers: [" CONV
           "]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n",
           "/s.yaml:13:24: worker 'w1' is sent records that only known weights have mixed by stage "
-          "'front': no linear, conv2d or lstm with secret first values is on the path; put one "
+          "'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with "
+          "secret first values is on the path; put one "
           "there, at master, or set privacy.front_known: true; the path: 0 (conv2d); 0 has weights "
           "from a file that is not declared secret: true");
   refused(&words, "",
           "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}]}\n"
           "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
           "/s.yaml:13:24: worker 'w1' is sent one vector per token by stage 'front': no linear, "
-          "conv2d or lstm with secret first values is on the path; put one there, at master, or "
+          "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first values is "
+          "on the path; put one there, at master, or "
           "set privacy.tokens_readable: true; the path: 0 (embedding)");
 }
 

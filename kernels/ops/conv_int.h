@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Convolutions over one or two dimensions of places, and their transposes: x [N, C, H, W], W
+ * [K, C/groups, kh, kw], y [N, K, OH, OW], where one dimension is an image of one row. What a
+ * transposed one reads is the y of such a convolution, and what it makes its x: forward of the one
+ * is the input gradient of the other.
+ */
+#ifndef CLEAVE_OPS_CONV_INT_H
+#define CLEAVE_OPS_CONV_INT_H
+
+#include "kernels/ops/bias_int.h"
+
+#define WINDOW_ATTR(name, ...) \
+  { .key = CLV_ATTR_##name, .high = CLV_EXTENT_MAX, __VA_ARGS__ }
+#define CONV_ATTRS                                                    \
+  OUT_ATTR, WINDOW_ATTR(KERNEL, .required = true, .low = 1),          \
+      WINDOW_ATTR(STRIDE, .fallback = 1, .low = 1), WINDOW_ATTR(PAD), \
+      WINDOW_ATTR(DILATION, .fallback = 1, .low = 1),                 \
+      WINDOW_ATTR(GROUPS, .fallback = 1, .low = 1), BIAS_ATTR
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* Of an op whose attributes have one number for each dimension of places, in both halves. */
+static inline clv_code conv_one_number(const char *op, const clv_attrs *a, clv_err *err) {
+  const struct {
+    const char *name;
+    const int64_t *v;
+  } pairs[] = {{"kernel", a->kernel},
+               {"stride", a->stride},
+               {"pad", a->pad},
+               {"dilation", a->dilation},
+               {"output_pad", a->output_pad}};
+  for (size_t i = 0; i < CLV_COUNT(pairs); i++)
+    if (pairs[i].v[0] != pairs[i].v[1])
+      return clv_fail(err, CLV_INVALID, "%s.%s is one integer, got [%lld, %lld]", op, pairs[i].name,
+                      (long long)pairs[i].v[0], (long long)pairs[i].v[1]);
+  return CLV_OK;
+}
+
+static inline clv_code conv_check(const char *op, int places, const clv_op_site *s, clv_err *err) {
+  const char *layout = places == 1 ? "[N, C, L]" : "[N, C, H, W]";
+  int64_t groups = s->attrs->groups;
+  CLV_TRY(clv_need_rank(op, &s->in[0], 2 + places, layout, "", err));
+  CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
+  if (places == 1) CLV_TRY(conv_one_number(op, s->attrs, err));
+  if (s->in[0].dim[1] % groups || s->attrs->out % groups)
+    return clv_fail(err, CLV_INVALID,
+                    "%s with groups %lld needs channels in and out divisible by it; they are "
+                    "%lld and %lld",
+                    op, (long long)groups, (long long)s->in[0].dim[1], (long long)s->attrs->out);
+  return CLV_OK;
+}
+
+static inline clv_shape conv_output(const clv_op_site *s, int places, const int64_t *extents) {
+  clv_shape out = CLV_SHAPE(s->in[0].dim[0], s->attrs->out);
+  for (int i = 0; i < places; i++) out.dim[out.rank++] = extents[i];
+  return out;
+}
+
+static inline clv_code conv_shape(const char *op, int places, const clv_op_site *s, clv_shape *ret,
+                                  clv_err *err) {
+  int64_t extents[2];
+  CLV_TRY(conv_check(op, places, s, err));
+  CLV_TRY(clv_window_extents(op, s, extents, err));
+  *ret = conv_output(s, places, extents);
+  return CLV_OK;
+}
+
+/* Attributes are at most 2^31 - 1 each: no overflow in 64 bits. */
+static inline clv_code conv_transpose_shape(const char *op, int places, const clv_op_site *s,
+                                            clv_shape *ret, clv_err *err) {
+  const clv_attrs *a = s->attrs;
+  int64_t extents[2];
+  char text[160];
+  CLV_TRY(conv_check(op, places, s, err));
+  for (int i = 0; i < places; i++) {
+    if (a->output_pad[i] >= a->stride[i])
+      return clv_fail(err, CLV_INVALID, "%s: output_pad %lld must be less than stride %lld", op,
+                      (long long)a->output_pad[i], (long long)a->stride[i]);
+    extents[i] = (s->in[0].dim[2 + i] - 1) * a->stride[i] + a->dilation[i] * (a->kernel[i] - 1) +
+                 a->output_pad[i] + 1 - 2 * a->pad[i];
+    if (extents[i] < 1)
+      return clv_fail(err, CLV_INVALID, "%s: pad %lld leaves nothing of the output of %s", op,
+                      (long long)a->pad[i], clv_shape_format(&s->in[0], text, sizeof text));
+  }
+  *ret = conv_output(s, places, extents);
+  return CLV_OK;
+}
+
+/* Weights as PyTorch has them: [to, from / groups, kernel...]. */
+static inline int conv_slots(const clv_op_site *s, int places, int64_t to, int64_t from,
+                             clv_slot ret[CLV_MAX_PARAMS]) {
+  const clv_attrs *a = s->attrs;
+  clv_shape weight = CLV_SHAPE(to, from / a->groups);
+  for (int i = 0; i < places; i++) weight.dim[weight.rank++] = a->kernel[i];
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
+                                    .shape = weight,
+                                    .init = a->kaiming_normal ? CLV_INIT_FAN_OUT : CLV_INIT_FAN_IN};
+  ret[CLV_SLOT_BIAS] =
+      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(a->out), .init = CLV_INIT_FAN_IN};
+  return a->bias ? 2 : 1;
+}
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+typedef struct ops_conv_site {
+  clv_window s;
+  int64_t c_group, k_group; /* channels in and out of one group */
+} ops_conv_site;
+
+static inline ops_conv_site conv_of(const clv_ref_kernel *k) {
+  ops_conv_site v = {.s = clv_window_of(&k->d)};
+  v.c_group = v.s.c / k->d.attrs.groups;
+  v.k_group = v.s.k / k->d.attrs.groups;
+  return v;
+}
+
+/* The window of one channel: sum over u, v of w[u][v] x[i*stride - pad + u*dilation][...]. */
+static inline double conv_channel(const clv_window *s, const REAL *x, const REAL *w, int64_t i,
+                                  int64_t j) {
+  double sum = 0;
+  for (int64_t u = 0; u < s->kernel[0]; u++) {
+    int64_t h = i * s->stride[0] - s->pad[0] + u * s->dilation[0];
+    if (h < 0 || h >= s->h) continue;
+    for (int64_t v = 0; v < s->kernel[1]; v++) {
+      int64_t q = j * s->stride[1] - s->pad[1] + v * s->dilation[1];
+      if (q >= 0 && q < s->w) sum += (double)w[u * s->kernel[1] + v] * x[h * s->w + q];
+    }
+  }
+  return sum;
+}
+
+/* y from x; b: of each of its channels, or NULL. */
+static inline void conv_to_y(const ops_conv_site *v, const REAL *x, const REAL *w, const REAL *b,
+                             REAL *y) {
+  const clv_window *s = &v->s;
+  int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
+  for (int64_t nk = 0; nk < s->n * s->k; nk++) {
+    int64_t n = nk / s->k, k = nk % s->k, first = k / v->k_group * v->c_group;
+    for (int64_t o = 0; o < image; o++) {
+      double sum = b ? b[k] : 0;
+      for (int64_t c = 0; c < v->c_group; c++)
+        sum += conv_channel(s, x + (n * s->c + first + c) * s->h * s->w,
+                            w + (k * v->c_group + c) * taps, o / s->ow, o % s->ow);
+      y[nk * image + o] = (REAL)sum;
+    }
+  }
+}
+
+/* What one channel of y gives x at (h, q): every place of y whose window covers it. */
+static inline double conv_channel_back(const clv_window *s, const REAL *y, const REAL *w, int64_t h,
+                                       int64_t q) {
+  double sum = 0;
+  for (int64_t u = 0; u < s->kernel[0]; u++) {
+    int64_t i = h + s->pad[0] - u * s->dilation[0];
+    if (i < 0 || i % s->stride[0] || i / s->stride[0] >= s->oh) continue;
+    for (int64_t v = 0; v < s->kernel[1]; v++) {
+      int64_t j = q + s->pad[1] - v * s->dilation[1];
+      if (j < 0 || j % s->stride[1] || j / s->stride[1] >= s->ow) continue;
+      sum += (double)w[u * s->kernel[1] + v] * y[i / s->stride[0] * s->ow + j / s->stride[1]];
+    }
+  }
+  return sum;
+}
+
+/* x from y; b: of each of its channels, or NULL. */
+static inline void conv_to_x(const ops_conv_site *v, const REAL *y, const REAL *w, const REAL *b,
+                             REAL *x) {
+  const clv_window *s = &v->s;
+  int64_t taps = s->kernel[0] * s->kernel[1], image = s->h * s->w;
+  for (int64_t nc = 0; nc < s->n * s->c; nc++) {
+    int64_t n = nc / s->c, c = nc % s->c, first = c / v->c_group * v->k_group;
+    for (int64_t o = 0; o < image; o++) {
+      double sum = b ? b[c] : 0;
+      for (int64_t k = first; k < first + v->k_group; k++)
+        sum += conv_channel_back(s, y + (n * s->k + k) * s->oh * s->ow,
+                                 w + (k * v->c_group + c % v->c_group) * taps, o / s->w, o % s->w);
+      x[nc * image + o] = (REAL)sum;
+    }
+  }
+}
+
+/* One image's contribution to dw[u][v]: sum over i, j of y[i][j] x[i*stride - pad + u...][...]. */
+static inline double conv_tap(const clv_window *s, const REAL *x, const REAL *y, int64_t u,
+                              int64_t v) {
+  double sum = 0;
+  for (int64_t i = 0; i < s->oh; i++) {
+    int64_t h = i * s->stride[0] - s->pad[0] + u * s->dilation[0];
+    if (h < 0 || h >= s->h) continue;
+    for (int64_t j = 0; j < s->ow; j++) {
+      int64_t q = j * s->stride[1] - s->pad[1] + v * s->dilation[1];
+      if (q >= 0 && q < s->w) sum += (double)y[i * s->ow + j] * x[h * s->w + q];
+    }
+  }
+  return sum;
+}
+
+static inline void conv_to_w(const ops_conv_site *v, const REAL *x, const REAL *y, REAL *dw,
+                             bool accumulate) {
+  const clv_window *s = &v->s;
+  int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
+  for (int64_t kc = 0; kc < s->k * v->c_group; kc++) {
+    int64_t k = kc / v->c_group, c = k / v->k_group * v->c_group + kc % v->c_group;
+    for (int64_t t = 0; t < taps; t++) {
+      double sum = 0;
+      for (int64_t n = 0; n < s->n; n++)
+        sum += conv_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
+                        t / s->kernel[1], t % s->kernel[1]);
+      put(&dw[kc * taps + t], sum, accumulate);
+    }
+  }
+}
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  ops_conv_site v = conv_of(k);
+  (void)err;
+  conv_to_y(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
+            k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
+  return CLV_OK;
+}
+
+static inline clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a,
+                                           clv_err *err) {
+  ops_conv_site v = conv_of((const clv_ref_kernel *)base);
+  (void)err;
+  conv_to_x(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
+  return CLV_OK;
+}
+
+static inline clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                            clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  ops_conv_site v = conv_of(k);
+  (void)err;
+  conv_to_w(&v, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
+  if (k->d.attrs.bias)
+    bias_gradient(a->dout, v.s.n, v.s.k, v.s.oh * v.s.ow, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  return CLV_OK;
+}
+
+static inline clv_code conv_transpose_forward(clv_kernel *base, const clv_kernel_args *a,
+                                              clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  ops_conv_site v = conv_of(k);
+  (void)err;
+  conv_to_x(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
+            k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
+  return CLV_OK;
+}
+
+static inline clv_code conv_transpose_backward_input(clv_kernel *base, const clv_kernel_args *a,
+                                                     clv_err *err) {
+  ops_conv_site v = conv_of((const clv_ref_kernel *)base);
+  (void)err;
+  conv_to_y(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
+  return CLV_OK;
+}
+
+static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                                      clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  ops_conv_site v = conv_of(k);
+  (void)err;
+  conv_to_w(&v, a->dout, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
+  if (k->d.attrs.bias)
+    bias_gradient(a->dout, v.s.n, v.s.c, v.s.h * v.s.w, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  return CLV_OK;
+}
+
+/* Each output is a sum of as many inputs as there are channels in its group, and taps that meet it:
+ * those u of the kernel with u dilation the same modulo the stride. */
+static inline int64_t conv_transpose_mixed(const clv_op_site *s) {
+  int64_t n = s->in[0].dim[1] / s->attrs->groups;
+  for (int i = 0; i < s->in[0].rank - 2; i++) {
+    int64_t step = s->attrs->stride[i], rest = s->attrs->dilation[i];
+    while (rest) {
+      int64_t next = step % rest;
+      step = rest;
+      rest = next;
+    }
+    int64_t apart = s->attrs->stride[i] / step; /* taps that meet are so far from each other */
+    n *= (s->attrs->kernel[i] + apart - 1) / apart;
+  }
+  return n;
+}
+
+#endif

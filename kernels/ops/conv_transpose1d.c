@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/conv_int.h"
+
+static clv_code conv_transpose1d_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  return conv_transpose_shape("conv_transpose1d", 1, s, ret, err);
+}
+
+static int conv_transpose1d_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  return conv_slots(s, 1, s->in[0].dim[1], s->attrs->out, ret);
+}
+
+CLV_OP_ROW(conv_transpose1d) = {
+    .name = "conv_transpose1d",
+    .doc =
+        "y[n,k,i*stride-pad+u*dilation] += W[c,k,u] x[n,c,i], "
+        "and b[k] everywhere, x: [N, C, L], W: [C, K/groups, kernel], OL = (L-1) stride - 2 pad + "
+        "dilation (kernel-1) "
+        "+ output_pad + 1 (torch.nn.functional.conv_transpose1d)",
+    .torch_module =
+        "ConvTranspose1d(out=out_channels, kernel=kernel_size, stride=stride, pad=padding, "
+        "output_pad=output_padding, dilation=dilation, groups=groups, bias=bias)",
+    .torch_needs = "padding_mode='zeros'",
+    .n_in = 1,
+    .mixes = CLV_MIXES_ALL,
+    .mixed = conv_transpose_mixed,
+    .attrs = {CONV_ATTRS, WINDOW_ATTR(OUTPUT_PAD)},
+    .shape = conv_transpose1d_shape,
+    .slots = conv_transpose1d_slots,
+    .most_params = 2,
+    .forward = conv_transpose_forward,
+    .backward_input = conv_transpose_backward_input,
+    .backward_weight = conv_transpose_backward_weight,
+    .saves_dw = CLV_SAVE_IN0,
+};
