@@ -142,12 +142,12 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
    another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
-   checkpoints_have_the_artifact_again=("bool clv_adapters_keep(", "!(s->weights_artifact && s->lora.targets.n && p->trainable && p->frozen)", "s || p"))
+   checkpoints_have_the_artifact_again=("bool clv_adapters_keep(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
 of("common/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("cleave_status api_derive_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
-of("worker/service/load.c", "tests/net/training/test_lora.py",
+of("worker/service/artifact.c", "tests/net/training/test_lora.py",
    an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
 
 # ---- folders of pretrained weights ---------------------------------------------------------------
@@ -175,7 +175,7 @@ of("common/weights/write.c", PARTS,
 MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
-of("worker/service/load.c", MEMORY,
+of("worker/service/artifact.c", MEMORY,
    an_artifact_comes_at_once=("", "enum { PART_BYTES = 1 << 20 };", "enum { PART_BYTES = 1 << 26 };"))
 of("master/api/pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
@@ -197,8 +197,39 @@ of("worker/store/store.c", PRETRAINED_NET,
    the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated, sizeof found) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
    new_heads_count_as_known=("static void take_params(", "f->drawn &=", "f->drawn &= false &&"))
-of("worker/service/load.c", PRETRAINED_NET,
+of("worker/service/artifact.c", PRETRAINED_NET,
    fresh_names_are_looked_for=("static clv_code fill(", "r->n_fresh", "0"))
+
+# ---- bases that several sessions share -----------------------------------------------------------
+BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared_bases.py"
+of("worker/store/bases.c", BASES,
+   an_owner_does_not_matter=("static bool is_meant(", "&& strcmp(x->owner, key->owner) == 0", ""),
+   an_artifact_does_not_matter=("static bool is_meant(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
+   a_base_may_be_written=("static clv_code fill_pages(", "mprotect(x->pages, x->bytes, PROT_READ) == 0", "x->pages"),
+   a_base_stays_for_ever=("static void leave(", "if (--x->users) return;", "if (--x->users || b) return;"),
+   what_was_not_filled_is_full=("static clv_code fill_it(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
+   who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_waiter_check(waiter, err));", "(void)waiter; (void)err;"))
+of("worker/service/artifact.c", BASES_NET,
+   strangers_share=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
+   nobody_shares=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
+   what_is_closed_may_learn=("static clv_code check_learning(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
+   a_base_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
+   an_open_base_is_withheld=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
+of("worker/service/load_module.c", BASES_NET,
+   every_session_has_a_base_of_its_own=("static clv_code list_lent(", "|| backend->memory", "|| true"),
+   fresh_parameters_are_lent=("static clv_code list_lent(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
+of("common/engine/module_memory.c", BASES_NET,
+   what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
+of("common/engine/node_frames.c", BASES_NET,
+   pieces_of_a_base_are_given=("static clv_code on_piece_get(", "CLV_TRY(clv_module_may_give(m, &item, err));", ""),
+   a_snapshot_has_the_base=("static clv_code on_state_get(", "if (!item.withheld) CLV_TRY(", "if (!item.withheld || f) CLV_TRY("))
+of("common/engine/node_files.c", BASES_NET,
+   files_have_the_base=("static clv_code state_of(", "if (item->lent || item->withheld) continue;", ""))
+of("common/engine/module_state.c", BASES_NET,
+   a_base_is_written=("clv_code clv_state_item_set(", "if (item->lent)", "if (false)"),
+   a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.withheld) m->withheld[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
+of("master/run/run_export.c", "tests/net/training/test_lora.py",
+   a_part_is_exported_as_a_whole=("static clv_code check_whole(", "if (!left) return CLV_OK;", "return CLV_OK;"))
 
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"

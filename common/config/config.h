@@ -445,11 +445,17 @@ typedef struct clv_allow_spec {
   uint64_t weight;      /* of its share of the cores, at least 1 */
 } clv_allow_spec;
 
+/* What of an artifact's parameters a session's master may read: those that learn there; all; none,
+ * and so none may learn. */
+typedef enum clv_readable { CLV_READ_TRAINED, CLV_READ_ALL, CLV_READ_NONE } clv_readable;
+
 typedef struct clv_artifact_spec {
   clv_config_pos pos;
   char *name;
   char *file, *folder; /* one of them */
   char *sha256;        /* 64 hex digits: of the file, or of the folder's ARTIFACT.json */
+  bool shared;         /* frozen parameters are in memory once for all identities, not for each */
+  clv_readable readable;
 } clv_artifact_spec;
 
 /* memory_limit in words. */

@@ -13,6 +13,7 @@ enum { MINUTE_MS = 60000, DAY_MS = 86400000 };
 
 static const char *const role_names[] = {"master", "peer", "observer", NULL};
 static const char *const memory_words[] = {"auto", "none", NULL};
+static const char *const readable_names[] = {"trained", "all", "none", NULL};
 static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
 
 _Static_assert(offsetof(clv_artifact_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
@@ -169,6 +170,14 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_SHA256, .required = true,
      .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
      .doc = "What the file must hash to, or the folder's ARTIFACT.json."},
+    {.path = "artifacts{}.shared", .kind = CLV_ROW_BOOL, .offset = ARTIFACT(shared),
+     .initial = "false",
+     .doc = "Whether its frozen parameters are in memory once for all identities; else once for each "
+            "identity. Each session is charged as if it were alone."},
+    {.path = "artifacts{}.readable", .kind = CLV_ROW_ENUM, .offset = ARTIFACT(readable),
+     .names = readable_names, .initial = "trained",
+     .doc = "Which of its parameters masters may read: those that learn, all, or none; with none a "
+            "session in which one learns is refused."},
 
     {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
      .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here, and the "

@@ -102,6 +102,11 @@ typedef struct clv_module_options {
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
   bool fixed; /* they stay frozen: no gradients and no moments are kept for them */
+  /* [n_lent] of `frozen`, with `fixed`, and not for a device with memory of its own: what of them
+   * is no buffer gets its memory from clv_module_lend, and is marked so in clv_module_params. It is
+   * charged as if it were the module's own. */
+  const char *const *lent;
+  uint32_t n_lent;
   clv_pool
       *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
   int64_t
@@ -120,6 +125,16 @@ clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_module_free(clv_module *m);
 void clv_module_freep(clv_module **m);
+
+/* Where a parameter of clv_module_options.lent is, which the module only reads; a reference is
+ * taken. Before the module is added to a node. CLV_INVALID: it is not lent, or has another shape;
+ * CLV_EXISTS: it is there. */
+clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t,
+                         clv_err *err) CLV_USE_RESULT;
+/* A parameter whose numbers the module's state does not give out from now on. why: said to who asks
+ * for it by name, the same for all of a module. CLV_NOT_FOUND: there is none of that name. */
+clv_code clv_module_withhold(clv_module *m, const char *param, const char *why,
+                             clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_module_counts {
   uint64_t forwards, backwards, evals;
@@ -148,12 +163,17 @@ typedef struct clv_state_item {
   size_t bytes;
   void *data;
   const clv_backend *backend;
+  bool lent, withheld; /* it is not written; it is not given out */
 } clv_state_item;
 
 /* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
  * data of 8 bytes). Items are numbered 0..n-1. */
 uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
 bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
+
+/* CLV_DENIED, with the reason: its numbers are withheld. */
+clv_code clv_module_may_give(const clv_module *m, const clv_state_item *item,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* CLV_NOT_FOUND: the module has no item of that name. */
 clv_code clv_module_state_find(clv_module *m, clv_state_what what, const char *name,
@@ -165,7 +185,7 @@ clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64
 /* Read an item: item->bytes. */
 clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Write an item; one by name: dtype and shape must agree. */
+/* Write an item; one by name: dtype and shape must agree. CLV_DENIED: it is lent. */
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                             const void *data, clv_err *err) CLV_USE_RESULT;
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,

@@ -27,9 +27,11 @@ struct clv_module {
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
   /* In the backend's memory, as are moments and what clv_module_block gives. */
-  void *block;           /* parameters, then buffers */
-  void *shadow;          /* buffers as they were, to be put back when a step is not taken */
-  clv_optim *optim;      /* NULL when nothing learns here */
+  void *block;          /* parameters, then buffers */
+  clv_tensor **lent;    /* [params->n] of those that are lent, each with a reference; NULL: none, */
+  const void **lent_at; /* [params->n] and where they are, for plans */
+  void *shadow;         /* buffers as they were, to be put back when a step is not taken */
+  clv_optim *optim;     /* NULL when nothing learns here */
   clv_recorder *records; /* NULL where the backend records nothing */
   uint64_t version;      /* of the parameters, for the plans' weight caches */
   size_t bytes, charged; /* charged: to the pool, given back with it */
@@ -47,6 +49,9 @@ struct clv_module {
   /* What a device has said while the module's state was being changed: it is not known any more,
    * and nothing is computed from it. code is CLV_OK until then. */
   clv_err broken;
+
+  bool *withheld;                  /* [params->n]; NULL: none */
+  char why_withheld[CLV_ERR_TEXT]; /* of its state */
 
   uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
   uint64_t steps;         /* of the optimiser, taken; atomic */
@@ -111,6 +116,9 @@ void clv_module_keep_buffers(clv_module *m);
 void clv_module_restore_buffers(clv_module *m);
 
 size_t clv_module_buffer_bytes(const clv_module *m);
+
+/* Whether all that is lent is there. */
+clv_code clv_module_is_whole(const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
 /* The session it belongs to from now on. */
 void clv_module_bind(clv_module *m, clv_pool *pool);

@@ -27,6 +27,20 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
   return CLV_OK;
 }
 
+/* A device's memory is its module's alone. */
+static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *err) {
+  for (uint32_t i = 0; i < o->n_lent; i++) {
+    clv_param *p = (clv_param *)clv_params_find(m->params, o->lent[i]);
+    if (!p || !p->frozen || !o->fixed || o->backend->memory)
+      return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it", o->lent[i],
+                      m->o.index);
+    p->lent = true;
+  }
+  if (!o->n_lent) return CLV_OK;
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->lent, err));
+  return clv_alloc((size_t)m->params->n, sizeof(void *), &m->lent_at, err);
+}
+
 static clv_code find_learning(clv_module *m, clv_err *err) {
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->learning, &m->learning, err));
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->sums, &m->sums, err));
@@ -100,7 +114,7 @@ static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
 /* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its
  * host nothing. */
 static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
-  size_t state = m->params->total_bytes;
+  size_t state = m->params->total_bytes + m->params->lent_bytes;
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
   CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
@@ -157,11 +171,33 @@ static clv_code open_records(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
+/* ---- what is lent ---------------------------------------------------------------------------- */
+
+clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t, clv_err *err) {
+  const clv_param *p = clv_params_find(m->params, param);
+  if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape))
+    return clv_fail(err, CLV_INVALID, "module %u is lent another '%s'", m->o.index, param);
+  size_t i = (size_t)(p - m->params->list);
+  if (m->lent[i]) return clv_fail(err, CLV_EXISTS, "module %u has '%s'", m->o.index, param);
+  m->lent[i] = clv_tensor_ref(t);
+  m->lent_at[i] = t->data;
+  return CLV_OK;
+}
+
+clv_code clv_module_is_whole(const clv_module *m, clv_err *err) {
+  for (int i = 0; i < m->params->n; i++)
+    if (m->params->list[i].lent && !m->lent[i])
+      return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
+                      m->params->list[i].name);
+  return CLV_OK;
+}
+
 static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
   CLV_TRY(open_records(m, err));
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
+  CLV_TRY(mark_lent(m, o, err));
   if (o->fixed) clv_params_fix(m->params);
   CLV_TRY(find_learning(m, err));
 #ifndef CLV_MUTATE_AHEAD
@@ -185,7 +221,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
     return code;
   }
   m->o = *o;
-  m->o.frozen = NULL; /* the caller's lists, not kept */
+  m->o.frozen = m->o.lent = NULL; /* the caller's lists, not kept */
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.name = NULL;
@@ -214,6 +250,10 @@ void clv_module_free(clv_module *m) {
   clv_optim_free(m->optim);
   if (m->block) clv_backend_give(m->o.backend, m->block);
   if (m->shadow) clv_backend_give(m->o.backend, m->shadow);
+  for (int i = 0; m->lent && i < m->params->n; i++) clv_tensor_unref(m->lent[i]);
+  free(m->lent);
+  free(m->lent_at);
+  free(m->withheld);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);
@@ -281,8 +321,9 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .bf16 = m->o.bf16,
                          .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
-                         .transient_weights = training && alone,
-                         .records = m->records};
+                         .transient_weights = (training && alone) || m->lent,
+                         .records = m->records,
+                         .lent = m->lent_at};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;

@@ -28,8 +28,10 @@ static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   *ret = (clv_state_item){.dtype = p->dtype,
                           .shape = p->shape,
                           .bytes = p->bytes,
-                          .data = (char *)m->block + p->offset,
-                          .backend = m->o.backend};
+                          .data = p->lent ? m->lent[index]->data : (char *)m->block + p->offset,
+                          .backend = m->o.backend,
+                          .lent = p->lent,
+                          .withheld = m->withheld && m->withheld[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 
@@ -107,6 +109,23 @@ clv_code clv_module_state_find(clv_module *m, clv_state_what what, const char *n
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);
 }
 
+/* ---- what is not given out ------------------------------------------------------------------- */
+
+clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, clv_err *err) {
+  const clv_param *p = clv_params_find(m->params, param);
+  if (!p) return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, param);
+  if (!m->withheld)
+    CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->withheld, &m->withheld, err));
+  m->withheld[p - m->params->list] = true;
+  snprintf(m->why_withheld, sizeof m->why_withheld, "%s", why);
+  return CLV_OK;
+}
+
+clv_code clv_module_may_give(const clv_module *m, const clv_state_item *item, clv_err *err) {
+  if (!item->withheld) return CLV_OK;
+  return clv_fail(err, CLV_DENIED, "'%s' is not given out: %s", item->name, m->why_withheld);
+}
+
 /* ---- reading and writing --------------------------------------------------------------------- */
 
 clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64_t length,
@@ -132,6 +151,9 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                             const void *data, clv_err *err) {
   char want[160], got[160];
+  if (item->lent)
+    return clv_fail(err, CLV_DENIED, "'%s' is only read: it may be of several sessions",
+                    item->name);
   if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
     return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
                     clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
@@ -152,11 +174,17 @@ static void written(clv_module *m, clv_state_what what, const char *name) {
   m->version += what == CLV_STATE_WEIGHTS;
 }
 
+/* What was written as a whole is the writer's. */
+static void give_again(clv_module *m, const char *name) {
+  m->withheld[clv_params_find(m->params, name) - m->params->list] = false;
+}
+
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
   CLV_TRY(clv_module_state_find(m, what, name, &item, err));
   CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
+  if (item.withheld) give_again(m, name);
   written(m, what, name);
   return CLV_OK;
 }

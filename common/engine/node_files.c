@@ -27,14 +27,16 @@ static void whole_state_done(whole_state *s) {
   free(s->list);
 }
 
+/* A file has what is the module's own: not what is lent to it, or withheld. */
 static clv_code state_of(clv_module *m, clv_state_what what, whole_state *ret, clv_err *err) {
-  ret->n = clv_module_state_count(m, what);
-  CLV_TRY(clv_alloc(ret->n, sizeof *ret->items, &ret->items, err));
-  CLV_TRY(clv_alloc(ret->n, sizeof *ret->list, &ret->list, err));
-  for (uint32_t i = 0; i < ret->n; i++) {
-    clv_state_item *item = &ret->items[i];
+  uint32_t all = clv_module_state_count(m, what);
+  CLV_TRY(clv_alloc(all, sizeof *ret->items, &ret->items, err));
+  CLV_TRY(clv_alloc(all, sizeof *ret->list, &ret->list, err));
+  for (uint32_t i = 0; i < all; i++) {
+    clv_state_item *item = &ret->items[ret->n];
     (void)clv_module_state_item(m, what, i, item);
-    ret->list[i] = (clv_weights_tensor){item->name, item->dtype, item->shape, item->data};
+    if (item->lent || item->withheld) continue;
+    ret->list[ret->n++] = (clv_weights_tensor){item->name, item->dtype, item->shape, item->data};
   }
   return CLV_OK;
 }

@@ -72,21 +72,23 @@ static clv_code on_piece_get(clv_session_node *n, clv_module *m, const clv_frame
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
                     (unsigned long long)f->state.length, LONGEST_PIECE);
   CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &item, err));
+  CLV_TRY(clv_module_may_give(m, &item, err));
   CLV_TRY(clv_state_item_part(&item, f->state.offset, f->state.length, &part, err));
   CLV_TRY(answer_item(n, m, f, &part, 0, 1, err));
   return answer_done(n, f, 1, err);
 }
 
+/* Who asks for all gets what is given out. */
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
   const clv_frame *f = &p->frame;
-  uint32_t count = 0;
+  uint32_t count = 0, next = 0;
   clv_state_item item;
   CLV_TRY(local_module(n, f, &m, err));
   if (f->state.length) return on_piece_get(n, m, f, err);
-  while (state_item(n, m, f, count, &item)) count++;
+  for (uint32_t i = 0; state_item(n, m, f, i, &item); i++) count += !item.withheld;
   for (uint32_t i = 0; state_item(n, m, f, i, &item); i++)
-    CLV_TRY(answer_item(n, m, f, &item, i, count, err));
+    if (!item.withheld) CLV_TRY(answer_item(n, m, f, &item, next++, count, err));
   return answer_done(n, f, count, err);
 }
 

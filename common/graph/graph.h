@@ -210,6 +210,7 @@ typedef struct clv_param {
   bool trainable; /* false for buffers (running statistics) */
   bool frozen;    /* trainable, but held fixed by the session */
   bool fixed;     /* frozen for good: it has no room in blocks of gradients and moments */
+  bool lent;      /* fixed, and kept by somebody else: it has no room in any block */
   size_t offset;  /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
   size_t n, bytes;
 } clv_param;
@@ -222,6 +223,7 @@ typedef struct clv_params {
   size_t trainable_bytes; /* extent of parameters, padding included, but for those fixed */
   size_t buffer_offset;   /* where the buffers begin, behind the fixed ones */
   size_t total_bytes;     /* with buffers */
+  size_t lent_bytes;      /* of those that are lent, as a block would have them */
   size_t n_values;        /* trainable values, without padding */
 } clv_params;
 
@@ -231,7 +233,7 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_U
  * it mixes none (clv_mixing of its row). */
 int64_t clv_node_mixed(const clv_graph *g, const clv_node *node);
 /* Fixes those that are frozen: they move behind the others, and gradients and moments need no room
- * for them. Before any block is laid out by p. */
+ * for them. Those of them that are marked as lent leave the block. Before any is laid out by p. */
 void clv_params_fix(clv_params *p);
 clv_params *clv_params_free(clv_params *p);
 void clv_params_freep(clv_params **p);
@@ -277,6 +279,9 @@ typedef struct clv_plan_options {
   /* What a device is asked for in each phase is recorded there, where it is not NULL; it outlives
    * the plan. The bits are the same. */
   clv_recorder *records;
+  /* [params->n] Where those parameters are that are lent, read at each run and never written; it
+   * outlives the plan. Not for a backend with memory of its own. */
+  const void *const *lent;
 } clv_plan_options;
 
 typedef struct clv_plan_info {

@@ -82,7 +82,7 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
 static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
-    if (q->trainable != trainable || q->fixed != fixed) continue;
+    if (q->trainable != trainable || q->fixed != fixed || q->lent) continue;
     q->offset = *end;
     *end += clv_align_up(q->bytes, PARAM_ALIGN);
   }
@@ -90,12 +90,18 @@ static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
 
 void clv_params_fix(clv_params *p) {
   size_t at = 0;
-  for (int i = 0; i < p->n; i++) p->list[i].fixed = p->list[i].trainable && p->list[i].frozen;
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    q->fixed = q->trainable && q->frozen;
+    q->lent &= q->fixed;
+    if (q->lent) p->lent_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
+  }
   put(p, true, false, &at);
   p->trainable_bytes = at;
   put(p, true, true, &at);
   p->buffer_offset = at;
   put(p, false, false, &at);
+  p->total_bytes = at;
 }
 
 const clv_param *clv_params_find(const clv_params *p, const char *name) {
@@ -201,6 +207,7 @@ clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, con
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
+    if (q->lent) continue;
     clv_node_slots(g, node, slots);
     CLV_TRY(init_one(waiter, q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset,
                      err));

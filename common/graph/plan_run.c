@@ -42,6 +42,13 @@ static clv_rng_key key_of(const clv_node *node, const clv_plan_frame *f) {
   return key;
 }
 
+/* The caller's memory is written only through `out` and `din`, and what is lent not at all. */
+static char *lent(const void *memory) { return (char *)(uintptr_t)memory; }
+
+static void *place_of_param(const clv_plan *p, const clv_plan_frame *f, const clv_param *q) {
+  return q->lent ? lent(p->options.lent[q - p->params->list]) : f->params + q->offset;
+}
+
 static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
   const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = {.out = at(p, f, s->out),
@@ -54,7 +61,7 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
   for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, s->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
-    a.param[i] = f->params + q->param[i]->offset;
+    a.param[i] = place_of_param(p, f, q->param[i]);
   return a;
 }
 
@@ -250,9 +257,6 @@ void clv_plan_call_put(clv_plan *p, clv_call *c) {
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
-
-/* The caller's memory is written only through `out` and `din`. */
-static char *lent(const void *memory) { return (char *)(uintptr_t)memory; }
 
 static clv_plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param_block) {
   clv_plan_frame f = {.params = param_block, .key = c->key};

@@ -285,6 +285,10 @@ typedef struct clv_trainer_state {
   size_t n_extra;
 } clv_trainer_state;
 
+/* The extra key for the stages whose weights are not all in the checkpoint: a worker's artifact has
+ * the rest. */
+#define CLV_STAGES_LEFT "stages_left_to_artifacts"
+
 /* The value of an extra key, or NULL. */
 const char *clv_trainer_state_get(const clv_trainer_state *s, const char *key);
 

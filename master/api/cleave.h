@@ -566,7 +566,8 @@ typedef struct cleave_state {
 CLEAVE_API size_t cleave_state_count(const cleave_module *module, cleave_state_kind kind);
 
 /* BLOCKS. Everything of that kind, copied out; steps taken before are in it. A module without an
- * optimiser has 0 items of optimiser state. Released by cleave_state_free. */
+ * optimiser has 0 items of optimiser state. Frozen parameters of a worker's artifact are not in it,
+ * unless its worker.yaml gives them out. Released by cleave_state_free. */
 CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,

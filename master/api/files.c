@@ -104,6 +104,18 @@ static void put_item(const clv_weights_want *w, const clv_weights_entry *e, clea
   memcpy(ret->tensor.shape, w->shape.dim, sizeof ret->tensor.shape);
 }
 
+/* What the worker's artifact has, and the file was not given. */
+static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f,
+                               cleave_state_list *l) {
+  size_t n = 0;
+  for (size_t i = 0; i < l->n; i++) {
+    const clv_param *p = clv_params_find(m->params, l->items[i].name);
+    bool there = m->artifact && p && p->frozen && !clv_weights_find(f, p->name);
+    if (!there) l->items[n++] = l->items[i];
+  }
+  l->n = n;
+}
+
 static cleave_status match(const cleave_module *m, const clv_weights_file *f,
                            const cleave_state_list *l, cleave_named *items, cleave_error *error) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
@@ -131,6 +143,7 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   PASS(check_arguments(runtime, module, kind, error));
   if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return failed(module, &why, error);
   PASS(cleave_state_list_of(module, kind, &l, error));
+  leave_out_artifact(module, f, &l);
   TRY(clv_alloc(l.n, sizeof *items, &items, &err));
   PASS(match(module, f, &l, items, error));
   return cleave_state_write(runtime, module, kind, items, l.n, deadline_ms, error);

@@ -155,7 +155,7 @@ cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind ki
 cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                              api_state_item **ret_items, uint32_t *ret_n, cleave_error *error) {
   api_state_item *items = NULL;
-  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind)};
+  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind), .fewer = m->artifact};
   if (!r.count) return CLEAVE_OK;
   TRY(clv_alloc(r.count, sizeof *items, &items, &err));
   r.items = items;

@@ -56,6 +56,7 @@ cleave_status api_state_begin(cleave_runtime *rt, cleave_module *m, cleave_state
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
   f->n_items = f->request.count;
+  f->request.fewer = !name && m->artifact; /* its worker may withhold what is frozen */
   f->request.items = f->items;
   api_module_keep(m);
   return CLEAVE_OK;
@@ -78,6 +79,12 @@ static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *erro
   PASS(api_state_check_item(m, name, f->request.found, error));
   f->tensor = clv_steal(&f->request.found);
   if (f->tensor) return CLEAVE_OK;
+  if (m->artifact)
+    return api_fail(
+        error, CLV_DENIED,
+        "'%s' does not give out '%s' of its artifact '%s' (artifacts.%s.readable in its "
+        "worker.yaml)",
+        cleave_module_node(m), name, m->artifact, m->artifact);
   return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(m), name);
 }
 

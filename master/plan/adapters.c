@@ -47,7 +47,7 @@ bool clv_adapters_freeze(const clv_lora_config *l, const char *param) {
 }
 
 bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p) {
-  return !(s->weights_artifact && s->lora.targets.n && p->trainable && p->frozen);
+  return !(s->weights_artifact && p->trainable && p->frozen);
 }
 
 static bool trains_any(const clv_stage_plan *s, const char *path) {

@@ -245,7 +245,8 @@ clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weigh
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                              const clv_weights_entry ***ret_found, clv_bytes *notes,
                              clv_err *err) CLV_USE_RESULT;
-/* Whether checkpoints have it: not what a worker's artifact has and adapters leave as it is. */
+/* Whether checkpoints have it: not what begins as a worker's artifact has it, or from its key, and
+ * stays so. */
 bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p);
 
 /* The same of a stage's lora.from: its adapters, and of what it trains as a whole what is there;

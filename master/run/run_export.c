@@ -299,10 +299,27 @@ static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
   return merged == adapters ? CLV_OK : no_base(x, i, last, err);
 }
 
+/* Where a part of the network is not in the checkpoint, there is no whole to be written. */
+static clv_code check_whole(const export *x, clv_err *err) {
+  const char *left = clv_trainer_state_get(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
+  if (!left) return CLV_OK;
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "the checkpoint has not all weights of: %.200s; the rest is in artifacts of workers "
+      "(weights.artifact of %s), and is not fetched from there. Put the two together "
+      "where the artifact's files are",
+      left, session_file);
+}
+
+static clv_code merge_all(export *x, clv_err *err) {
+  for (uint32_t i = 0; i < x->n_stages; i++) CLV_TRY(merge_stage(x, i, err));
+  return check_whole(x, err);
+}
+
 clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
   CLV_TRY(read_all(&x, err));
-  for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(merge_stage(&x, i, err));
+  CLV_TRY(merge_all(&x, err));
   return write_into(&x, folder, "model.safetensors", err);
 }
 
@@ -355,7 +372,7 @@ clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err
     return clv_fail(err, CLV_PRECONDITION,
                     "the session's model is not by config.json (model.hf), so there is none to go "
                     "with its weights; the files of the checkpoint are safetensors as they are");
-  for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(merge_stage(&x, i, err));
+  CLV_TRY(merge_all(&x, err));
   CLV_TRY(take_bias_of_head(&x, err));
   CLV_TRY(write_into(&x, folder, "model.safetensors", err));
   return put_config(&x, folder, err);

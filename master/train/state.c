@@ -73,10 +73,22 @@ static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w,
   return save_state(t, i, true, w, err);
 }
 
+/* The stages of which a part is not kept, for who puts the network together. */
+static clv_code list_left(const clv_trainer *t, clv_bytes *ret, clv_err *err) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    const clv_params *params = t->b->stages[i].params;
+    int k = 0;
+    while (k < params->n && is_kept(t, i, CLEAVE_STATE_WEIGHTS, params->list[k].name)) k++;
+    if (k < params->n)
+      clv_bytes_printf(ret, "%s%s", ret->len ? ", " : "", t->config->stages[i].name);
+  }
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
 clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, uint64_t spared,
                           clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
   clv_sha256 digest;
   char hex[65];
   clv_trainer_doing(t, "checkpoint of step", t->committed);
@@ -89,13 +101,16 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   clv_sha256_hex(&digest, hex);
   CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", config.data, config.len, err));
   const char *isa = clv_backend_isa(clv_backend_cpu());
-  clv_kv extra[] = {{"isa", isa}, {"libraries", clv_backend_libraries(clv_backend_cpu())}};
+  CLV_TRY(list_left(t, &left, err));
+  clv_kv extra[] = {{"isa", isa},
+                    {"libraries", clv_backend_libraries(clv_backend_cpu())},
+                    {CLV_STAGES_LEFT, left.data}};
   clv_trainer_state state = {.epoch = cursor.epoch,
                              .index = cursor.index,
                              .global_step = t->committed,
                              .max_steps = t->config->train.max_steps,
                              .extra = extra,
-                             .n_extra = CLV_COUNT(extra)};
+                             .n_extra = CLV_COUNT(extra) - !left.len};
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
   return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, spared, err);
@@ -163,6 +178,9 @@ static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_fi
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
+  for (int k = 0; k < t->b->stages[stage].params->n; k++) /* checkpoints of earlier versions */
+    if (!is_kept(t, stage, CLEAVE_STATE_WEIGHTS, t->b->stages[stage].params->list[k].name))
+      found[k] = NULL;
   return put_found(t, stage, f, found, err);
 }
 

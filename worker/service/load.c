@@ -7,95 +7,6 @@
 
 #include "worker/service/service_int.h"
 
-/* A module and the artifact that it begins with. */
-typedef struct filling {
-  clv_session *s;
-  const clv_wire_load_request *r;
-  const clv_waiter *waiter;
-  clv_module *module;
-  uint32_t n;
-  clv_weights_want *want; /* [n]: of its state */
-  size_t *found;          /* [n] */
-} filling;
-
-enum { PART_BYTES = 1 << 20 };
-
-static void filling_done(filling *f) {
-  free(f->want);
-  free(f->found);
-}
-
-static clv_code make_wants(filling *f, clv_err *err) {
-  const clv_params *params = clv_module_params(f->module);
-  f->n = (uint32_t)params->n;
-  CLV_TRY(clv_alloc(f->n, sizeof *f->want, &f->want, err));
-  CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
-  for (uint32_t i = 0; i < f->n; i++) {
-    const clv_param *p = &params->list[i];
-    f->want[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
-  }
-  return CLV_OK;
-}
-
-static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *from, void *buf,
-                            clv_err *err) {
-  const clv_weights_want *w = &f->want[i];
-  size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
-  CLV_TRY(clv_shape_numel(&w->shape, &n, err));
-  for (size_t first = 0; first < n; first += at_once) {
-    size_t some = CLV_MIN(n - first, at_once);
-    CLV_TRY(clv_waiter_check(f->waiter, err));
-    CLV_TRY(clv_weights_folder_part(from, f->found[i], w, first, some, buf, err));
-    CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
-                                      some * size, buf, err));
-  }
-  return CLV_OK;
-}
-
-/* By way of one buffer: no more of the artifact is in memory than that. */
-static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err *err) {
-  CLV_AUTO(clv_freep) void *buf = NULL;
-  uint32_t n_counts = 0;
-  CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
-  for (uint32_t i = 0; i < f->n; i++) {
-    const clv_weights_want *w = &f->want[i];
-    if (f->found[i] != CLV_WEIGHTS_NONE)
-      CLV_TRY(copy_tensor(f, i, from, buf, err));
-    else /* it begins as a new one does */
-      n_counts += clv_weights_is_count(w->dtype, &w->shape);
-  }
-  if (n_counts)
-    clv_log(
-        CLV_LOG_WARN,
-        "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
-        "0 as in PyTorch",
-        f->s->name, f->r->artifact.name, n_counts, CLV_S(n_counts), f->r->module);
-  return CLV_OK;
-}
-
-static clv_code fill(filling *f, clv_err *err) {
-  CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
-  const clv_wire_load_request *r = f->r;
-  CLV_TRY(clv_store_open(f->s->settings->config, r->artifact.name, &r->artifact.sha256, f->waiter,
-                         &a, err));
-  clv_weights_folder *from = clv_stored_weights(a);
-  clv_code code =
-      clv_weights_folder_match(from, f->want, f->n, r->fresh, r->n_fresh, f->found, err);
-  if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND; /* not what was asked for */
-  CLV_TRY(code);
-  CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
-  code = copy_tensors(f, from, err);
-  clv_pool_discharge(f->s->pool, PART_BYTES);
-  return code;
-}
-
-static clv_code load_artifact(clv_session *s, const clv_wire_load_request *r,
-                              const clv_waiter *waiter, clv_module *module, clv_err *err) {
-  CLV_AUTO(filling_done) filling f = {.s = s, .r = r, .waiter = waiter, .module = module};
-  CLV_TRY(make_wants(&f, err));
-  return fill(&f, err);
-}
-
 /* The threads that kernels start are made by this one and stay where it is. */
 static void pin(const clv_worker_config *c) {
   cpu_set_t set;
@@ -170,7 +81,8 @@ static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_
 static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
                                   const clv_waiter *waiter, clv_module *module,
                                   clv_wire_load_reply *reply, clv_err *err) {
-  if (r->init == CLV_WIRE_INIT_ARTIFACT) CLV_TRY(load_artifact(s, r, waiter, module, err));
+  if (r->init == CLV_WIRE_INIT_ARTIFACT)
+    CLV_TRY(clv_session_load_artifact(s, r, waiter, module, err));
   for (uint32_t i = 0; i < r->n_peers; i++) CLV_TRY(clv_session_dial_peer(s, r->peers[i], err));
   return clv_load_describe(module, waiter, reply, err);
 }

@@ -94,13 +94,28 @@ static int64_t batch_of(const clv_wire_load_request *r) {
   return 1;
 }
 
+/* What stays as the artifact has it, and need not be the module's own. */
+static clv_code list_lent(const clv_wire_load_request *r, const clv_backend *backend,
+                          const char ***ret, uint32_t *ret_n, clv_err *err) {
+  CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
+  for (uint32_t i = 0; i < r->n_frozen; i++)
+    if (!clv_lora_is_adapter(r->frozen[i]) &&
+        !clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh))
+      (*ret)[(*ret_n)++] = r->frozen[i];
+  if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->fixed || backend->memory) *ret_n = 0;
+  return CLV_OK;
+}
+
 clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device, clv_pool *pool,
                        const clv_waiter *waiter, clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
+  CLV_AUTO(clv_freep) const char **lent = NULL;
+  uint32_t n_lent = 0;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_place(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
+  CLV_TRY(list_lent(r, device->backend, &lent, &n_lent, err));
   for (uint32_t i = 0; i < r->n_groups; i++)
     groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
                                    r->groups[i].n_params};
@@ -125,6 +140,8 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
                           .in_flight = r->in_flight,
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
+                          .lent = lent,
+                          .n_lent = n_lent,
                           .pool = pool,
                           .batch = batch_of(r),
                           .waiter = waiter};

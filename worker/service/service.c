@@ -81,6 +81,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = open_settings(s, err);
+  if (code == CLV_OK) code = clv_bases_new(&s->bases, err);
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_states_open(config->state_dir, &s->states, err);
@@ -230,6 +231,7 @@ void clv_service_close(clv_service *s) {
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);
   clv_states_free(s->states);
+  clv_bases_free(s->bases);
   pthread_mutex_destroy(&s->lock);
   free(s);
 }

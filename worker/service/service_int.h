@@ -127,6 +127,7 @@ struct clv_service {
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
   clv_states *states;  /* NULL: there is no state_dir */
+  clv_bases *bases;    /* of all sessions */
   bool freed;          /* a session, since memory was last given back; atomic */
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
@@ -243,6 +244,11 @@ void clv_session_count_totals(clv_session *s);
 /* The same added to what is there: *w, and edges [CLV_EDGES(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges);
+
+/* artifact.c: the module that was made of the message begins with its artifact. */
+clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
+                                   const clv_waiter *waiter, clv_module *module,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. */

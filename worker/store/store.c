@@ -106,6 +106,7 @@ void clv_stored_closep(clv_stored **a) {
 }
 
 clv_weights_folder *clv_stored_weights(const clv_stored *a) { return a->folder; }
+const clv_artifact_spec *clv_stored_spec(const clv_stored *a) { return a->spec; }
 
 /* Each file of a folder has what its manifest says, a file that stands alone what worker.yaml
  * says. */

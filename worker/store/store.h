@@ -31,6 +31,34 @@ void clv_stored_close(clv_stored *a); /* NULL is allowed */
 void clv_stored_closep(clv_stored **a);
 clv_weights_folder *clv_stored_weights(const clv_stored *a); /* borrowed */
 
+/* What worker.yaml says of it; borrowed. */
+const clv_artifact_spec *clv_stored_spec(const clv_stored *a);
+
+/* Tensors of artifacts in memory, each once for all who take it, in pages that nobody can write. */
+typedef struct clv_bases clv_bases;
+
+/* What is the same tensor: the artifact by its digest, a name there, a type. */
+typedef struct clv_base_key {
+  const char *owner; /* an identity; "": for everybody */
+  clv_sha256 artifact;
+  const char *name; /* of the parameter */
+  clv_dtype dtype;
+  clv_shape shape;
+} clv_base_key;
+
+/* Writes all of the tensor's bytes to `to`. BLOCKS. */
+typedef clv_code clv_base_fill(void *user, void *to, clv_err *err);
+
+clv_code clv_bases_new(clv_bases **ret, clv_err *err) CLV_USE_RESULT;
+void clv_bases_free(clv_bases *b); /* after all that was taken; NULL is allowed */
+/* With a reference for the caller. `fill` is called if nobody has it; who comes meanwhile waits for
+ * that, and fills it if the first has failed. CLV_CANCELLED: `waiter` (NULL: nobody) has left. */
+clv_code clv_bases_take(clv_bases *b, const clv_base_key *key, const clv_waiter *waiter,
+                        clv_base_fill *fill, void *user, clv_tensor **ret,
+                        clv_err *err) CLV_USE_RESULT;
+/* What it holds, each tensor once. */
+size_t clv_bases_bytes(clv_bases *b);
+
 /* The highest epoch at which each session of each identity was opened, with the digest of its
  * configuration: the last 64 sessions of an identity, 4096 in all. */
 typedef struct clv_epochs clv_epochs;

@@ -76,6 +76,20 @@ def resumes_to_the_bit():
     assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "halves"), STEPS) == whole
 
 
+def a_frozen_artifact(weights):
+    """Without adapters: a checkpoint has nothing of that stage, and no whole is made of it."""
+    text = body(PLACES["one"], False, more=("", weights + ", freeze: true", ""))
+    whole = cluster.trained("frozen-whole", text, STEPS)[0]
+    assert whole and not any(name.startswith("middle.") for name in whole), whole.keys()
+    session = cluster.session("frozen-halves", text)
+    for more in (["--max-steps", "11"], ["--resume"]):
+        done = cluster.train(session, *more)
+        assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "frozen-halves"), STEPS) == whole
+    done = master("export", "frozen-whole", "--merge", "no", cwd=cluster.dir)
+    assert done.returncode and "has not all weights of: s1; the rest is in artifacts of workers" in done.stderr, done.stderr
+
+
 def half_an_artifact(weights):
     """A run whose checkpoints have the adapters of that stage alone is resumed and evaluated."""
     text = body(PLACES["one"], more=("", weights, ""))
@@ -114,6 +128,7 @@ def a_file_without_adapters_is_a_base():
     assert found["artifact"] == {name: found["file"][name] for name in kept}
     assert found["file"]["middle.0.query.lora_A.weight"] == first["middle.0.query.lora_A.weight"]
     half_an_artifact(ways["artifact"])
+    a_frozen_artifact(ways["artifact"])
 
 
 @suite.test

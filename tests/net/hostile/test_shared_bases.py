@@ -1,0 +1,243 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen parameters of an artifact: once in the worker's memory for the sessions of an identity, or
+of all where the operator shares it, charged to each; and not given out, whatever way they are asked
+for."""
+import concurrent.futures, hashlib, os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from tenants import *
+
+suite = Suite()
+WIDE, ROWS = 2048, 4
+BASE = 4 * WIDE * (WIDE + 1)  # bytes of the layer that stays frozen
+FROZEN, NAMES = ["base.weight", "base.bias"], ["base.weight", "base.bias", "head.weight", "head.bias"]
+DENIED, EXHAUSTED = 7, 8
+digests = {}
+
+
+def artifact(folder):
+    """A file with both layers; the numbers differ from each other."""
+    r = random.Random(3)
+    some = f32([r.uniform(-0.05, 0.05) for _ in range(4099)])
+    header, data = {}, b""
+    for name, shape in (("base.weight", [WIDE, WIDE]), ("base.bias", [WIDE]), ("head.weight", [D, WIDE]), ("head.bias", [D])):
+        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        data += (some * (size // len(some) + 1))[:size]
+    text = json.dumps(header).encode()
+    path = os.path.join(folder, "base.safetensors")
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    with open(path, "rb") as f:
+        return path, hashlib.sha256(f.read()).hexdigest(), data[:4 * WIDE * WIDE]
+
+
+def network():
+    return pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, "base", out=WIDE), node(LINEAR, [1], 1, "head", out=D)], outputs=[2])
+
+
+def begin(tenant, name="own", **changed):
+    """A session with the artifact, of which the first layer stays frozen."""
+    fields = dict(init=pb.INIT_ARTIFACT, artifact=pb.Artifact(name=name, sha256=digests[name]), frozen=FROZEN, fixed=True)
+    fields.update(changed)
+    return tenant.open(network(), (ROWS, WIDE), **fields)
+
+
+def held():
+    with open(f"/proc/{the.cluster.workers[0].process.pid}/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:"))
+
+
+def grows(f):
+    """What f returns, and by how much the worker's anonymous memory has grown meanwhile."""
+    before = held()
+    made = f()
+    return made, held() - before
+
+
+def charged(tenant):
+    return tenant.caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).memory_bytes
+
+
+def answer(s, context=1):
+    x = f32([(i * 7 % 23) / 23 - 0.5 for i in range(ROWS * WIDE)])
+    s.send(call(context, 100, 0, [(0, False, x, [ROWS, WIDE])], training=False))
+    s.send(deliver(context, 100))
+    y = s.recv(pb.VALUE, message=100)
+    assert not y.HasField("failure") and len(y.payload) == 4 * ROWS * D, y
+    end(s, context)
+    return y.payload
+
+
+def refused(s, f):
+    """Code and text of the ERROR that answers a frame."""
+    s.send(f)
+    got = s.lane.recv()
+    assert got.kind in (pb.ERROR, pb.STATE_DONE), got
+    return (got.failure.code, got.failure.text) if got.kind == pb.ERROR else (0, got)
+
+
+def whole(s, what=None, context=0):
+    """Names and bytes of all that is given out of a kind of state, large ones too."""
+    s.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, context=context, state=pb.State(what=what or pb.STATE_WEIGHTS)))
+    items, heads, parts, done = {}, {}, {}, None
+    while done is None or done != len(items) or any(len(parts[t]) < n for t, n in heads.values()):
+        f = s.lane.recv()
+        assert f.kind in (pb.STATE_ITEM, pb.STATE_DONE, pb.CHUNK), f.kind
+        if f.kind == pb.CHUNK:
+            parts.setdefault(f.chunk.transfer, bytearray()).extend(f.payload)
+            s.send(pb.Frame(kind=pb.CREDIT, credit=pb.Credit(bytes=len(f.payload))))
+        elif f.kind == pb.STATE_DONE:
+            done = f.state.count
+        else:
+            items[f.state.name] = f.payload
+            if f.tensors[0].transfer:
+                heads[f.state.name] = f.tensors[0].transfer, f.tensors[0].bytes
+                parts.setdefault(f.tensors[0].transfer, bytearray())
+    return {name: bytes(parts[heads[name][0]]) if name in heads else raw for name, raw in items.items()}
+
+
+@suite.test
+def once_for_the_sessions_of_an_identity():
+    with Tenant("heavy") as heavy, Tenant("light") as light:
+        begin(heavy)  # whatever a first session brings into memory
+        heavy.close()
+        first, by = grows(lambda: begin(heavy))
+        assert 0.9 * BASE < by, by
+        alone = charged(heavy)
+        second, more = grows(lambda: begin(heavy))
+        assert more < BASE / 10, more
+        assert charged(heavy) == 2 * alone and alone > BASE, (charged(heavy), alone)
+        other, own = grows(lambda: begin(light))
+        assert own > 0.9 * BASE, own
+        assert charged(light) == alone, (charged(light), alone)
+        assert answer(first) == answer(second) == answer(other) and any(answer(first, 2))
+        print(f"  a base of {BASE >> 10} KiB: first session +{by >> 10} KiB, second +{more >> 10}, another identity's +{own >> 10}")
+        heavy.close(first)
+        assert answer(second, 3) == answer(other, 3) and alone <= charged(heavy) < 1.1 * alone
+        full = held()
+        heavy.close(second)
+        until(lambda: held() < full - 0.9 * BASE)
+
+
+@suite.test
+def once_for_all_where_the_operator_says_so():
+    with Tenant("heavy") as heavy, Tenant("light") as light:
+        first, by = grows(lambda: begin(heavy, "open"))
+        other, more = grows(lambda: begin(light, "open"))
+        assert 0.8 * BASE < by and more < BASE / 10, (by, more)
+        assert charged(light) == charged(heavy) > BASE and answer(first) == answer(other)
+        heavy.close()
+        assert answer(other, 2)
+
+
+@suite.test
+def charged_as_if_it_were_alone():
+    with Tenant("light") as light:
+        begin(light)
+        code, text = refusal(lambda: begin(light))
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, text)
+        names(text, "all sessions of this identity", "allow[].bytes")
+
+
+@suite.test
+def loaded_at_once_it_is_read_once():
+    with Tenant("heavy") as heavy:
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            made, by = grows(lambda: list(pool.map(lambda _: begin(heavy), range(3))))
+        assert by < 1.5 * BASE, by
+        assert len({answer(s) for s in made}) == 1
+
+
+@suite.test
+def what_learns_is_each_sessions_own():
+    """And what is copied, since it is not to stay frozen."""
+    with Tenant("heavy") as heavy:
+        a, b = begin(heavy), begin(heavy)
+        kept = answer(a)
+        a.send(pb.Frame(kind=pb.STATE_PUT, message=5, module=0, state=pb.State(what=pb.STATE_WEIGHTS, name="head.bias", count=1),
+                        tensors=[tensor_head(bytes(4 * D), [D])], payload=bytes(4 * D)))
+        a.recv(pb.STATE_DONE)
+        assert answer(a, 2) != kept == answer(b)
+        _, by = grows(lambda: begin(heavy, fixed=False))
+        assert by > 0.9 * BASE, by
+
+
+def pieces(name, length=4096):
+    return pb.Frame(kind=pb.STATE_GET, message=4, module=0, state=pb.State(what=pb.STATE_WEIGHTS, name=name, offset=0, length=length))
+
+
+@suite.test
+def r6_35_no_way_to_a_frozen_base():
+    with Tenant("heavy") as heavy:
+        for changed in ({}, {"fixed": False}):
+            s = begin(heavy, **changed)
+            for name in FROZEN:
+                for length in (1, 4096):
+                    code, text = refused(s, pieces(name, length))
+                    assert code == DENIED, (name, code, text)
+                    names(text, name, "artifact 'own'", "artifacts.own.readable: all")
+            assert set(whole(s)) == {"head.weight", "head.bias"}
+            assert not any("base" in name and any(raw) for name, raw in whole(s, pb.STATE_OPTIMIZER).items())
+            assert not any("base" in name for name in whole(s, GRADIENTS, 77))
+            s.send(pb.Frame(kind=pb.STATE_SAVE, message=6, module=0, state=pb.State(what=pb.STATE_WEIGHTS, name="stolen")))
+            assert s.recv(pb.STATE_FILE).state.bytes < 4 * (D * WIDE + D) + 4096
+            # and from that file into a module that may be read
+            thief = heavy.open(network(), (ROWS, WIDE))
+            code, text = refused(thief, pb.Frame(kind=pb.STATE_LOAD, message=7, module=0, state=pb.State(what=pb.STATE_WEIGHTS, name="stolen")))
+            assert code != 0 and "base.weight" in text, (code, text)
+            heavy.close()
+
+
+@suite.test
+def r6_36_nobody_writes_to_a_base():
+    """A piece that was written does not make the rest readable either."""
+    with Tenant("heavy") as heavy:
+        s, private = begin(heavy), begin(heavy, fixed=False)
+        before = answer(s)
+        raw = bytes(4 * WIDE)
+        all_of_it = lambda: pb.Frame(kind=pb.STATE_PUT, message=5, module=0, payload=raw, tensors=[tensor_head(raw, [WIDE])],
+                                     state=pb.State(what=pb.STATE_WEIGHTS, name="base.bias", count=1))
+        part = lambda: pb.Frame(kind=pb.STATE_PUT, message=5, module=0, payload=raw, tensors=[tensor_head(raw, [4 * WIDE], 5)],
+                                state=pb.State(what=pb.STATE_WEIGHTS, name="base.weight", count=1, offset=0, length=4 * WIDE))
+        for f in (all_of_it(), part()):
+            code, text = refused(s, f)
+            assert code == DENIED and "is only read" in text, (code, text)
+        assert answer(s, 2) == before
+        assert refused(private, part())[0] == 0
+        assert refused(private, pieces("base.weight"))[0] == DENIED
+        assert refused(private, all_of_it())[0] == 0 and "base.bias" in whole(private)
+        assert answer(begin(heavy)) == before
+
+
+@suite.test
+def r3_17_what_learns_of_a_closed_artifact():
+    with Tenant("heavy") as heavy:
+        s = begin(heavy, "public")
+        items = whole(s)
+        assert set(items) == set(NAMES) and items["base.weight"] == digests["numbers"]
+        s = begin(heavy, frozen=[], fixed=False)  # what learns is its master's, unless:
+        assert set(whole(s)) == set(NAMES)
+        for frozen in ([], FROZEN):
+            code, text = refusal(lambda: begin(heavy, "closed", frozen=frozen))
+            assert code == grpc.StatusCode.PERMISSION_DENIED, (code, text)
+            names(text, "artifact 'closed'", "would learn", "artifacts.closed.readable: trained")
+        s = begin(heavy, "closed", frozen=NAMES)
+        assert whole(s) == {} and refused(s, pieces("head.bias", 4))[0] == DENIED
+        s = begin(heavy, "closed", fresh=["head"])
+        assert set(whole(s)) == {"head.weight", "head.bias"}
+
+
+if pyclient.MISSING:
+    print("skip shared bases:", pyclient.MISSING)
+else:
+    with tempfile.TemporaryDirectory() as folder:
+        file, hexes, digests["numbers"] = artifact(folder)
+        offers = "artifacts:\n"
+        for name, more in {"own": "", "open": ", shared: true", "public": ", readable: all", "closed": ", readable: none"}.items():
+            digests[name] = bytes.fromhex(hexes)
+            offers += f"  {name}: {{file: {file}, sha256: {hexes}{more}}}\n"
+        offers += f"state_dir: {folder}/state\n"
+        os.mkdir(folder + "/state")
+        with tenants(heavy={"state_bytes": "64MiB"}, light={"bytes": "24MiB"}, more=offers) as the.cluster:
+            suite.main()

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors of artifacts in memory: once for all who take them, in pages that cannot be written, gone
+ * with the last.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+// after the above
+#include <cmocka.h>
+
+#include "worker/store/store.h"
+
+enum { N = 3000, BYTES = N * 4 };
+
+static clv_err err;
+
+static clv_base_key key_of(const char *owner, const char *name) {
+  return (clv_base_key){
+      .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
+}
+
+/* How often it was filled; fails while `refusals` are left; waits while `slow`. */
+typedef struct source {
+  int fills, refusals;
+  bool slow, started;
+} source;
+
+static clv_code fill(void *user, void *to, clv_err *e) {
+  source *s = user;
+  s->fills++;
+  __atomic_store_n(&s->started, true, __ATOMIC_RELEASE);
+  while (__atomic_load_n(&s->slow, __ATOMIC_ACQUIRE)) usleep(1000);
+  if (s->refusals-- > 0) return clv_fail(e, CLV_DATA_LOSS, "it is damaged");
+  memset(to, 7, BYTES);
+  return CLV_OK;
+}
+
+static clv_tensor *taken(clv_bases *b, const char *owner, const char *name, source *s) {
+  const clv_base_key key = key_of(owner, name);
+  clv_tensor *t = NULL;
+  if (clv_bases_take(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
+  return t;
+}
+
+static clv_bases *opened(void) {
+  clv_bases *b = NULL;
+  assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
+  return b;
+}
+
+static void one_memory_for_all_who_take_it(void **state) {
+  (void)state;
+  clv_bases *b = opened();
+  source s = {0};
+  clv_tensor *first = taken(b, "a", "w", &s), *second = taken(b, "a", "w", &s);
+  assert_ptr_equal(first->data, second->data);
+  assert_int_equal(s.fills, 1);
+  assert_int_equal(clv_bases_bytes(b), BYTES);
+  clv_tensor *stranger = taken(b, "b", "w", &s), *other = taken(b, "a", "v", &s);
+  assert_ptr_not_equal(stranger->data, first->data);
+  assert_ptr_not_equal(other->data, first->data);
+  assert_int_equal(s.fills, 3);
+  clv_tensor_unref(first);
+  assert_int_equal(((const char *)second->data)[BYTES - 1], 7);
+  clv_tensor_unref(second);
+  assert_int_equal(clv_bases_bytes(b), 2 * BYTES);
+  clv_tensor_unref(stranger);
+  clv_tensor_unref(other);
+  assert_int_equal(clv_bases_bytes(b), 0);
+  clv_bases_free(b);
+}
+
+/* Whatever of the key differs. */
+static void another_artifact_type_or_shape_is_another_tensor(void **state) {
+  (void)state;
+  clv_bases *b = opened();
+  source s = {0};
+  clv_tensor *t = taken(b, "", "w", &s), *more[3];
+  clv_base_key key[3] = {key_of("", "w"), key_of("", "w"), key_of("", "w")};
+  key[0].artifact.bytes[31] = 1;
+  key[1].dtype = CLV_I32;
+  key[2].shape = CLV_SHAPE(N / 2, 2);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(clv_bases_take(b, &key[i], NULL, fill, &s, &more[i], &err), CLV_OK);
+    assert_ptr_not_equal(more[i]->data, t->data);
+    clv_tensor_unref(more[i]);
+  }
+  clv_tensor_unref(t);
+  clv_bases_free(b);
+}
+
+static void a_write_ends_the_process(void **state) {
+  (void)state;
+  clv_bases *b = opened();
+  source s = {0};
+  clv_tensor *t = taken(b, "a", "w", &s);
+  pid_t child = fork();
+  if (!child) {
+    signal(SIGSEGV, SIG_DFL);
+    *(volatile char *)t->data = 1;
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0); /* a sanitizer reports and exits */
+  clv_tensor_unref(t);
+  clv_bases_free(b);
+}
+
+typedef struct taker {
+  clv_bases *b;
+  source *s;
+  clv_code code;
+  clv_tensor *t;
+} taker;
+
+static void *take_it(void *user) {
+  taker *k = user;
+  const clv_base_key key = key_of("a", "w");
+  clv_err why;
+  k->code = clv_bases_take(k->b, &key, NULL, fill, k->s, &k->t, &why);
+  return NULL;
+}
+
+static bool has_left(void *user) {
+  (void)user;
+  return true;
+}
+
+static void who_comes_while_it_is_filled(void **state) {
+  (void)state;
+  clv_bases *b = opened();
+  source s = {.slow = true, .refusals = 1}, own = {0};
+  taker k = {.b = b, .s = &s};
+  pthread_t thread;
+  clv_tensor *t = NULL;
+  const clv_base_key key = key_of("a", "w");
+  const clv_waiter impatient = {has_left, NULL};
+  assert_int_equal(pthread_create(&thread, NULL, take_it, &k), 0);
+  while (!__atomic_load_n(&s.started, __ATOMIC_ACQUIRE)) usleep(1000);
+  assert_int_equal(clv_bases_take(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
+  assert_int_equal(own.fills, 0);
+  __atomic_store_n(&s.slow, false, __ATOMIC_RELEASE);
+  t = taken(b, "a", "w", &own); /* after the first has failed, or because it has */
+  pthread_join(thread, NULL);
+  assert_int_equal(k.code, CLV_DATA_LOSS);
+  assert_int_equal(own.fills, 1);
+  clv_tensor_unref(t);
+  assert_int_equal(clv_bases_bytes(b), 0);
+  clv_bases_free(b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_memory_for_all_who_take_it),
+      cmocka_unit_test(another_artifact_type_or_shape_is_another_tensor),
+      cmocka_unit_test(a_write_ends_the_process),
+      cmocka_unit_test(who_comes_while_it_is_filled),
+  };
+  return cmocka_run_group_tests_name("bases", tests, NULL, NULL);
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A module begins with an artifact of the worker's: what it may change is copied into it, what
+ * stays frozen is lent to it, and what its master may not read is withheld.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+/* A module and the artifact that it begins with. */
+typedef struct filling {
+  clv_session *s;
+  const clv_wire_load_request *r;
+  const clv_waiter *waiter;
+  clv_module *module;
+  uint32_t n;
+  clv_weights_want *want; /* [n]: of its state */
+  size_t *found;          /* [n] */
+} filling;
+
+enum { PART_BYTES = 1 << 20 };
+
+static const clv_param *param_of(const filling *f, uint32_t i) {
+  return &clv_module_params(f->module)->list[i];
+}
+
+static bool is_lent(const filling *f, uint32_t i) { return param_of(f, i)->lent; }
+
+static void filling_done(filling *f) {
+  free(f->want);
+  free(f->found);
+}
+
+static clv_code make_wants(filling *f, clv_err *err) {
+  const clv_params *params = clv_module_params(f->module);
+  f->n = (uint32_t)params->n;
+  CLV_TRY(clv_alloc(f->n, sizeof *f->want, &f->want, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
+  for (uint32_t i = 0; i < f->n; i++) {
+    const clv_param *p = &params->list[i];
+    f->want[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
+  }
+  return CLV_OK;
+}
+
+/* ---- what the module has of its own ---------------------------------------------------------- */
+
+static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *from, void *buf,
+                            clv_err *err) {
+  const clv_weights_want *w = &f->want[i];
+  size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
+  CLV_TRY(clv_shape_numel(&w->shape, &n, err));
+  for (size_t first = 0; first < n; first += at_once) {
+    size_t some = CLV_MIN(n - first, at_once);
+    CLV_TRY(clv_waiter_check(f->waiter, err));
+    CLV_TRY(clv_weights_folder_part(from, f->found[i], w, first, some, buf, err));
+    CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
+                                      some * size, buf, err));
+  }
+  return CLV_OK;
+}
+
+/* By way of one buffer: no more of the artifact is in memory than that. */
+static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err *err) {
+  CLV_AUTO(clv_freep) void *buf = NULL;
+  uint32_t n_counts = 0;
+  CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
+  for (uint32_t i = 0; i < f->n; i++) {
+    const clv_weights_want *w = &f->want[i];
+    if (is_lent(f, i)) continue;
+    if (f->found[i] != CLV_WEIGHTS_NONE)
+      CLV_TRY(copy_tensor(f, i, from, buf, err));
+    else /* it begins as a new one does */
+      n_counts += clv_weights_is_count(w->dtype, &w->shape);
+  }
+  if (n_counts)
+    clv_log(
+        CLV_LOG_WARN,
+        "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
+        "0 as in PyTorch",
+        f->s->name, f->r->artifact.name, n_counts, CLV_S(n_counts), f->r->module);
+  return CLV_OK;
+}
+
+/* ---- what it is lent ------------------------------------------------------------------------- */
+
+typedef struct lending {
+  const filling *f;
+  clv_weights_folder *from;
+  uint32_t i;
+} lending;
+
+static clv_code read_base(void *user, void *to, clv_err *err) {
+  const lending *l = user;
+  const clv_weights_want *w = &l->f->want[l->i];
+  size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
+  CLV_TRY(clv_shape_numel(&w->shape, &n, err));
+  for (size_t first = 0; first < n; first += at_once) {
+    CLV_TRY(clv_waiter_check(l->f->waiter, err));
+    CLV_TRY(clv_weights_folder_part(l->from, l->f->found[l->i], w, first,
+                                    CLV_MIN(n - first, at_once), (char *)to + first * size, err));
+  }
+  return CLV_OK;
+}
+
+/* Once for the identity, or for all where the operator says so. */
+static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
+                            clv_weights_folder *from, uint32_t i, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  lending l = {f, from, i};
+  const clv_weights_want *w = &f->want[i];
+  const clv_base_key key = {.owner = spec->shared ? "" : f->s->owner,
+                            .artifact = f->r->artifact.sha256,
+                            .name = w->name,
+                            .dtype = w->dtype,
+                            .shape = w->shape};
+  CLV_TRY(clv_bases_take(f->s->service->bases, &key, f->waiter, read_base, &l, &t, err));
+  return clv_module_lend(f->module, w->name, t, err);
+}
+
+static clv_code lend_tensors(const filling *f, const clv_artifact_spec *spec,
+                             clv_weights_folder *from, clv_err *err) {
+  for (uint32_t i = 0; i < f->n; i++)
+    if (is_lent(f, i)) CLV_TRY(lend_tensor(f, spec, from, i, err));
+  return CLV_OK;
+}
+
+/* ---- who may read it ------------------------------------------------------------------------- */
+
+static bool is_of_artifact(const filling *f, uint32_t i) {
+  return f->found[i] != CLV_WEIGHTS_NONE && param_of(f, i)->trainable;
+}
+
+/* What learns is the master's to collect; where nothing may be collected, nothing may learn. */
+static clv_code check_learning(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
+  for (uint32_t i = 0; i < f->n && spec->readable == CLV_READ_NONE; i++)
+    if (is_of_artifact(f, i) && !param_of(f, i)->frozen)
+      return clv_fail(
+          err, CLV_DENIED,
+          "'%s' of artifact '%s' would learn, and could then be read: freeze it, or ask "
+          "for artifacts.%s.readable: trained in the worker's worker.yaml",
+          f->want[i].name, spec->name, spec->name);
+  return CLV_OK;
+}
+
+static clv_code withhold(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
+  char why[CLV_ERR_TEXT];
+  snprintf(why, sizeof why,
+           "it is of the worker's artifact '%s', and artifacts.%s.readable: all in its worker.yaml "
+           "would allow that",
+           spec->name, spec->name);
+  for (uint32_t i = 0; i < f->n && spec->readable != CLV_READ_ALL; i++)
+    if (is_of_artifact(f, i) && param_of(f, i)->frozen)
+      CLV_TRY(clv_module_withhold(f->module, f->want[i].name, why, err));
+  return CLV_OK;
+}
+
+static clv_code fill(filling *f, clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+  const clv_wire_load_request *r = f->r;
+  CLV_TRY(clv_store_open(f->s->settings->config, r->artifact.name, &r->artifact.sha256, f->waiter,
+                         &a, err));
+  const clv_artifact_spec *spec = clv_stored_spec(a);
+  clv_weights_folder *from = clv_stored_weights(a);
+  clv_code code =
+      clv_weights_folder_match(from, f->want, f->n, r->fresh, r->n_fresh, f->found, err);
+  if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND; /* not what was asked for */
+  CLV_TRY(code);
+  CLV_TRY(check_learning(f, spec, err));
+  CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
+  code = copy_tensors(f, from, err);
+  clv_pool_discharge(f->s->pool, PART_BYTES);
+  CLV_TRY(code);
+  CLV_TRY(withhold(f, spec, err));
+  return lend_tensors(f, spec, from, err);
+}
+
+clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *r,
+                                   const clv_waiter *waiter, clv_module *module, clv_err *err) {
+  CLV_AUTO(filling_done) filling f = {.s = s, .r = r, .waiter = waiter, .module = module};
+  CLV_TRY(make_wants(&f, err));
+  return fill(&f, err);
+}
