@@ -10,6 +10,7 @@
 enum { NAME = CLV_WIRE_NAME + 1 };
 
 void cleave_state_list_done(cleave_state_list *l) {
+  if (!l) return;
   free(l->items);
   free(l->names);
   *l = (cleave_state_list){0};

@@ -279,10 +279,11 @@ static clv_code find_best(clv_cutter *c, clv_err *err) {
   clv_sched_split best[SUGGESTIONS];
   clv_code code = clv_sched_search_cuts(&c->cuts, SUGGESTIONS, best, &c->n_best, &c->search, err);
   if (code == CLV_NOT_FOUND)
-    return clv_session_fail_at(c->b->config, c->b->config->stages[0].pos, err,
-                               "no other cuts to suggest: %u layers have %u places where one value "
-                               "crosses and a stage may end, which %u stages need in this order",
-                               c->cuts.n_layers, c->cuts.n_places, c->b->n_stages);
+    return clv_session_fail_at(
+        c->b->config, c->b->config->stages[0].pos, err,
+        "no other cuts to suggest: %u layers have %u place%s where one value "
+        "crosses and a stage may end, which %u stages need in this order",
+        c->cuts.n_layers, c->cuts.n_places, c->cuts.n_places == 1 ? "" : "s", c->b->n_stages);
   CLV_TRY(code);
   uint32_t found = c->n_best;
   c->n_best = 0;

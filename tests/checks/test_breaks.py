@@ -20,6 +20,7 @@ FILES = {
     "common/x/x.c": "/* { */\nint sum(int a, int b) {\n  return a\n    + b;\n}\nint more(int a) { return a; }\nint again(int a) { return a; }\n",
     "tests/unit/x/test_x.c": "int sum(int a, int b);\nint main(void) { return sum(2, 3) != 5; }\n",
     "tests/breaks.py": LIST,
+    "tests/breaks_of_rules.py": "",
     "Makefile": MAKEFILE,
 }
 ROWS, X = "tests/breaks.py", "common/x/x.c"

@@ -155,8 +155,9 @@ static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *lo
     DO(call(c, m, x, &in[i]));
   }
   DO(leaf(c, zero, 7, 2, false, &in[3]));
-  REFUSED(cleave_call(rt, c, join, in, 4, &y, e), CLEAVE_INVALID,
-          "module 'joined': layer 1: add needs two inputs of one shape");
+  REFUSED(
+      cleave_call(rt, c, join, in, 4, &y, e), CLEAVE_INVALID,
+      "module 'joined': layer 1: add needs two inputs with as many dimensions, each alike or 1");
   DO(leaf(c, zero, 8, 2, false, &in[3]));
   MUST(cleave_call(rt, c, join, in, 4, &y, e));
   DO(leaf(c, target, 8, 2, false, &t));

@@ -143,7 +143,7 @@ def clumsy_options():
     few = cluster.session("few", body(stages_of([["{op: flatten}"], ["{op: linear, out: 10}"], ["{op: relu}"]]),
                                       more="privacy: {raw_input_leaves: true}\n"))
     done = master("plan", "--suggest-cuts", few, cwd=cluster.dir)
-    assert done.returncode == 3 and re.search(r"few\.yaml:\d+:\d+: .*places", done.stderr), done.stderr
+    assert done.returncode == 3 and re.search(r"few\.yaml:\d+:\d+: .*1 place where", done.stderr), done.stderr
     for schedule in ("pipedream", "pipedream-2bw"):
         bad = cluster.session("bad", body(stages_of(NET), f"micro_batches: auto, schedule: {schedule}"))
         done = master("check", bad, cwd=cluster.dir)

@@ -76,12 +76,13 @@ def planned(session):
 
 
 def counted(session):
-    """Bytes that w1 has charged to the session while it trains."""
+    """The most bytes of several looks that w1 has charged to the session while it trains."""
+    def look():
+        shown = master("status", session, "--json", cwd=cluster.dir).stdout.splitlines()
+        return next(r for r in map(json.loads, shown) if r["worker"] == "w1")["memory_bytes"]
     with Running([MASTER, "train", session], cwd=cluster.dir) as running:
         assert trains(running.process)
-        shown = master("status", session, "--json", cwd=cluster.dir).stdout.splitlines()
-        row = next(r for r in map(json.loads, shown) if r["worker"] == "w1")
-        return row["memory_bytes"]
+        return max(look() for _ in range(10))
 
 
 @suite.test
