@@ -151,7 +151,7 @@ $(call layer, master/watch, $(ENGINE) common/metrics common/http master/data mas
 $(call layer, master/run, $(ENGINE) common/hf master/data master/report master/score master/history master/api \
   master/plan master/egress master/train master/watch)
 
-# files of weights that workers were given, and of state that they keep; attempts of sessions
+# files of weights that workers were given, of state and caches that they keep; attempts of sessions
 $(call layer, worker/store, common/tensor common/config common/weights)
 
 # sessions, methods, loading, what a worker shows of itself

@@ -57,5 +57,14 @@ rules("common/wire/frame_check.c",
 rules("worker/store/states.c",
    r6_32_a_file_that_is_not_there=("static clv_code begin(", "strlen(identity), &digest", "0, &digest"),
    r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
+rules("common/wire/frame_check.c",
+   r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MOST_S)", "if (false)"),
+   r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))
+rules("common/engine/node_caches.c",
+   r6_37_a_cache_of_another_worker=("clv_code clv_node_on_cached(", "if (!p->from || !clv_node_is_master(n, p->from))", "if (false)"))
+rules("worker/store/caches.c",
+   r6_38_rows_that_cannot_be=("static clv_code check_rows(", "if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)", "if (false)"),
+   r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),
+   r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.there != 1)", "if (false)"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))

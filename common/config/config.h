@@ -442,6 +442,7 @@ typedef struct clv_allow_spec {
   uint64_t sessions, bytes, tensors, calls;
   uint64_t connections; /* 0 = limits.identity_connections */
   uint64_t state_bytes; /* of its files of state; 0: it keeps none */
+  uint64_t cache_bytes; /* of its caches; 0: it keeps none */
   uint64_t weight;      /* of its share of the cores, at least 1 */
 } clv_allow_spec;
 
@@ -494,7 +495,8 @@ typedef struct clv_worker_config {
   clv_number_list cores; /* that compute threads stay on; n = 0: wherever the system puts them */
   size_t n_artifacts;
   clv_artifact_spec *artifacts;
-  char *state_dir; /* NULL = not given */
+  char *state_dir;       /* NULL = not given */
+  uint64_t cache_ttl_ms; /* that caches are kept unused, at most */
   struct {
     clv_log_level level;
     bool json;

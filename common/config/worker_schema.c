@@ -67,6 +67,9 @@ static const clv_row rows[] = {
     {.path = "allow[].state_bytes", .kind = CLV_ROW_SIZE, .offset = ALLOW(state_bytes),
      .max = 1ull << 50, .initial = "0",
      .doc = "Files of state that it may keep in state_dir, each rounded up to 4 KiB; 0 is none."},
+    {.path = "allow[].cache_bytes", .kind = CLV_ROW_SIZE, .offset = ALLOW(cache_bytes),
+     .max = 1ull << 50, .initial = "0",
+     .doc = "Caches that it may keep in state_dir, rows that a frozen front has made; 0 is none."},
     {.path = "allow[].weight", .kind = CLV_ROW_INT, .offset = ALLOW(weight), .min = 1,
      .max = 1000, .initial = "1",
      .doc = "Its share of the cores while others compute too: twice the weight, twice the time."},
@@ -181,7 +184,11 @@ static const clv_row rows[] = {
 
     {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
      .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here, and the "
-            "files of state of identities with allow[].state_bytes."},
+            "files of state and caches of identities with allow[].state_bytes or cache_bytes."},
+    {.path = "cache_ttl", .kind = CLV_ROW_DURATION, .offset = AT(cache_ttl_ms), .min = 1000,
+     .max = 365ull * DAY_MS, .initial = "24h",
+     .doc = "A cache that has not been used for so long is deleted, sooner where its session says "
+            "so."},
     {.path = "log", .kind = CLV_ROW_SECTION, .doc = "Log lines on standard error."},
     {.path = "log.level", .kind = CLV_ROW_ENUM, .offset = AT(log.level), .names = level_names,
      .initial = "info", .doc = "Least important lines that are still written."},

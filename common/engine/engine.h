@@ -243,6 +243,19 @@ typedef struct clv_state_files {
   clv_code (*remove)(void *user, const char *name, clv_err *err);
 } clv_state_files;
 
+/* Caches of rows that a node keeps on its disk. By the compute thread; BLOCK. Their errors are for
+ * the master to read, and name no path. rows: numbers as they came, [as many as values has]. */
+typedef struct clv_row_caches {
+  void *user;
+  clv_code (*put)(void *user, const clv_wire_cached *cache, const int64_t *rows,
+                  const clv_tensor *values, clv_err *err);
+  /* What n rows are; then they are written to such a tensor. */
+  clv_code (*form)(void *user, const clv_wire_cached *cache, size_t n, clv_dtype *ret_dtype,
+                   clv_shape *ret_shape, clv_err *err);
+  clv_code (*get)(void *user, const clv_wire_cached *cache, const int64_t *rows, clv_tensor *values,
+                  clv_err *err);
+} clv_row_caches;
+
 typedef struct clv_node_options {
   clv_pool *pool;
   uint16_t originator;         /* upper 16 bits of the message ids made here; the master is 0 */
@@ -257,6 +270,7 @@ typedef struct clv_node_options {
   clv_notifier notice;   /* on the compute thread */
   clv_clock clock;       /* of all it does by the clock; zeroed: the machine's */
   clv_state_files files; /* zeroed: it keeps none */
+  clv_row_caches caches; /* the same */
   clv_executor executor; /* who computes; zeroed: the compute thread, at once */
   /* Instead of sleeping, on the compute thread with nothing locked: returns when clv_node_due has
    * come, the node was kicked or stopped, or it is `until_ns` by the clock; earlier does no harm.

@@ -241,6 +241,11 @@ void clv_node_end_work(clv_session_node *n) {
   for (clv_work *w; (w = clv_inbox_take_end(&n->inbox)) != NULL;) (void)!finish(n, w, &ignored);
 }
 
+static clv_code value(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  if (p->frame.has_cached) CLV_TRY(clv_node_on_cached(n, p, err));
+  return engine(n, p, ret_kept, err);
+}
+
 /* What the master says. ABORT from a worker never comes here: it is for the program. */
 static const struct {
   clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
@@ -248,7 +253,7 @@ static const struct {
 } handlers[CLV_FRAME_KINDS] = {
     [CLV_CALL] = {engine, false},
     [CLV_DELIVER] = {engine, false},
-    [CLV_VALUE] = {engine, true},
+    [CLV_VALUE] = {value, true},
     [CLV_DROP] = {engine, false},
     [CLV_SPARE] = {engine, false},
     [CLV_PREPARE] = {engine, false},

@@ -80,6 +80,10 @@ void clv_node_end_devices(clv_session_node *n); /* when no work is out */
 clv_code clv_node_on_file(clv_session_node *n, clv_module *m, const clv_frame *f, clv_frame *ret,
                           clv_err *err) CLV_USE_RESULT;
 
+/* node_caches.c: a VALUE of a cache becomes one of what the cache has, or a failure. BLOCKS for the
+ * disk. CLV_DENIED: it is not the master's. */
+clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
+
 /* node_modules.c: on the compute thread. CLV_PRECONDITION: a context needs it still. */
 clv_code clv_node_remove_module(clv_session_node *n, uint32_t index, clv_err *err) CLV_USE_RESULT;
 

@@ -44,9 +44,9 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
                      .needs_id = true,
                      .may_name_worker = true},
     [CLV_VALUE] = {.name = "VALUE",
-                   .may = BODY_FAILURE,
+                   .may = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
-                   .max_tensors = 1,
+                   .max_tensors = 2, /* check_value says when */
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
@@ -107,7 +107,8 @@ const char *clv_frame_kind_name(clv_frame_kind kind) {
 unsigned clv_frame_bodies(const clv_frame *f) {
   if (!known(f->kind)) return 0;
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
-                 (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u);
+                 (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
+                 (f->has_cached ? BODY_CACHED : 0u);
   return rules[f->kind].needs | (rules[f->kind].may & has);
 }
 
@@ -117,6 +118,7 @@ void clv_frame_note_bodies(clv_frame *f, unsigned bodies) {
   f->has_vote = optional & BODY_VOTE;
   f->has_failure = optional & BODY_FAILURE;
   f->has_measure = optional & BODY_MEASURE;
+  f->has_cached = optional & BODY_CACHED;
 }
 
 /* ---- bodies, one function each ------------------------------------------------------------- */
@@ -327,6 +329,28 @@ static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err 
   return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
 }
 
+/* Numbers of records, and maybe as many rows before them. */
+static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->cached.records < 1 || f->cached.records > CLV_WIRE_RECORDS)
+    return clv_fail(err, CLV_INVALID, "a cache of %llu records; at most %llu",
+                    (unsigned long long)f->cached.records, (unsigned long long)CLV_WIRE_RECORDS);
+  if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MOST_S)
+    return clv_fail(err, CLV_INVALID, "a cache is kept for %llu s; it is 1 to %d",
+                    (unsigned long long)f->cached.keep_s, CLV_WIRE_CACHED_MOST_S);
+  if (f->n_tensors < 1 || f->n_tensors > 2)
+    return clv_fail(err, CLV_INVALID, "a cache without numbers of records");
+  const clv_tensor_head *rows = &f->tensors[f->n_tensors - 1];
+  if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)
+    return clv_fail(err, CLV_INVALID, "numbers of records are i64 [n], at least one");
+  if (f->n_tensors == 1) return CLV_OK;
+  const clv_shape *values = &f->tensors[0].shape;
+  if (values->rank < 1 || values->dim[0] != rows->shape.dim[0] || !f->tensors[0].bytes)
+    return clv_fail(err, CLV_INVALID, "not one row for each of %lld numbers",
+                    (long long)rows->shape.dim[0]);
+  return CLV_OK;
+}
+
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
 
 #define AT(body) [__builtin_ctz(body)]
@@ -337,6 +361,7 @@ static const body_check body_checks[N_BODIES] = {
     AT(BODY_CREDIT) = check_credit,     AT(BODY_CHUNK) = check_chunk,
     AT(BODY_STATE) = check_state,       AT(BODY_CALL) = check_call,
     AT(BODY_BACKWARD) = check_backward, AT(BODY_REFERENCE) = check_reference,
+    AT(BODY_CACHED) = check_cached,
 };
 #undef AT
 
@@ -443,7 +468,9 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
                     rule->min_tensors, rule->max_tensors);
   bool value = f->kind == CLV_VALUE || f->kind == CLV_REF_VALUE;
-  if (value && f->n_tensors == ((bodies & BODY_FAILURE) ? 1u : 0u))
+  if ((bodies & BODY_CACHED) && (bodies & BODY_FAILURE))
+    return clv_fail(err, CLV_INVALID, "a failure of what a cache has");
+  if (value && !(bodies & BODY_CACHED) && f->n_tensors != ((bodies & BODY_FAILURE) ? 0u : 1u))
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
     return clv_fail(err, CLV_INVALID, "a tensor without a vote");

@@ -47,6 +47,7 @@ const clv_field clv_frame_fields[FRAME_FIELDS] = {
     [29] = {.name = "order", .type = FIELD_U32, .offset = AT(order)},
     [30] = {.name = "before", .type = FIELD_BEFORE},
     [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(generation)},
+    [32] = {.name = "cached", .type = FIELD_BODY, .offset = AT(cached), .size = BODY_CACHED},
 };
 
 const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
@@ -171,6 +172,19 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .type = FIELD_TEXT,
                .offset = AT(reference.node),
                .size = CLV_WIRE_NAME + 1},
+    },
+    /* the numbers of `order`, `before` and `generation` */
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    /* cached */
+    {
+        [1] = {.name = "key",
+               .type = FIELD_BYTES,
+               .offset = AT(cached.key),
+               .size = sizeof(clv_sha256)},
+        [2] = {.name = "records", .type = FIELD_U64, .offset = AT(cached.records)},
+        [3] = {.name = "keep_s", .type = FIELD_U64, .offset = AT(cached.keep_s)},
     },
 };
 

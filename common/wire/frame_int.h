@@ -40,9 +40,9 @@ typedef struct clv_field {
 } clv_field;
 
 enum {
-  FRAME_FIELDS = 32,
+  FRAME_FIELDS = 33,
   BODY_FIRST = 16,
-  N_BODIES = 13,
+  N_BODIES = 17,
   BODY_FIELDS = 10,
   TENSOR_FIELDS = 6,
   ARG_FIELDS = 4,
@@ -56,7 +56,7 @@ extern const clv_field clv_arg_fields[ARG_FIELDS];
 extern const clv_field clv_needed_fields[NEEDED_FIELDS];
 extern const clv_field clv_target_fields[TARGET_FIELDS];
 
-/* Bit i is the body with field number BODY_FIRST + i; that of `to`, which is none, is left out. */
+/* Bit i is the body with field number BODY_FIRST + i; fields that are none have no name. */
 enum frame_body {
   BODY_ATTACH = 1u << 0,
   BODY_ATTACHED = 1u << 1,
@@ -70,6 +70,7 @@ enum frame_body {
   BODY_BACKWARD = 1u << 9,
   BODY_MEASURE = 1u << 11,
   BODY_REFERENCE = 1u << 12,
+  BODY_CACHED = 1u << 16,
 };
 
 /* The bodies a frame built by hand carries: what its kind needs, and what its has_ flags say. */

@@ -64,13 +64,18 @@ enum {
   CLV_WIRE_REF_LEASE = 300000,
   CLV_WIRE_REF_LEASE_LEAST = 1000,
   CLV_WIRE_REF_LEASE_MOST = 86400000,
+  CLV_WIRE_CACHES = 64,              /* of one identity at a worker */
+  CLV_WIRE_CACHED_MOST_S = 31536000, /* that one is kept unused: a year */
 };
+/* Numbers of records of a cache. */
+#define CLV_WIRE_RECORDS ((uint64_t)1 << 32)
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
 
 /* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
 #define CLV_CAPABILITY_FIXED "fixed" /* a worker without it keeps moments of what is frozen */
-#define CLV_CAPABILITY_STATE_FILES "state_files"   /* without it STATE_SAVE would end the stream */
+#define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
+#define CLV_CAPABILITY_CACHED "cached" /* without it a VALUE of a cache would be another one */
 #define CLV_CAPABILITY_STATE_PIECES "state_pieces" /* one without it takes a piece for an item */
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
@@ -78,6 +83,7 @@ enum {
 #define CLV_METHOD_CLOSE_SESSION "/cleave.v1.Worker/CloseSession"
 #define CLV_METHOD_LOAD_MODULE "/cleave.v1.Worker/LoadModule"
 #define CLV_METHOD_STATUS "/cleave.v1.Worker/Status"
+#define CLV_METHOD_CACHED "/cleave.v1.Worker/Cached"
 #define CLV_METHOD_SESSION "/cleave.v1.Worker/Session"
 #define CLV_METHOD_HEALTH_CHECK "/grpc.health.v1.Health/Check"
 #define CLV_METHOD_HEALTH_WATCH "/grpc.health.v1.Health/Watch"
@@ -188,6 +194,13 @@ typedef struct clv_needed {
   float root; /* what its gradient starts with; 0: it is no root */
 } clv_needed;
 
+/* Which cache of rows a value has to do with. */
+typedef struct clv_wire_cached {
+  clv_sha256 key;
+  uint64_t records; /* numbers of rows are below it */
+  uint64_t keep_s;  /* that it is kept unused */
+} clv_wire_cached;
+
 /* One tensor of a frame. `bytes` always equals what dtype and shape give (checked). */
 typedef struct clv_tensor_head {
   clv_dtype dtype;
@@ -200,14 +213,14 @@ typedef struct clv_tensor_head {
 /* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
  * zero after decoding and ignored by the encoder. The has_ flags say whether a body that its kind
  * may leave out is there: the commit of an END_CONTEXT, the vote of a FINISHED, the failure of a
- * VALUE, a REF_VALUE or a REF_ACK, the measure of a PONG. */
+ * VALUE, a REF_VALUE or a REF_ACK, the measure of a PONG, what a VALUE has to do with a cache. */
 typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
   uint32_t micro_batch, module, generation, flags;
   uint32_t order; /* GRADIENT: its place in the sum of its value's contributions */
-  bool has_commit, has_vote, has_failure, has_measure;
+  bool has_commit, has_vote, has_failure, has_measure, has_cached;
   char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker, "" = the master */
 
   struct {
@@ -269,6 +282,7 @@ typedef struct clv_frame {
     bool yours;                   /* REF_USE: the receiver is the owner */
     char node[CLV_WIRE_NAME + 1]; /* REF_USE: the owner; what the master passes on: who sent it */
   } reference;                    /* REF_* */
+  clv_wire_cached cached;         /* VALUE; its last tensor are numbers of records */
 
   uint32_t n_tensors, n_upstream;
   /* One memory: thousands of frames may wait at a time, and no frame has both. */
@@ -515,6 +529,21 @@ typedef struct clv_wire_load_reply {
   const char *device; /* "cpu" */
 } clv_wire_load_reply;
 
+typedef struct clv_wire_cached_request {
+  clv_wire_mem *mem;
+  bool remove, all; /* all: of the caller's; key is not read */
+  clv_sha256 key;
+} clv_wire_cached_request;
+typedef struct clv_wire_cache_status {
+  clv_sha256 key;
+  uint64_t records, rows, row_bytes, disk_bytes, unused_s, expires_s;
+} clv_wire_cache_status;
+typedef struct clv_wire_cached_reply {
+  clv_wire_mem *mem;
+  uint32_t n_caches; /* at most CLV_WIRE_CACHES */
+  clv_wire_cache_status *caches;
+} clv_wire_cached_reply;
+
 #include "common/wire/status_int.h"
 
 /* For each message m: clv_wire_m_encode replaces *ret with the encoding; clv_wire_m_decode fills
@@ -535,6 +564,8 @@ CLV_WIRE_UNARY(load_request)
 CLV_WIRE_UNARY(load_reply)
 CLV_WIRE_UNARY(status_request)
 CLV_WIRE_UNARY(status_reply)
+CLV_WIRE_UNARY(cached_request)
+CLV_WIRE_UNARY(cached_reply)
 #undef CLV_WIRE_UNARY
 
 void clv_wire_done(void *message); /* a pointer to any struct above that starts with `mem` */

@@ -25,6 +25,7 @@ typedef struct conversation {
   clv_link *link[PEERS]; /* the master's, another worker's */
   bool ended[PEERS];
   clv_bytes file; /* of state, that the node keeps */
+  float row[WIDTH];
 } conversation;
 
 /* ---- what the node sends --------------------------------------------------------------------- */
@@ -121,13 +122,47 @@ static clv_code remove_file(void *user, const char *name, clv_err *err) {
   return CLV_OK;
 }
 
+/* ---- a cache of one row, whatever its number ------------------------------------------------- */
+
+static clv_code put_rows(void *user, const clv_wire_cached *cache, const int64_t *rows,
+                         const clv_tensor *values, clv_err *err) {
+  conversation *c = user;
+  NEVER(!cache->records || !cache->keep_s || values->shape.rank < 1);
+  NEVER(values->shape.dim[0] < 1 || !values->bytes);
+  if (rows[0] < 0) return clv_fail(err, CLV_INVALID, "a number below 0");
+  memcpy(c->row, values->data, CLV_MIN(sizeof c->row, values->bytes));
+  return CLV_OK;
+}
+
+static clv_code form_rows(void *user, const clv_wire_cached *cache, size_t n, clv_dtype *ret_dtype,
+                          clv_shape *ret_shape, clv_err *err) {
+  (void)user;
+  NEVER(!n);
+  if (cache->key.bytes[0] == 1) return clv_fail(err, CLV_NOT_FOUND, "none");
+  *ret_dtype = CLV_F32;
+  *ret_shape = CLV_SHAPE((int64_t)n, WIDTH);
+  return CLV_OK;
+}
+
+static clv_code get_rows(void *user, const clv_wire_cached *cache, const int64_t *rows,
+                         clv_tensor *values, clv_err *err) {
+  const conversation *c = user;
+  (void)cache;
+  if (rows[values->shape.dim[0] - 1] < 0) return clv_fail(err, CLV_INVALID, "a number below 0");
+  for (int64_t i = 0; i < values->shape.dim[0]; i++)
+    memcpy((float *)values->data + i * WIDTH, c->row, sizeof c->row);
+  return CLV_OK;
+}
+
 static void begin(conversation *c) {
   static const char *const names[PEERS] = {"master", "w2"};
   static const clv_op ops[MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_MSE};
   clv_err err;
   must(clv_pool_new(QUOTA, TENSORS, &c->pool, &err), &err);
-  clv_node_options o = {
-      .pool = c->pool, .originator = 7, .files = {c, save_file, open_file, remove_file}};
+  clv_node_options o = {.pool = c->pool,
+                        .originator = 7,
+                        .files = {c, save_file, open_file, remove_file},
+                        .caches = {c, put_rows, form_rows, get_rows}};
   must(clv_node_new(&o, &c->node, &err), &err);
   for (uint32_t i = 0; i < MODULES; i++) add_module(c, i, ops[i]);
   for (int i = 0; i < PEERS; i++) {

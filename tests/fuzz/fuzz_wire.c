@@ -108,6 +108,8 @@ UNARY(load_request)
 UNARY(load_reply)
 UNARY(status_request)
 UNARY(status_reply)
+UNARY(cached_request)
+UNARY(cached_reply)
 
 static void fuzz_health(const input *in) {
   char service[CLV_WIRE_NAME + 1], again[CLV_WIRE_NAME + 1];
@@ -139,7 +141,7 @@ static void (*const targets[])(const input *in) = {
     fuzz_frame,      fuzz_hello_request,  fuzz_hello_reply,  fuzz_open_request,
     fuzz_open_reply, fuzz_close_request,  fuzz_close_reply,  fuzz_load_request,
     fuzz_load_reply, fuzz_status_request, fuzz_status_reply, fuzz_health,
-    fuzz_reflection,
+    fuzz_reflection, fuzz_cached_request, fuzz_cached_reply,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

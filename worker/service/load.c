@@ -33,6 +33,7 @@ static clv_code ready_node(clv_session *s, clv_err *err) {
                         .runtime = s->service->runtime,
                         .share = s->share,
                         .files = clv_session_files(s),
+                        .caches = clv_session_caches(s),
                         .reference_lease_ms = s->reference_lease_ms};
   CLV_TRY(clv_node_new(&o, &s->node, err));
   if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {

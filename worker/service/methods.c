@@ -20,19 +20,27 @@ static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 6 }; /* the last one goes with a state_dir */
+enum { CAPABILITIES = 7 }; /* at most */
+
+/* The last two go with a state_dir, and caches with a quota as well. */
+static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings *now,
+                                 const char *uri, const char **ret) {
+  uint32_t n = 0;
+  ret[n++] = "chunks";
+  ret[n++] = "direct";
+  ret[n++] = CLV_CAPABILITY_REFERENCE_LEASE;
+  ret[n++] = CLV_CAPABILITY_FIXED;
+  ret[n++] = CLV_CAPABILITY_STATE_PIECES;
+  if (v->states) ret[n++] = CLV_CAPABILITY_STATE_FILES;
+  if (clv_service_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
+  return n;
+}
 
 /* What this worker says of itself. The arrays are the caller's. */
-static void about_us(const clv_service *v, const clv_worker_settings *now, clv_wire_about *a,
-                     const char **capabilities, clv_wire_library *libraries) {
-  capabilities[0] = "chunks";
-  capabilities[1] = "direct";
-  capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
-  capabilities[3] = CLV_CAPABILITY_FIXED;
-  capabilities[4] = CLV_CAPABILITY_STATE_PIECES;
-  capabilities[5] = CLV_CAPABILITY_STATE_FILES;
+static void about_us(const clv_service *v, const clv_worker_settings *now, const char *uri,
+                     clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = v->states ? CAPABILITIES : CAPABILITIES - 1,
+                        .n_capabilities = capabilities_for(v, now, uri, capabilities),
                         .n_libraries = libraries_of(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,
@@ -83,7 +91,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  about_us(v, now, &out.about, capabilities, libraries);
+  about_us(v, now, peer->uri, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
@@ -180,6 +188,9 @@ const clv_rpc_unary clv_service_methods[] = {
     {.method = CLV_METHOD_CLOSE_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_close},
     {.method = CLV_METHOD_LOAD_MODULE, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_load},
     {.method = CLV_METHOD_STATUS, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_status},
+    {.method = CLV_METHOD_CACHED,
+     .max_request = CLV_WIRE_UNARY_MAX,
+     .handle = clv_service_on_cached},
     {.method = CLV_METHOD_HEALTH_CHECK, .max_request = 4096, .handle = on_health},
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
@@ -202,6 +213,7 @@ static const struct {
     {CLV_METHOD_LOAD_MODULE, MASTER},
     {CLV_METHOD_SESSION, MASTER | PEER},
     {CLV_METHOD_STATUS, MASTER | OBSERVER},
+    {CLV_METHOD_CACHED, MASTER},
     {CLV_METHOD_HEALTH_CHECK, MASTER | PEER | OBSERVER},
     {CLV_METHOD_REFLECTION, MASTER | OBSERVER},
 };

@@ -265,6 +265,15 @@ static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
   clv_metric_sample(out, n->failed_reloads, &(clv_metric_label){"result", "failed"}, 1);
 }
 
+static void put_cached(clv_metrics_out *out, const void *numbers_of) {
+  const worker_numbers *n = numbers_of;
+  const clv_service *s = n->service;
+  clv_metric_sample(out, (double)__atomic_load_n(&s->cached_in, __ATOMIC_RELAXED),
+                    &(clv_metric_label){"direction", "in"}, 1);
+  clv_metric_sample(out, (double)__atomic_load_n(&s->cached_out, __ATOMIC_RELAXED),
+                    &(clv_metric_label){"direction", "out"}, 1);
+}
+
 static void put_devices(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
@@ -351,6 +360,9 @@ static const clv_metric table[] = {
      .help = "Values and gradients from a module on a device to another on one: copied within the device, "
              "to it from a peer, or by way of the host.",
      .write = put_moved},
+    {.name = "cleave_worker_cached_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
+     .help = "Rows of caches: that came and are kept on the disk (in), and that were read from it (out).",
+     .write = put_cached},
     {.name = "cleave_worker_input_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions with a module had nothing to do but wait for what comes.",
      .write = put_idle},

@@ -85,6 +85,8 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_states_open(config->state_dir, &s->states, err);
+  if (code == CLV_OK && config->state_dir)
+    code = clv_caches_open(config->state_dir, &s->caches, err);
   if (code == CLV_OK) code = serve(s, err);
   if (code != CLV_OK) {
     clv_service_close(s);
@@ -180,6 +182,7 @@ void clv_service_tick(clv_service *s) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
   }
+  clv_service_sweep_caches(s);
   give_back_memory(s);
 }
 
@@ -232,6 +235,7 @@ void clv_service_close(clv_service *s) {
   clv_epochs_free(s->epochs);
   clv_states_free(s->states);
   clv_bases_free(s->bases);
+  clv_caches_free(s->caches);
   pthread_mutex_destroy(&s->lock);
   free(s);
 }

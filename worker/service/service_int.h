@@ -126,10 +126,13 @@ struct clv_service {
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *states;  /* NULL: there is no state_dir */
-  clv_bases *bases;    /* of all sessions */
-  bool freed;          /* a session, since memory was last given back; atomic */
-  uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
+  clv_states *states;             /* NULL: there is no state_dir */
+  clv_caches *caches;             /* the same */
+  clv_bases *bases;               /* of all sessions */
+  uint64_t swept_ms;              /* when what had expired last went; by clv_service_tick alone */
+  uint64_t cached_in, cached_out; /* bytes of rows put there and read; atomic */
+  bool freed;                     /* a session, since memory was last given back; atomic */
+  uint64_t trimmed_ms;            /* when that was; by clv_service_tick alone */
   bool draining;
   int64_t certificate_end;
   clv_last_error last_error; /* of anybody */
@@ -261,6 +264,14 @@ clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wir
 
 /* states.c: what the node of the session keeps files with; zeroed without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
+
+/* caches.c: the same for caches. */
+clv_row_caches clv_session_caches(clv_session *s);
+/* The method Cached; whether it has caches for this identity; and what has expired goes. */
+clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
+                               size_t n, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
+bool clv_service_caches_for(const clv_service *s, const clv_worker_settings *now, const char *uri);
+void clv_service_sweep_caches(clv_service *s);
 
 /* load.c */
 /* gone: atomic, true when the caller has left. *ret: the reply as encoded; of *reply the names are

@@ -2,7 +2,7 @@
  *
  * store: what a worker has on its own disk. The weights it may load: masters name an artifact and
  * its SHA-256; the file behind the name stands in worker.yaml alone. And in state_dir the attempts
- * of sessions that have been there, and the files of state that identities keep.
+ * of sessions that have been there, and the files of state and caches that identities keep.
  *
  * Ownership: opened weights belong to the caller. Threads: any.
  */
@@ -96,5 +96,49 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
                               clv_err *err) CLV_USE_RESULT;
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name,
                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- caches ------------------------------------------------------------------------------------
+ *
+ * Rows that a master's frozen front has made, in STATE_DIR/cached, of each identity its own: nobody
+ * reads, replaces or removes another's, or learns of it. What has not been used for as long as it
+ * is to be kept is deleted, and is not there from then on. Errors as of files of state;
+ * CLV_EXHAUSTED is a full disk as well. */
+typedef struct clv_caches clv_caches;
+
+enum { CLV_CACHES = 64 }; /* of one identity */
+
+typedef struct clv_cache {
+  clv_sha256 key;
+  uint64_t records; /* numbers of rows are below it; at most 2^32 */
+  uint64_t keep_s;  /* seconds that it is kept unused; those of its first row count */
+} clv_cache;
+
+typedef struct clv_cache_status {
+  clv_sha256 key;
+  uint64_t records, rows; /* rows: that are there */
+  uint64_t row_bytes, disk_bytes, unused_s, expires_s;
+} clv_cache_status;
+
+/* What has expired, or was being made by a process that died, is deleted. */
+clv_code clv_caches_open(const char *state_dir, clv_caches **ret, clv_err *err) CLV_USE_RESULT;
+void clv_caches_free(clv_caches *c); /* NULL is allowed */
+/* Row i of values [n, ...] is kept as that of record rows[i]. The first of a cache takes all its
+ * bytes on the disk: over `most` of all of the identity's CLV_EXHAUSTED. CLV_INVALID: a number out
+ * of range, or rows of another form than are there. */
+clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, const clv_cache *cache,
+                        const int64_t *rows, const clv_tensor *values, clv_err *err) CLV_USE_RESULT;
+/* Of n rows of it. CLV_NOT_FOUND: there is none. */
+clv_code clv_caches_form(clv_caches *c, const char *identity, const clv_cache *cache, size_t n,
+                         clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) CLV_USE_RESULT;
+/* Fills values, [n, ...], with those of records rows[n]. CLV_NOT_FOUND: one is not there;
+ * CLV_DATA_LOSS: one has other bytes than were kept; from then on it is not there. */
+clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *cache,
+                        const int64_t *rows, clv_tensor *values, clv_err *err) CLV_USE_RESULT;
+/* key NULL: all of the identity. remove: those that were listed are gone. */
+clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
+                         clv_cache_status ret[CLV_CACHES], uint32_t *ret_n,
+                         clv_err *err) CLV_USE_RESULT;
+/* Deletes what has expired at that time, seconds since 1970; how many. */
+uint32_t clv_caches_sweep(clv_caches *c, int64_t at_s);
 
 #endif

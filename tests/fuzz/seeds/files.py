@@ -4,7 +4,7 @@
 import re
 import struct
 
-from seeds.base import read, write
+from seeds.base import F32, crc32c, read, write
 
 RUNNING = read("run_record", "running")
 LINES = b"".join(b'{"step":%d,"loss":%g,"accuracy":0.5}\n' % (i, 2 / (i + 1)) for i in range(40))
@@ -37,3 +37,20 @@ CHECKPOINTS["raw_manifest"] = (FAULTS - 1, 0, [read("manifest", "whole"), MODEL,
 for name, (fault, which, parts) in CHECKPOINTS.items():
     write("checkpoint", name, bytes([fault + FAULTS * which])
           + b"".join(struct.pack("<H", len(part)) + part for part in parts))
+
+# ---- heads of caches -----------------------------------------------------------------------------
+
+
+def cache_head(records=9, dtype=F32, dims=(4, 3), magic=b"clvcache", version=1, keep_s=60):
+    out = magic + struct.pack("<II", version, dtype) + bytes(range(64))
+    out += struct.pack("<QQQ8q", records, keep_s, len(dims), *dims, *[0] * (8 - len(dims)))
+    return out + struct.pack("<II", crc32c(out), 0)
+
+
+CACHES = {"whole": cache_head(), "scalar": cache_head(dims=()), "no_records": cache_head(records=0),
+          "no_bytes": cache_head(dims=(0,)), "huge": cache_head(dims=(1 << 40, 1 << 40)),
+          "large": cache_head(records=1 << 32, dims=(1 << 20,)), "many": cache_head(records=1 << 33),
+          "dtype": cache_head(dtype=99), "rank": cache_head(dims=(1,) * 8), "magic": cache_head(magic=b"clvcachf"),
+          "version": cache_head(version=2), "sum": cache_head()[:-8] + bytes(8), "negative": cache_head(dims=(-1, 3))}
+for name, head in CACHES.items():
+    write("cache", name, head)

@@ -2,7 +2,7 @@
 """Frames, and what a worker's node is told by its master and another worker (corpus/node)."""
 import struct
 
-from seeds.base import F32, changed, crc32c, pb, write
+from seeds.base import F32, I64, changed, crc32c, pb, write
 
 MASTER, WORKER, BULK = 0, 1, 2
 REFS = dict(ref=1, fork=2, number=3)
@@ -98,7 +98,25 @@ def piece(kind, offset, length, has=0, name="0.bias", what=1):
         pb.TensorHead(dtype=5, dims=[has], bytes=has, crc32c=crc32c(raw))] if has else [])
 
 
+KEY = bytes(range(32, 64))
+
+
+def cached(rows, *tensors, message=8, key=KEY, records=9, keep_s=60, **fields):
+    """A VALUE of a cache: numbers of records behind the tensors."""
+    h, payload = heads(*tensors)
+    raw = struct.pack(f"<{len(rows)}q", *rows)
+    h.append(pb.TensorHead(dtype=I64, dims=[len(rows)], bytes=len(raw), crc32c=crc32c(raw)))
+    return pb.Frame(kind=pb.VALUE, context=1, message=message, tensors=h, payload=payload + raw,
+                    cached=pb.Cached(key=key, records=records, keep_s=keep_s), **fields)
+
+
 TALKS = {
+    "cached": [cached([3, 1, 0, 2], X43), call(10, 0, arg(8)), cached([3, 3, 3, 3], message=9),
+               call(11, 0, arg(9)), deliver(10), deliver(11), END],
+    "cached_failed": [cached([-1, 1, 0, 2], X43), call(10, 0, arg(8)), cached([3, 1], message=9, key=b"\1" * 32),
+                      call(11, 0, arg(9)), cached([-3], message=12), deliver(10), deliver(11), END],
+    "cached_denied": [(WORKER, cached([3, 1, 0, 2], X43)), (WORKER, cached([3], message=9)), END],
+    "cached_late": [END, cached([3, 1, 0, 2], X43), cached([3, 1, 0, 2], X43)],
     "forward": CHAIN + [END],
     "step": CHAIN + BACKWARD + [apply(), END],
     "step_skipped": CHAIN + BACKWARD + [apply(apply=False), END],

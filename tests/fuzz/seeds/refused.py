@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames that are refused, one for each check (corpus/wire)."""
 from seeds.base import F32, ID, changed, pb, write
-from seeds.frames import (BIAS, FAILURE, REFS, X43, apply, arg, frame, heads, here, needed, ref)
+from seeds.frames import (BIAS, cached, FAILURE, REFS, X43, apply, arg, frame, heads, here, needed, ref)
 
 NAN = float("nan")
 SMALL = [pb.TensorHead(dtype=F32, dims=[1], bytes=4)]
@@ -75,6 +75,11 @@ BAD = {
         pb.TensorHead(dtype=F32, dims=[0], transfer=3)),
     "inline": bad_tensors(pb.TensorHead(dtype=F32, dims=[1 << 15], bytes=1 << 17), payload=bytes(9)),
     "payload": bad_tensors(*SMALL, payload=b"123"), "tensors": bad_tensors(*(SMALL * 17), payload=bytes(68)),
+    "cached_records": cached([1], records=0), "cached_keep": cached([1], keep_s=0),
+    "cached_numbers": changed(cached([1]), tensors=heads(BIAS)[0], payload=heads(BIAS)[1]),
+    "cached_rows": cached([1], X43), "cached_nothing": frame(pb.VALUE, message=1, cached=pb.Cached(records=1, keep_s=1)),
+    "cached_failure": cached([1], failure=FAILURE), "cached_key": cached([1], key=b"short"),
+    "cached_here": frame(pb.DELIVER, message=1, cached=pb.Cached(records=1, keep_s=1)),
     "value": bad_tensors(*SMALL, payload=b"1234", failure=FAILURE), "gradient": frame(
         pb.GRADIENT, X43, message=1, phase=1, order=5000),
     "tensor_here": frame(pb.DELIVER, X43, message=1),

@@ -229,6 +229,13 @@ unary(10, {"status_reply": STATUS, "status_reply_old": pb.StatusReply(incarnatio
            "status_reply_bad_text": changed(STATUS, last_error=pb.Trouble(text="\u001b[2J")),
            "status_reply_bad_id": changed(STATUS, sessions=[changed(SESSION, session=b"x")]),
            "status_reply_bad_about": changed(STATUS, about=changed(ABOUT, protocol=99))})
+CACHE = pb.CacheStatus(key=bytes(32), records=9, rows=7, row_bytes=64, disk_bytes=8192, unused_s=5, expires_s=55)
+unary(13, {"cached_request": pb.CachedRequest(remove=True, key=bytes(range(32))), "cached_request_all": pb.CachedRequest(),
+           "cached_request_bad": pb.CachedRequest(key=b"short")})
+unary(14, {"cached_reply": pb.CachedReply(caches=[CACHE]),
+           "cached_reply_bad_rows": pb.CachedReply(caches=[changed(CACHE, rows=10)]),
+           "cached_reply_bad_key": pb.CachedReply(caches=[changed(CACHE, key=b"x")]),
+           "cached_reply_bad_many": pb.CachedReply(caches=many(CACHE, 65))})
 write("wire", "health", b"\x0b\x00\x0a\x10cleave.v1.Worker")
 write("wire", "health_bad_name", b"\x0b\x00\x0a\x02a\x01")
 write("wire", "health_reply", b"\x0b\x00\x08\x01")

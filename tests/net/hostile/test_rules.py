@@ -575,6 +575,93 @@ if pyclient.MISSING is None:
     rule("names_of_files_are_no_paths", no_names)
 
 
+# ---- 6: caches ---------------------------------------------------------------------------------
+
+def cached(rows, values=None, message=5, records=9, keep_s=60, key=bytes(range(32)), dtype=3):
+    """A VALUE of a cache: numbers of rows, behind their rows [n, 6] if there are any."""
+    numbers = struct.pack(f"<{len(rows)}q", *rows)
+    data, dims = (b"", None) if values is None else values
+    heads = [] if dims is None else [pb.TensorHead(dtype=1, dims=dims, bytes=len(data), crc32c=crc32c(data))]
+    heads.append(pb.TensorHead(dtype=dtype, dims=[len(rows)], bytes=len(numbers), crc32c=crc32c(numbers)))
+    return pb.Frame(kind=pb.VALUE, context=1, message=message, tensors=heads, payload=data + numbers,
+                    cached=pb.Cached(key=key, records=records, keep_s=keep_s))
+
+
+def caches_of_nothing(e):
+    for wrong in (dict(records=0), dict(records=(1 << 32) + 1), dict(keep_s=0), dict(keep_s=31536001)):
+        stream_ends(e, lambda: [cached([0], **wrong)], INVALID)
+
+
+def caches_without_numbers(e):
+    nothing = pb.Frame(kind=pb.VALUE, context=1, message=5, cached=pb.Cached(key=bytes(32), records=9, keep_s=60))
+    for f in (nothing, cached([0, 1], dtype=2), cached([]), cached([0], X), cached([0, 1, 2, 3], (b"", [4, 0]))):
+        stream_ends(e, lambda: [f], INVALID)
+
+
+def rows_that_cannot_be(e):
+    lane = e.session().lanes[0]
+    lane.send(cached([8, 0, 3, 1], X))
+    for i, f in enumerate((cached([9, 0, 1, 2], X), cached([-1]), cached([0, 1, 2, 3], Y), cached([0], records=10)), 6):
+        f.message = i
+        lane.send(f)
+        poisons(lane, 1, i, INVALID)
+    lane.send(call(1, 100, 0, [(20, False)]))
+    lane.send(cached([3, 8, 8, 0], message=20))
+    lane.send(deliver(1, 100))
+    assert (got := lane.recv()).kind == pb.VALUE and got.tensors[0].dims == [4, 4], got
+    removes(e)
+
+
+def removes(e, n=1):
+    gone = e.caller.stub.Cached(pb.CachedRequest(remove=True), timeout=30 * SLOW).caches
+    assert len(gone) == n, gone
+    assert not e.caller.stub.Cached(pb.CachedRequest(), timeout=30 * SLOW).caches
+
+
+def a_cache_over_its_quota(e):
+    lane = e.session().lanes[0]
+    lane.send(cached([0, 1, 2, 3], X, records=5000))
+    assert "allow[].cache_bytes" in poisons(lane, 1, 5, MORE)
+    removes(e, 0)
+
+
+def rows_that_are_not_there(e):
+    lane = e.session().lanes[0]
+    lane.send(cached([0, 1, 2, 3]))
+    poisons(lane, 1, 5, NONE)
+    lane.send(cached([0, 1, 2, 3], X, message=6))
+    lane.send(cached([0, 1, 2, 4], message=7))
+    poisons(lane, 1, 7, NONE)
+    removes(e)
+
+
+def a_cache_of_another_worker(e):
+    """It may bring values, and has no say in what is kept."""
+    sid = os.urandom(16)
+    e.caller.stub.OpenSession(opening(session=sid, peer_identities=["spiffe://test/w2"]), timeout=30 * SLOW)
+    s = SessionOf(e.caller, sid, 1, 0)
+    e.made.append(s)
+    s.load(mlp(8, 4), (4, 6))
+    lane = s.attach()
+    the.cluster.issue("w2", "spiffe://test/w2")
+    with Caller(the.cluster.ports[0], the.cluster.certs, name="w2") as peer:
+        peer.hello()
+        theirs = SessionOf(peer, sid, 1, 0).attach(role=pb.ROLE_PEER, owner="spiffe://test/evil")
+        for f in (cached([0, 1, 2, 3], X), cached([0, 1, 2, 3])):
+            theirs.send(f)
+            assert "the master's alone" in refuses(lane, DENIED)
+    removes(e, 0)
+
+
+rule("r5_43_a_cache_of_nothing", caches_of_nothing)
+rule("r5_44_a_cache_without_numbers", caches_without_numbers)
+if pyclient.MISSING is None:
+    rule("r6_37_a_cache_of_another_worker", a_cache_of_another_worker)
+    rule("r6_38_rows_that_cannot_be", rows_that_cannot_be)
+    rule("r6_39_a_cache_over_its_quota", a_cache_over_its_quota)
+    rule("r6_40_rows_that_are_not_there", rows_that_are_not_there)
+
+
 # ---- 12: references ------------------------------------------------------------------------------
 
 def told(lane, kind, number, code=None, **fields):
@@ -619,4 +706,7 @@ def that_was_no_harm():
 if pyclient.MISSING is None:
     suite.test(that_was_no_harm)
 if __name__ == "__main__":
-    run_hostile(suite, "rules", "state_dir: .\n", ", state_bytes: 8KiB")
+    run_hostile(suite, "rules", """state_dir: .
+peers: [{name: w2, address: "127.0.0.1:1", identity: "spiffe://test/w2"}]
+""", """, state_bytes: 8KiB, cache_bytes: 64KiB}
+  - {identity: "spiffe://test/w2", role: peer""")

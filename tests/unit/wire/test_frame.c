@@ -529,6 +529,74 @@ static void a_value_may_be_a_tensor(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 16);
 }
 
+/* What workers are sent of the same kind: tests/net/hostile/test_rules.py. */
+static void caches_are_checked(void **state) {
+  (void)state;
+  const clv_tensor_head rows = {CLV_F32, CLV_SHAPE(2, 1), 8, 0, 0},
+                        numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 0},
+                        fewer = {CLV_F32, CLV_SHAPE(1, 2), 8, 0, 0},
+                        none = {CLV_F32, CLV_SHAPE(2, 0), 0, 0, 0},
+                        floats = {CLV_F64, CLV_SHAPE(2), 16, 0, 0},
+                        square = {CLV_I64, CLV_SHAPE(2, 1), 16, 0, 0};
+  const struct {
+    uint64_t records, keep_s;
+    uint32_t n;
+    clv_tensor_head tensors[3];
+    bool failure;
+    const char *part;
+  } wrong[] = {
+      {0, 60, 1, {numbers}, false, "a cache of 0 records"},
+      {CLV_WIRE_RECORDS + 1, 60, 1, {numbers}, false, "a cache of 4294967297 records"},
+      {9, 0, 1, {numbers}, false, "kept for 0 s"},
+      {9, UINT64_MAX, 1, {numbers}, false, "kept for 18446744073709551615 s"},
+      {9, 60, 0, {numbers}, false, "without numbers"},
+      {9, 60, 3, {rows, rows, numbers}, false, "without numbers"},
+      {9, 60, 2, {rows, floats}, false, "are i64"},
+      {9, 60, 2, {rows, square}, false, "are i64"},
+      {9, 60, 2, {fewer, numbers}, false, "one row for each of 2"},
+      {9, 60, 2, {none, numbers}, false, "one row for each of 2"},
+      {9, 60, 2, {rows, numbers}, true, "a failure of what a cache has"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
+    clv_err err = {0};
+    clv_frame f = sample_frame(CLV_VALUE);
+    size_t len = 0;
+    f.has_failure = wrong[i].failure;
+    f.has_cached = true;
+    f.cached = (clv_wire_cached){{{7}}, wrong[i].records, wrong[i].keep_s};
+    f.n_tensors = wrong[i].n;
+    for (uint32_t k = 0; k < f.n_tensors; k++) len += wrong[i].tensors[k].bytes;
+    memcpy(f.tensors, wrong[i].tensors, sizeof wrong[i].tensors);
+    assert_fails(clv_frame_encode(&f, len, &head, &err), CLV_INVALID, wrong[i].part);
+  }
+}
+
+/* Numbers of records alone, and behind their rows. */
+static void a_value_may_be_of_a_cache(void **state) {
+  (void)state;
+  clv_frame f = sample_frame(CLV_VALUE), got;
+  const clv_tensor_head numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 7};
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_payload payload;
+  clv_err err = {0};
+  f.has_failure = false;
+  memset(&f.failure, 0, sizeof f.failure);
+  f.has_cached = true;
+  f.cached = (clv_wire_cached){.key = {{1, 2, 3}}, .records = 1ull << 32, .keep_s = 31536000};
+  for (f.n_tensors = 1; f.n_tensors <= 2; f.n_tensors++) {
+    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 9};
+    f.tensors[f.n_tensors - 1] = numbers;
+    size_t len = f.n_tensors == 1 ? 16 : 40;
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
+    decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, len);
+    assert_ok(clv_frame_decode(&(clv_piece){all.data, all.len}, 1, &limits, &got, &payload, &err));
+    assert_true(got.has_cached && got.cached.records == 1ull << 32);
+    assert_true(got.cached.keep_s == 31536000);
+    assert_memory_equal(&got.cached.key, &f.cached.key, sizeof f.cached.key);
+  }
+}
+
 static void large_tensors_are_announced(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_CALL);
@@ -658,6 +726,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_last_scalar_wins_and_lists_may_be_unpacked),
     cmocka_unit_test(a_gradient_may_be_wholly_absent),
     cmocka_unit_test(a_value_may_be_a_tensor),
+    cmocka_unit_test(a_value_may_be_of_a_cache),
+    cmocka_unit_test(caches_are_checked),
     cmocka_unit_test(large_tensors_are_announced),
     cmocka_unit_test(the_hot_path_allocates_nothing),
     cmocka_unit_test(payload_helpers_walk_pieces),

@@ -281,6 +281,30 @@ static void status_request_round_trips(void **state) {
   }
 }
 
+static void caches_round_trip(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_cache_status two[] = {{{{1}}, 9, 9, 64, 8192, 5, 55}, {{{2}}, 9, 0, 1, 4096, 6, 54}};
+  const clv_wire_cached_reply reply = {.n_caches = 2, .caches = two};
+  CLV_AUTO(clv_wire_done) clv_wire_cached_reply got = {0};
+  for (int all = 0; all < 2; all++) {
+    clv_wire_cached_request request = {.all = all, .remove = !all, .key = {{3, 4}}};
+    CLV_AUTO(clv_wire_done) clv_wire_cached_request r = {0};
+    assert_ok(clv_wire_cached_request_encode(&request, &bytes, &err));
+    assert_ok(clv_wire_cached_request_decode(cut(&bytes).piece, 2, &r, &err));
+    assert_true(r.all == all && r.remove == !all);
+    if (!all) assert_memory_equal(&r.key, &request.key, sizeof r.key);
+  }
+  assert_ok(clv_wire_cached_reply_encode(&reply, &bytes, &err));
+  assert_ok(clv_wire_cached_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_int_equal(got.n_caches, 2);
+  assert_memory_equal(got.caches, two, sizeof two);
+  two[0].rows = 10;
+  assert_fails(clv_wire_cached_reply_encode(&reply, &bytes, &err), CLV_INVALID,
+               "10 rows of 9 records");
+}
+
 static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .backwards = 4},
                                                 {.module = 6,
                                                  .steps = 7,
@@ -498,6 +522,7 @@ int main(void) {
       cmocka_unit_test(leases_have_limits),
       cmocka_unit_test(closing_round_trips),
       cmocka_unit_test(status_request_round_trips),
+      cmocka_unit_test(caches_round_trip),
       cmocka_unit_test(status_reply_round_trips),
       cmocka_unit_test(long_names_of_modules_are_refused),
       cmocka_unit_test(an_old_status_reply_is_understood),

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A VALUE of a cache: its rows are kept, or it is made of those that are. The engine meets a VALUE
+ * like any other, or one that has failed.
+ */
+#include <string.h>
+
+#include "common/engine/node_int.h"
+
+/* In place of what came. */
+static void replace(clv_packet *p, clv_tensor *t) {
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->tensor[i] = clv_tensor_unref(p->tensor[i]);
+  p->frame.n_tensors = t != NULL;
+  p->tensor[0] = t;
+}
+
+static clv_code keep(const clv_row_caches *c, clv_packet *p, clv_err *err) {
+  CLV_TRY(c->put(c->user, &p->frame.cached, p->tensor[1]->data, p->tensor[0], err));
+  p->tensor[1] = clv_tensor_unref(p->tensor[1]);
+  p->frame.n_tensors = 1;
+  return CLV_OK;
+}
+
+static clv_code bring(clv_session_node *n, clv_packet *p, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  const clv_row_caches *c = &n->o.caches;
+  const clv_tensor *rows = p->tensor[0];
+  clv_dtype dtype;
+  clv_shape shape;
+  CLV_TRY(c->form(c->user, &p->frame.cached, rows->n, &dtype, &shape, err));
+  CLV_TRY(clv_pool_tensor(n->o.pool, dtype, &shape, &t, err));
+  CLV_TRY(c->get(c->user, &p->frame.cached, rows->data, t, err));
+  replace(p, clv_steal(&t));
+  return CLV_OK;
+}
+
+static clv_code act(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (!n->o.caches.put)
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "there are no caches here: the worker has no state_dir");
+  clv_node_flush(n);
+  clv_share_release(n->o.share); /* no core is held while the disk is waited for */
+  return p->frame.n_tensors == 2 ? keep(&n->o.caches, p, err) : bring(n, p, err);
+}
+
+clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
+  clv_err why;
+  if (!p->from || !clv_node_is_master(n, p->from))
+    return clv_fail(err, CLV_DENIED, "a VALUE of a cache is the master's alone to send");
+  bool failed = p->frame.has_failure || act(n, p, &why) != CLV_OK;
+  p->frame.has_cached = false;
+  if (!failed || p->frame.has_failure) return CLV_OK;
+  replace(p, NULL);
+  p->frame.has_failure = true;
+  clv_frame_set_failure(&p->frame, why.code, why.text, "cache");
+  return CLV_OK;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Caches of identities: whose they are, their quota, rows that are damaged or cut short, their end.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+// after the above
+#include <cmocka.h>
+
+#include "worker/store/cache_int.h"
+
+#define A "spiffe://a/m"
+#define B "spiffe://b/m"
+#define MIB ((uint64_t)1 << 20)
+
+enum { WIDTH = 6, RECORDS = 9 };
+
+static char folder[] = "/tmp/clv-caches-XXXXXX";
+static clv_err err;
+
+static clv_caches *opened(void) {
+  clv_caches *c = NULL;
+  if (clv_caches_open(folder, &c, &err) != CLV_OK) fail_msg("%s", err.text);
+  return c;
+}
+
+static clv_cache cache_of(uint8_t key, uint64_t keep_s) {
+  return (clv_cache){.key = {{key}}, .records = RECORDS, .keep_s = keep_s};
+}
+
+/* Rows of numbers 10 * row, 10 * row + 1, ... */
+static clv_code put(clv_caches *c, const char *who, uint64_t most, const clv_cache *cache,
+                    const int64_t *rows, int64_t n) {
+  clv_tensor *t;
+  assert_int_equal(clv_tensor_new(CLV_F32, &CLV_SHAPE(n, 2, WIDTH / 2), &t, &err), CLV_OK);
+  for (int64_t i = 0; i < n * WIDTH; i++)
+    ((float *)t->data)[i] = (float)(10 * rows[i / WIDTH] + i % WIDTH);
+  clv_code code = clv_caches_put(c, who, most, cache, rows, t, &err);
+  clv_tensor_unref(t);
+  return code;
+}
+
+static clv_code get(clv_caches *c, const char *who, const clv_cache *cache, const int64_t *rows,
+                    int64_t n) {
+  clv_tensor *t;
+  clv_dtype dtype;
+  clv_shape shape;
+  clv_code code = clv_caches_form(c, who, cache, (size_t)n, &dtype, &shape, &err);
+  if (code != CLV_OK) return code;
+  assert_true(dtype == CLV_F32 && clv_shape_equal(&shape, &CLV_SHAPE(n, 2, WIDTH / 2)));
+  assert_int_equal(clv_tensor_new(dtype, &shape, &t, &err), CLV_OK);
+  code = clv_caches_get(c, who, cache, rows, t, &err);
+  for (int64_t i = 0; code == CLV_OK && i < n * WIDTH; i++)
+    assert_true(((float *)t->data)[i] == (float)(10 * rows[i / WIDTH] + i % WIDTH));
+  clv_tensor_unref(t);
+  return code;
+}
+
+static uint32_t count(clv_caches *c, const char *who, const clv_sha256 *key, bool remove,
+                      clv_cache_status *ret) {
+  clv_cache_status list[CLV_CACHES];
+  uint32_t n;
+  assert_int_equal(clv_caches_list(c, who, key, remove, list, &n, &err), CLV_OK);
+  if (n && ret) *ret = list[0];
+  return n;
+}
+
+/* The file of A's cache; what is wrong with its mode or its name is a failure. */
+static void path_of(uint8_t key, clv_bytes *ret) {
+  clv_sha256 owner, name, k = {{key}};
+  char of[65], as[65];
+  struct stat at;
+  assert_int_equal(clv_sha256_of(A, strlen(A), &owner, &err), CLV_OK);
+  assert_int_equal(clv_sha256_of(&k, sizeof k, &name, &err), CLV_OK);
+  clv_sha256_hex(&owner, of);
+  clv_sha256_hex(&name, as);
+  ret->len = 0;
+  clv_bytes_printf(ret, "%s/cached/%s/%s.rows", folder, of, as);
+  assert_int_equal(stat(ret->data, &at), 0);
+  assert_int_equal(at.st_mode & 0777, 0600);
+}
+
+/* One byte of the file, which is that many bytes from its start, or its end where below 0. */
+static void damage(uint8_t key, off_t at) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  uint8_t byte;
+  path_of(key, &path);
+  int fd = open(path.data, O_RDWR);
+  if (at < 0) at += lseek(fd, 0, SEEK_END);
+  assert_int_equal(pread(fd, &byte, 1, at), 1);
+  byte ^= 1;
+  assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+  close(fd);
+}
+
+/* Files and folders below that of all caches. */
+static int leftovers(void) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  int n = 0;
+  clv_bytes_printf(&path, "%s/cached", folder);
+  DIR *d = opendir(path.data);
+  for (struct dirent *e; (e = readdir(d)) != NULL;) n += e->d_name[0] != '.';
+  closedir(d);
+  return n;
+}
+
+static void rows_come_back_in_any_order(void **state) {
+  (void)state;
+  clv_caches *c = opened();
+  const clv_cache one = cache_of(1, 60);
+  clv_cache_status s;
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){8, 0, 3}, 3), CLV_OK);
+  assert_int_equal(get(c, A, &one, (int64_t[]){3, 3, 8, 0}, 4), CLV_OK);
+  assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_NOT_FOUND);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
+  clv_caches_free(c);
+  c = opened(); /* the worker was started again */
+  assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
+  assert_int_equal(count(c, A, NULL, false, &s), 1);
+  assert_true(s.records == RECORDS && s.rows == 4 && s.row_bytes == WIDTH * 4);
+  assert_true(s.expires_s <= 60 && s.expires_s >= 50 && s.disk_bytes == 12288);
+  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  assert_int_equal(leftovers(), 0);
+  clv_caches_free(c);
+}
+
+static void caches_are_their_identitys(void **state) {
+  (void)state;
+  clv_caches *c = opened();
+  const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(put(c, A, MIB, &other, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(get(c, B, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
+  assert_int_equal(count(c, B, NULL, true, NULL), 0);
+  assert_int_equal(count(c, A, &one.key, true, NULL), 1);
+  assert_int_equal(get(c, A, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
+  assert_int_equal(get(c, A, &other, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  clv_caches_free(c);
+}
+
+static void numbers_and_forms_are_checked(void **state) {
+  (void)state;
+  clv_caches *c = opened();
+  clv_cache one = cache_of(1, 60);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){RECORDS}, 1), CLV_INVALID);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){-1}, 1), CLV_INVALID);
+  assert_int_equal(count(c, A, NULL, false, NULL), 0);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0, RECORDS}, 2), CLV_INVALID);
+  assert_int_equal(get(c, A, &one, (int64_t[]){INT64_MIN}, 1), CLV_INVALID);
+  one.records++;
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_INVALID);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_INVALID);
+  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  clv_caches_free(c);
+}
+
+static void the_quota_is_of_whole_caches(void **state) {
+  (void)state;
+  clv_caches *c = opened();
+  const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
+  assert_int_equal(put(c, A, 0, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_non_null(strstr(err.text, "allow[].cache_bytes"));
+  assert_int_equal(put(c, A, 12287, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_int_equal(put(c, A, 20000, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(put(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_int_equal(put(c, B, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
+  for (int64_t i = 0; i < RECORDS; i++)
+    assert_int_equal(put(c, A, 20000, &one, (int64_t[]){i}, 1), CLV_OK);
+  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  assert_int_equal(put(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  assert_int_equal(count(c, B, NULL, true, NULL), 1);
+  for (uint8_t k = 0; k < CLV_CACHES; k++) {
+    const clv_cache many = cache_of(k, 60);
+    assert_int_equal(put(c, A, MIB, &many, (int64_t[]){0}, 1), CLV_OK);
+  }
+  const clv_cache more = cache_of(CLV_CACHES, 60);
+  assert_int_equal(put(c, A, MIB, &more, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_int_equal(count(c, A, NULL, true, NULL), CLV_CACHES);
+  clv_caches_free(c);
+}
+
+static void damaged_rows_are_found(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_caches *c = opened();
+  const clv_cache one = cache_of(1, 60);
+  clv_cache_status s;
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0, 1, 2}, 3), CLV_OK);
+  damage(1, 8192 + WIDTH * 4); /* the first byte of row 1 */
+  assert_int_equal(get(c, A, &one, (int64_t[]){0, 2}, 2), CLV_OK);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0, 1, 2}, 3), CLV_DATA_LOSS);
+  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
+  assert_int_equal(count(c, A, NULL, false, &s), 1);
+  assert_int_equal(s.rows, 2);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
+  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_OK);
+  path_of(1, &path);
+  assert_int_equal(truncate(path.data, 8200), 0); /* torn: it is deleted, and made again */
+  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
+  damage(1, 20);
+  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
+  assert_int_equal(count(c, A, NULL, true, NULL), 0);
+  clv_caches_free(c);
+}
+
+/* Nothing is left, in this process or the next one. */
+static void what_nobody_uses_is_deleted(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, unfinished = {0};
+  clv_caches *c = opened();
+  const clv_cache one = cache_of(1, 60), longer = cache_of(2, 6000);
+  int64_t now = (int64_t)(clv_wall_ms() / 1000);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(put(c, A, MIB, &longer, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(clv_caches_sweep(c, now + 30), 0);
+  assert_int_equal(clv_caches_sweep(c, now + 90), 1);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
+  assert_int_equal(get(c, A, &longer, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(clv_caches_sweep(c, now - 7000), 1); /* a clock that was set back */
+  assert_int_equal(leftovers(), 0);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  path_of(1, &path);
+  clv_bytes_printf(&unfinished, "%s.tmp", path.data);
+  close(open(unfinished.data, O_CREAT | O_WRONLY, 0600));
+  const struct timespec old[2] = {{now - 61, 0}, {now - 61, 0}};
+  assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
+  clv_caches_free(c);
+  c = opened();
+  assert_int_equal(leftovers(), 0);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND); /* before a sweep */
+  assert_int_equal(clv_caches_sweep(c, now), 0);
+  assert_int_equal(leftovers(), 0);
+  clv_caches_free(c);
+}
+
+/* A link stands where a file should. */
+static void links_are_not_followed(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_caches *c = opened();
+  const clv_cache one = cache_of(1, 60);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  path_of(1, &path);
+  assert_int_equal(unlink(path.data), 0);
+  assert_int_equal(symlink("/etc/hostname", path.data), 0);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_UNAVAILABLE);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_UNAVAILABLE);
+  assert_int_equal(unlink(path.data), 0);
+  clv_caches_free(c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(rows_come_back_in_any_order),
+      cmocka_unit_test(caches_are_their_identitys),
+      cmocka_unit_test(numbers_and_forms_are_checked),
+      cmocka_unit_test(the_quota_is_of_whole_caches),
+      cmocka_unit_test(damaged_rows_are_found),
+      cmocka_unit_test(what_nobody_uses_is_deleted),
+      cmocka_unit_test(links_are_not_followed),
+  };
+  if (!mkdtemp(folder)) return 1;
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  char command[64];
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  return system(command) == 0 ? failed : 1;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Caches of a session's identity: where its node and the store meet, what the identity is told of
+ * them, and the audit.
+ */
+#include <stdio.h>
+
+#include "worker/service/service_int.h"
+
+enum { SWEEP_EVERY_MS = 1000 };
+
+static void audit(const char *verb, const char *session, const char *owner, const char *reason) {
+  const clv_log_source source = {.who = owner, .what = "caches"};
+  clv_log_limited(CLV_LOG_WARN, "audit", &source, "%s cache session=%s identity=%s reason=\"%s\"",
+                  verb, session, owner, reason);
+}
+
+/* The audit has what the disk said; the peer is not told where anything lies. */
+static clv_code ended(const clv_session *s, const char *verb, clv_code code, clv_err *err) {
+  if (code != CLV_OK) audit(verb, s->name, s->owner, err->text);
+  if (code != CLV_UNAVAILABLE) return code;
+  return clv_fail(err, code, "the worker's disk failed; its log says how");
+}
+
+static uint64_t quota_of(const clv_worker_settings *now, const char *uri) {
+  const clv_allow_spec *a = clv_settings_allowed(now, uri);
+  return a && a->role == CLV_ROLE_MASTER ? a->cache_bytes : 0;
+}
+
+bool clv_service_caches_for(const clv_service *s, const clv_worker_settings *now, const char *uri) {
+  return s->caches && quota_of(now, uri) > 0;
+}
+
+/* As the newest settings have it: whoever has no quota any more has no cache either. */
+static clv_code settle(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
+                       uint64_t *ret_most, clv_err *err) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
+  *ret_most = quota_of(now, s->owner);
+  *ret = (clv_cache){c->key, c->records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
+  if (*ret_most) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "this identity may keep no cache here: give it allow[].cache_bytes in "
+                  "worker.yaml");
+}
+
+static clv_code put(void *user, const clv_wire_cached *c, const int64_t *rows,
+                    const clv_tensor *values, clv_err *err) {
+  const clv_session *s = user;
+  clv_cache cache;
+  uint64_t most;
+  clv_code code = settle(s, c, &cache, &most, err);
+  if (code == CLV_OK)
+    code = clv_caches_put(s->service->caches, s->owner, most, &cache, rows, values, err);
+  if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
+  return ended(s, "put", code, err);
+}
+
+static clv_code form(void *user, const clv_wire_cached *c, size_t n, clv_dtype *ret_dtype,
+                     clv_shape *ret_shape, clv_err *err) {
+  const clv_session *s = user;
+  clv_cache cache;
+  uint64_t most;
+  clv_code code = settle(s, c, &cache, &most, err);
+  if (code == CLV_OK)
+    code = clv_caches_form(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
+  return ended(s, "get", code, err);
+}
+
+static clv_code get(void *user, const clv_wire_cached *c, const int64_t *rows, clv_tensor *values,
+                    clv_err *err) {
+  const clv_session *s = user;
+  const clv_cache cache = {c->key, c->records, c->keep_s};
+  clv_code code = clv_caches_get(s->service->caches, s->owner, &cache, rows, values, err);
+  if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_out, values->bytes, __ATOMIC_RELAXED);
+  return ended(s, "get", code, err);
+}
+
+clv_row_caches clv_session_caches(clv_session *s) {
+  if (!s->service->caches) return (clv_row_caches){0};
+  return (clv_row_caches){s, put, form, get};
+}
+
+/* ---- Cached ---------------------------------------------------------------------------------- */
+
+static clv_code fill_reply(const clv_cache_status *list, uint32_t n, clv_bytes *reply,
+                           clv_err *err) {
+  clv_wire_cache_status caches[CLV_CACHES];
+  const clv_wire_cached_reply out = {.n_caches = n, .caches = caches};
+  for (uint32_t i = 0; i < n; i++)
+    caches[i] = (clv_wire_cache_status){.key = list[i].key,
+                                        .records = list[i].records,
+                                        .rows = list[i].rows,
+                                        .row_bytes = list[i].row_bytes,
+                                        .disk_bytes = list[i].disk_bytes,
+                                        .unused_s = list[i].unused_s,
+                                        .expires_s = list[i].expires_s};
+  return clv_wire_cached_reply_encode(&out, reply, err);
+}
+
+_Static_assert((int)CLV_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
+
+clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
+                               size_t n, clv_bytes *reply, clv_err *err) {
+  clv_service *s = user;
+  CLV_AUTO(clv_wire_done) clv_wire_cached_request r = {0};
+  clv_cache_status list[CLV_CACHES];
+  uint32_t count = 0;
+  CLV_TRY(clv_wire_cached_request_decode((const clv_piece *)request, n, &r, err));
+  if (s->caches)
+    CLV_TRY(
+        clv_caches_list(s->caches, peer->uri, r.all ? NULL : &r.key, r.remove, list, &count, err));
+  if (r.remove && count) {
+    const clv_log_source source = {.who = peer->uri, .what = "caches removed"};
+    clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", peer->uri,
+                    count);
+  }
+  return fill_reply(list, count, reply, err);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+void clv_service_sweep_caches(clv_service *s) {
+  uint64_t now = clv_now_ns() / 1000000u;
+  if (!s->caches || now - s->swept_ms < SWEEP_EVERY_MS) return;
+  s->swept_ms = now;
+  uint32_t gone = clv_caches_sweep(s->caches, (int64_t)(clv_wall_ms() / 1000));
+  if (gone) clv_log_event(CLV_LOG_INFO, "expired", "%u cache%s deleted", gone, CLV_S(gone));
+}

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Caches: STATE_DIR/cached/SHA-256 OF THE IDENTITY/SHA-256 OF THE KEY.rows. Nothing of a cache is
+ * kept in memory: what is there counts, so quota and expiry hold after a restart as before. A file
+ * was last used when it was last modified.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker/store/cache_int.h"
+
+enum { LOCKS = 64 };
+
+#define SUFFIX ".rows"
+
+struct clv_caches {
+  char *dir;
+  pthread_mutex_t locks[LOCKS]; /* of the folders of identities, by the first byte of each */
+};
+
+/* Whose they are, locked from begin to done. */
+typedef struct owner {
+  pthread_mutex_t *lock;
+  clv_sha256 digest;
+  clv_bytes dir;
+} owner;
+
+static void owner_done(owner *o) {
+  if (o->lock) pthread_mutex_unlock(o->lock);
+  clv_bytes_done(&o->dir);
+}
+
+/* One that is open. */
+typedef struct file {
+  int fd;
+  clv_bytes path;
+  clv_cache_head head;
+  int64_t used_s; /* seconds since 1970 */
+} file;
+
+static void file_done(file *f) {
+  if (f->fd >= 0) close(f->fd);
+  clv_bytes_done(&f->path);
+}
+
+static int64_t now_s(void) { return (int64_t)(clv_wall_ms() / 1000); }
+
+/* A clock that was set back must not keep one for ever. */
+static bool has_expired(const file *f, int64_t now) {
+  uint64_t unused = (uint64_t)(now > f->used_s ? now - f->used_s : f->used_s - now);
+  return unused >= f->head.keep_s;
+}
+
+static clv_code disk_failed(const char *path, clv_err *err) {
+  if (errno == ENOSPC || errno == EDQUOT)
+    return clv_fail(err, CLV_EXHAUSTED, "the worker's disk is full");
+  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
+}
+
+/* ---- whose, and where ------------------------------------------------------------------------ */
+
+static clv_code begin(clv_caches *c, const char *identity, owner *o, clv_err *err) {
+  char hex[65];
+  CLV_TRY(clv_sha256_of(identity, strlen(identity), &o->digest, err));
+  clv_sha256_hex(&o->digest, hex);
+  clv_bytes_printf(&o->dir, "%s/%s", c->dir, hex);
+  if (o->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  o->lock = &c->locks[o->digest.bytes[0] % LOCKS];
+  pthread_mutex_lock(o->lock);
+  return CLV_OK;
+}
+
+/* What a peer says is no part of it but by its digest. */
+static clv_code path_of(const owner *o, const clv_sha256 *key, clv_bytes *ret, clv_err *err) {
+  clv_sha256 digest;
+  char hex[65];
+  CLV_TRY(clv_sha256_of(key, sizeof *key, &digest, err));
+  clv_sha256_hex(&digest, hex);
+  clv_bytes_printf(ret, "%s/%s" SUFFIX, o->dir.data, hex);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+static bool ends_with(const char *name, const char *end) {
+  size_t n = strlen(name), m = strlen(end);
+  return n > m && strcmp(name + n - m, end) == 0;
+}
+
+/* ---- a file ---------------------------------------------------------------------------------- */
+
+static clv_code read_at(const file *f, uint64_t at, void *data, size_t len, clv_err *err) {
+  for (size_t got = 0; got < len;) {
+    ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(at + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return disk_failed(f->path.data, err);
+    if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "a cache that has been cut short");
+    got += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+static clv_code write_at(const file *f, uint64_t at, const void *data, size_t len, clv_err *err) {
+  for (size_t put = 0; put < len;) {
+    ssize_t n = pwrite(f->fd, (const char *)data + put, len - put, (off_t)(at + put));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return disk_failed(f->path.data, err);
+    put += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+static clv_code open_path(file *f, clv_err *err) {
+  uint8_t head[CLV_CACHE_HEAD];
+  struct stat at;
+  f->fd = open(f->path.data, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (f->fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such cache");
+  if (f->fd < 0 || fstat(f->fd, &at) != 0) return disk_failed(f->path.data, err);
+  CLV_TRY(read_at(f, 0, head, sizeof head, err));
+  CLV_TRY(clv_cache_head_parse(head, sizeof head, &f->head, err));
+  if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)
+    return clv_fail(err, CLV_DATA_LOSS, "a cache of another length than its head says");
+  f->used_s = at.st_mtim.tv_sec;
+  return CLV_OK;
+}
+
+/* One that is damaged or has expired is deleted, and is not there. */
+static clv_code open_cache(const owner *o, const clv_sha256 *key, file *f, clv_err *err) {
+  CLV_TRY(path_of(o, key, &f->path, err));
+  clv_code code = open_path(f, err);
+  bool damaged = code == CLV_DATA_LOSS;
+  if (code != CLV_OK && !damaged) return code;
+  bool theirs = !damaged && memcmp(&f->head.owner, &o->digest, sizeof o->digest) == 0 &&
+                memcmp(&f->head.key, key, sizeof *key) == 0;
+  if (theirs && !has_expired(f, now_s())) return CLV_OK;
+  unlink(f->path.data);
+  return clv_fail(err, CLV_NOT_FOUND, "a cache that %s is gone",
+                  theirs ? "nobody has used for as long as it is kept" : "was damaged");
+}
+
+static clv_code touch(const file *f, clv_err *err) {
+  return futimens(f->fd, NULL) == 0 ? CLV_OK : disk_failed(f->path.data, err);
+}
+
+/* ---- what an identity has -------------------------------------------------------------------- */
+
+typedef void each_file(const char *path, const char *name, void *user);
+
+static void walk(const char *dir, each_file *each, void *user) {
+  DIR *d = opendir(dir);
+  if (!d) return;
+  for (struct dirent *e; (e = readdir(d)) != NULL;) {
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    clv_bytes_printf(&path, "%s/%s", dir, e->d_name);
+    if (e->d_name[0] != '.' && !path.failed) each(path.data, e->d_name, user);
+  }
+  closedir(d);
+}
+
+typedef struct usage {
+  uint64_t bytes;
+  uint32_t n;
+} usage;
+
+static void add_usage(const char *path, const char *name, void *user) {
+  usage *u = user;
+  struct stat at;
+  if (!ends_with(name, SUFFIX) || lstat(path, &at) != 0 || !S_ISREG(at.st_mode)) return;
+  u->bytes += (uint64_t)at.st_size;
+  u->n++;
+}
+
+static clv_code check_quota(const owner *o, uint64_t bytes, uint64_t most, clv_err *err) {
+  usage u = {0};
+  walk(o->dir.data, add_usage, &u);
+  if (u.n >= CLV_CACHES)
+    return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d", u.n,
+                    CLV_CACHES);
+  if (u.bytes <= most && bytes <= most - u.bytes) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "%llu bytes more exceed the quota of caches of this identity: %llu in use, the "
+                  "limit is %llu; raise allow[].cache_bytes in worker.yaml",
+                  (unsigned long long)bytes, (unsigned long long)u.bytes, (unsigned long long)most);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+/* All of its disk is taken at once, where the file system can: a disk that is full says so before
+ * a row is kept. */
+static clv_code reserve(const file *f, clv_err *err) {
+  if (fallocate(f->fd, 0, 0, (off_t)f->head.file_bytes) == 0) return CLV_OK;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return disk_failed(f->path.data, err);
+  return ftruncate(f->fd, (off_t)f->head.file_bytes) == 0 ? CLV_OK : disk_failed(f->path.data, err);
+}
+
+static clv_code fill_new(const file *f, const char *path, clv_err *err) {
+  uint8_t head[CLV_CACHE_HEAD];
+  clv_cache_head_write(&f->head, head);
+  CLV_TRY(reserve(f, err));
+  CLV_TRY(write_at(f, 0, head, sizeof head, err));
+  return rename(f->path.data, path) == 0 ? CLV_OK : disk_failed(path, err);
+}
+
+static clv_code make_cache(const owner *o, file *f, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(path_of(o, &f->head.key, &path, err));
+  if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return disk_failed(o->dir.data, err);
+  clv_bytes_done(&f->path);
+  clv_bytes_printf(&f->path, "%s.tmp", path.data);
+  if (f->path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  f->fd = open(f->path.data, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (f->fd < 0) return disk_failed(f->path.data, err);
+  clv_code code = fill_new(f, path.data, err);
+  if (code != CLV_OK) unlink(f->path.data);
+  return code;
+}
+
+static clv_code head_of(const owner *o, const clv_cache *c, const clv_tensor *values,
+                        clv_cache_head *ret, clv_err *err) {
+  *ret = (clv_cache_head){.key = c->key,
+                          .owner = o->digest,
+                          .records = c->records,
+                          .keep_s = c->keep_s,
+                          .dtype = values->dtype,
+                          .row.rank = values->shape.rank - 1};
+  for (int i = 0; i < ret->row.rank; i++) ret->row.dim[i] = values->shape.dim[i + 1];
+  return clv_cache_head_measure(ret, err);
+}
+
+static bool same_form(const clv_cache_head *a, const clv_cache_head *b) {
+  return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
+}
+
+/* That of the key, made if there is none. */
+static clv_code open_or_make(const owner *o, const clv_cache *c, uint64_t most,
+                             const clv_tensor *values, file *f, clv_err *err) {
+  clv_cache_head want;
+  clv_err why;
+  CLV_TRY(head_of(o, c, values, &want, err));
+  clv_code code = open_cache(o, &c->key, f, &why);
+  if (code == CLV_OK && same_form(&f->head, &want)) return CLV_OK;
+  if (code == CLV_OK) return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");
+  if (code != CLV_NOT_FOUND) return clv_fail(err, code, "%s", why.text);
+  file_done(f);
+  *f = (file){.fd = -1, .head = want};
+  CLV_TRY(check_quota(o, want.file_bytes, most, err));
+  return make_cache(o, f, err);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+typedef struct mark {
+  uint32_t there, crc32c;
+} mark;
+
+_Static_assert(sizeof(mark) == CLV_CACHE_MARK, "as it lies in the file");
+
+static mark mark_of(const file *f, int64_t row, const void *data) {
+  uint32_t crc = clv_crc32c(0, &row, sizeof row);
+  return (mark){1, clv_crc32c(crc, data, (size_t)f->head.row_bytes)};
+}
+
+static uint64_t mark_at(const file *f, int64_t row) {
+  return f->head.marks_at + CLV_CACHE_MARK * (uint64_t)row;
+}
+
+static uint64_t row_at(const file *f, int64_t row) {
+  return f->head.rows_at + f->head.row_bytes * (uint64_t)row;
+}
+
+static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, clv_err *err) {
+  for (size_t i = 0; i < n; i++)
+    if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)
+      return clv_fail(err, CLV_INVALID, "record %lld of a cache of %llu", (long long)rows[i],
+                      (unsigned long long)c->records);
+  return CLV_OK;
+}
+
+static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *err) {
+  mark m = mark_of(f, row, data);
+  CLV_TRY(write_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
+  return write_at(f, mark_at(f, row), &m, sizeof m, err);
+}
+
+static clv_code get_row(const file *f, int64_t row, void *data, clv_err *err) {
+  mark m, gone = {0};
+  CLV_TRY(read_at(f, mark_at(f, row), &m, sizeof m, err));
+  if (m.there != 1)
+    return clv_fail(err, CLV_NOT_FOUND, "row %lld is not in the cache", (long long)row);
+  CLV_TRY(read_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
+  if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;
+  CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "row %lld of the cache has other bytes than were kept, and was dropped",
+                  (long long)row);
+}
+
+/* ---- outward --------------------------------------------------------------------------------- */
+
+clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, const clv_cache *cache,
+                        const int64_t *rows, const clv_tensor *values, clv_err *err) {
+  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  size_t n = values->shape.rank ? (size_t)values->shape.dim[0] : 0;
+  if (!n || !values->bytes) return clv_fail(err, CLV_INVALID, "no rows for a cache");
+  CLV_TRY(check_rows(cache, rows, n, err));
+  CLV_TRY(begin(c, identity, &o, err));
+  CLV_TRY(open_or_make(&o, cache, most, values, &f, err));
+  const char *data = values->data;
+  for (size_t i = 0; i < n; i++) CLV_TRY(put_row(&f, rows[i], data + i * f.head.row_bytes, err));
+  return touch(&f, err);
+}
+
+clv_code clv_caches_form(clv_caches *c, const char *identity, const clv_cache *cache, size_t n,
+                         clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) {
+  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  CLV_TRY(begin(c, identity, &o, err));
+  CLV_TRY(open_cache(&o, &cache->key, &f, err));
+  *ret_dtype = f.head.dtype;
+  *ret_shape = (clv_shape){.rank = f.head.row.rank + 1, .dim = {(int64_t)n}};
+  for (int i = 0; i < f.head.row.rank; i++) ret_shape->dim[i + 1] = f.head.row.dim[i];
+  return CLV_OK;
+}
+
+clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *cache,
+                        const int64_t *rows, clv_tensor *values, clv_err *err) {
+  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  clv_cache_head want;
+  CLV_TRY(check_rows(cache, rows, (size_t)values->shape.dim[0], err));
+  CLV_TRY(begin(c, identity, &o, err));
+  CLV_TRY(head_of(&o, cache, values, &want, err));
+  CLV_TRY(open_cache(&o, &cache->key, &f, err));
+  if (!same_form(&f.head, &want))
+    return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");
+  char *data = values->data;
+  for (int64_t i = 0; i < values->shape.dim[0]; i++)
+    CLV_TRY(get_row(&f, rows[i], data + (size_t)i * f.head.row_bytes, err));
+  return touch(&f, err);
+}
+
+/* ---- looking on, and ends -------------------------------------------------------------------- */
+
+static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
+  mark marks[512];
+  *ret = 0;
+  for (uint64_t at = 0; at < f->head.records; at += CLV_COUNT(marks)) {
+    size_t n = (size_t)CLV_MIN(f->head.records - at, (uint64_t)CLV_COUNT(marks));
+    CLV_TRY(read_at(f, mark_at(f, (int64_t)at), marks, n * sizeof *marks, err));
+    for (size_t i = 0; i < n; i++) *ret += marks[i].there == 1;
+  }
+  return CLV_OK;
+}
+
+typedef struct listing {
+  const clv_sha256 *key; /* NULL: all */
+  bool remove;
+  clv_cache_status *list;
+  uint32_t n;
+} listing;
+
+static void list_one(const char *path, const char *name, void *user) {
+  listing *l = user;
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  clv_err err;
+  clv_bytes_printf(&f.path, "%s", path);
+  if (!ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_CACHES) return;
+  clv_code code = open_path(&f, &err);
+  bool named = code == CLV_OK && (!l->key || memcmp(&f.head.key, l->key, sizeof *l->key) == 0);
+  if (l->remove && (named || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
+  if (!named || has_expired(&f, now_s())) return;
+  clv_cache_status *s = &l->list[l->n];
+  *s = (clv_cache_status){.key = f.head.key,
+                          .records = f.head.records,
+                          .row_bytes = f.head.row_bytes,
+                          .disk_bytes = f.head.file_bytes,
+                          .unused_s = (uint64_t)CLV_MAX(now_s() - f.used_s, (int64_t)0)};
+  s->expires_s = f.head.keep_s - CLV_MIN(s->unused_s, f.head.keep_s);
+  if (count_rows(&f, &s->rows, &err) == CLV_OK) l->n++;
+}
+
+clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
+                         clv_cache_status ret[CLV_CACHES], uint32_t *ret_n, clv_err *err) {
+  CLV_AUTO(owner_done) owner o = {0};
+  listing l = {.key = key, .remove = remove, .list = ret};
+  CLV_TRY(begin(c, identity, &o, err));
+  walk(o.dir.data, list_one, &l);
+  if (remove) (void)rmdir(o.dir.data); /* when it was the last */
+  *ret_n = l.n;
+  return CLV_OK;
+}
+
+typedef struct sweep {
+  clv_caches *c;
+  int64_t now;
+  uint32_t removed;
+} sweep;
+
+/* What has expired, what is damaged, and what a process that died was making. */
+static void sweep_file(const char *path, const char *name, void *user) {
+  sweep *s = user;
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  clv_err err;
+  clv_bytes_printf(&f.path, "%s", path);
+  if (f.path.failed) return;
+  clv_code code = ends_with(name, SUFFIX) ? open_path(&f, &err) : CLV_DATA_LOSS;
+  bool keep = code == CLV_OK ? !has_expired(&f, s->now) : code != CLV_DATA_LOSS;
+  if (!keep && unlink(path) == 0) s->removed++;
+}
+
+static void sweep_owner(const char *path, const char *name, void *user) {
+  sweep *s = user;
+  clv_sha256 digest;
+  if (!clv_sha256_parse(name, &digest)) return;
+  pthread_mutex_t *lock = &s->c->locks[digest.bytes[0] % LOCKS];
+  pthread_mutex_lock(lock);
+  walk(path, sweep_file, s);
+  (void)rmdir(path);
+  pthread_mutex_unlock(lock);
+}
+
+uint32_t clv_caches_sweep(clv_caches *c, int64_t at_s) {
+  sweep s = {.c = c, .now = at_s};
+  walk(c->dir, sweep_owner, &s);
+  return s.removed;
+}
+
+clv_code clv_caches_open(const char *state_dir, clv_caches **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_caches *c;
+  clv_bytes_printf(&path, "%s/cached", state_dir);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (mkdir(path.data, 0700) != 0 && errno != EEXIST) return disk_failed(path.data, err);
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  for (size_t i = 0; i < LOCKS; i++) pthread_mutex_init(&c->locks[i], NULL);
+  c->dir = path.data;
+  path = (clv_bytes){0};
+  (void)clv_caches_sweep(c, now_s());
+  *ret = c;
+  return CLV_OK;
+}
+
+void clv_caches_free(clv_caches *c) {
+  if (!c) return;
+  for (size_t i = 0; i < LOCKS; i++) pthread_mutex_destroy(&c->locks[i]);
+  free(c->dir);
+  free(c);
+}
