@@ -435,9 +435,9 @@ $(SIM_LIB): $(SIM_SOURCES:%.c=$(OUT)/%.o) $(patsubst %,$(OUT)/%.o,$(wildcard ker
 GPU_TESTS := $(patsubst %.c,$(OUT)/%,$(wildcard tests/gpu/test_*.c))
 GPU_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/models)
 GPU_NODE_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/engine)
-$(OUT)/tests/gpu/test_node: %: %.o $(ONE) $(GPU_NODE_LIBS)
+$(addprefix $(OUT)/tests/gpu/,test_node test_chunks): %: %.o $(ONE) $(GPU_NODE_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(GPU_NODE_LIBS) -Wl,--end-group $(call ldlibs_for,common/engine) -lstdc++ -lcmocka
-$(filter-out %/test_node,$(GPU_TESTS)): %: %.o $(ONE) $(GPU_LIBS)
+$(filter-out %/test_node %/test_chunks,$(GPU_TESTS)): %: %.o $(ONE) $(GPU_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++ -lcmocka
 UNIT_PROGRAMS += $(GPU_TESTS)
 # What the device must find; run by its script.

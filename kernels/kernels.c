@@ -173,11 +173,18 @@ clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size
   return CLV_OK;
 }
 
+clv_code clv_backend_get_in_pieces(const clv_backend *b, void *host, const void *src, size_t bytes,
+                                   const clv_copy_progress *to, clv_err *err) {
+  if (b->memory) return b->memory->get(b, host, src, bytes, to, err);
+  if (bytes) memcpy(host, src, bytes);
+  if (to->here) to->here(to->user, bytes);
+  return CLV_OK;
+}
+
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                          clv_err *err) {
-  if (b->memory) return b->memory->get(b, host, src, bytes, err);
-  if (bytes) memcpy(host, src, bytes);
-  return CLV_OK;
+  const clv_copy_progress nobody = {0};
+  return clv_backend_get_in_pieces(b, host, src, bytes, &nobody, err);
 }
 
 clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,

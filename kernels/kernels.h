@@ -333,9 +333,15 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 10 };
+enum { CLV_KERNELS_ABI = 11 };
 
 typedef struct clv_backend clv_backend;
+
+/* Told how much of a copy is there: its first `bytes`. Nothing may wait in `here`. */
+typedef struct clv_copy_progress {
+  void (*here)(void *user, size_t bytes); /* NULL: nobody is told */
+  void *user;
+} clv_copy_progress;
 
 /* Memory that the host cannot touch: that of a device. All but get, room and finish only ask for
  * what is to be done, and may return before it is; it is done in the order in which one thread has
@@ -347,8 +353,9 @@ typedef struct clv_backend_memory {
   void (*give)(const clv_backend *b, void *p); /* takes NULL; what was asked for before is done */
   /* `host` may be written again when it returns. */
   clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
-  /* Waits until the bytes are there. */
-  clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes, clv_err *err);
+  /* Waits until the bytes are there. They come in pieces, in order, and `to` is told of each. */
+  clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes,
+                  const clv_copy_progress *to, clv_err *err);
   clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
   /* From the memory of `from`, another backend of the same kind, whichever its device, without the
    * host's. It is done behind what `from` was asked for before, and before what it is asked for
@@ -482,6 +489,8 @@ clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_backend_get_in_pieces(const clv_backend *b, void *host, const void *src, size_t bytes,
+                                   const clv_copy_progress *to, clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
 /* Whether b copies from the memory of `from` without the host's; from may be b. */

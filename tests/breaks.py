@@ -539,7 +539,7 @@ of("kernels/cuda/peer.c", PEERS,
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
    values_pass_the_host=("static clv_code take_output(", "near = (near || !host) && clv_module_reaches(c->mod, c->mod);", "near = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
-   gradients_pass_the_host=("static clv_code take_din(", "to && clv_module_reaches(to, c->mod)", "false"))
+   gradients_pass_the_host=("static clv_code take_din(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
    one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
@@ -658,6 +658,22 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
    a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
 of("kernels/cuda/timer.c", "tests/gpu/test_node",
    the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.runs)", "if (false)"))
+CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_coming"
+of("common/engine/node_frames.c", CHUNKS,
+   nothing_leaves_while_it_comes=("clv_code clv_node_init_contexts(", ".streams = !n->o.on_program", ".streams = false"))
+of("common/engine/node_devices.c", CHUNKS,
+   who_computes_makes_copies=("void clv_node_give_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
+of("common/engine/context_backward.c", CHUNKS,
+   gradients_are_copied_first=("static bool streams(", "e->env.streams && ", "false && "))
+of("kernels/cuda/staging.c", CHUNKS,
+   nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
+of("common/link/departures.c", COMING,
+   a_chunk_leaves_before_its_bytes_have_come=("static presence find_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
+   a_parked_tensor_gets_another_number=("static presence send_chunked(", "if (!p->begun)", "if (!p->left)"),
+   frames_overtake_what_is_parked=("static departure judge(", "|| d->parked", ""),
+   what_is_parked_stays_when_the_link_ends=("void clv_departures_end(", "clv_steal(&d->parked)", "NULL"))
+of("common/link/coming.c", COMING,
+   a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
 RECORDING = "tests/gpu/test_recording"
 of("kernels/recorder.c", RECORDING,
    what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))

@@ -257,6 +257,7 @@ static void size_slabs(clv_contexts *e) {
   e->steps = clv_slab_of(sizeof(clv_planned_step), MAX_CONTEXT_ITEMS,
                          "steps that wait for their position");
   e->weights = clv_slab_of(sizeof(clv_old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
+  e->copies = clv_slab_of(sizeof(clv_copy), MAX_CONTEXT_ITEMS, "copies from devices");
 }
 
 static clv_code take_tables(clv_contexts *e, clv_err *err) {
@@ -280,7 +281,8 @@ clv_code clv_contexts_make(const clv_contexts_env *env, clv_contexts **ret, clv_
 void clv_contexts_unmake(clv_contexts *e) {
   clv_slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
                              &e->contributions, &e->gradients, &e->errors, &e->changes,
-                             &e->entries,       &e->strands,   &e->steps,  &e->weights};
+                             &e->entries,       &e->strands,   &e->steps,  &e->weights,
+                             &e->copies};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);

@@ -109,20 +109,24 @@ static clv_code sum_up(clv_context_call *c, clv_err *err) {
 
 /* ---- where gradients go ---------------------------------------------------------------------- */
 
+/* One that lies on a device leaves while it comes from there, or when it has come. */
 static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
                               clv_tensor *din, clv_err *err) {
   clv_value *v = clv_context_value(e, ctx, t->value);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *host = NULL;
+  clv_copy *copy = NULL;
   if (v && v->maker) return clv_pass_contribute(e, v, ctx->phase, t->order, din, err);
-  if (din && din->home) CLV_TRY(clv_contexts_bring(e, din, &host, err));
-  if (host) din = host;
+  if (din && din->home) CLV_TRY(clv_copy_start(e, din, &copy, err));
   clv_packet *p;
   CLV_TRY(clv_exit_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.phase = ctx->phase;
   p->frame.order = t->order;
-  if (din) clv_packet_add(p, din);
+  bool waits = copy && !e->env.streams;
+  if (din) clv_packet_add_coming(p, copy ? copy->to : din, copy && !waits ? copy->coming : NULL);
   clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
-  clv_exit_send(e, p);
+  if (waits)
+    copy->packet = p;
+  else
+    clv_exit_send(e, p);
   return CLV_OK;
 }
 
@@ -218,9 +222,14 @@ static clv_module *maker_of(clv_contexts *e, const clv_context_call *c, uint32_t
   return v && v->maker ? v->maker->mod : NULL;
 }
 
+/* Whether that of input i leaves over a link, which takes it while it comes from the device. */
+static bool streams(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
+  return e->env.streams && c->targets[i].value && c->in[i]->n * sizeof(float) > CLV_WIRE_INLINE_MAX;
+}
+
 static clv_code take_din(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {
   clv_module *to = maker_of(e, c, i);
-  if (to && clv_module_reaches(to, c->mod))
+  if (clv_module_reaches(to ? to : c->mod, c->mod) && (to || streams(e, c, i)))
     CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   else
     CLV_TRY(take_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));

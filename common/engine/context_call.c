@@ -43,10 +43,7 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
   }
   CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_meets(e, v, VALUE_USED, &action, err));
-  if (action == CELL_GIVE) {
-    clv_call_take_input(e, c, slot, v);
-    return CLV_OK;
-  }
+  if (action == CELL_GIVE && clv_call_take_input(e, c, slot, v)) return CLV_OK;
   c->uses[slot] = (clv_input_use){.next = v->uses, .call = c};
   v->uses = &c->uses[slot];
   c->n_missing++;

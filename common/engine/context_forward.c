@@ -30,11 +30,22 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
   return CLV_OK;
 }
 
+/* Whether whoever it is sent to takes it while it comes from the device. */
+static bool streams(const clv_contexts *e, const clv_context_call *c, clv_dtype dtype) {
+  size_t bytes;
+  if (!e->env.streams || !clv_module_reaches(c->mod, c->mod)) return false;
+  if (clv_shape_bytes(&c->out_shape, dtype, &bytes, NULL) != CLV_OK) return false;
+  for (const clv_delivery *d = c->out->deliveries; d; d = d->next)
+    if (d->keep) return false;
+  return bytes > CLV_WIRE_INLINE_MAX;
+}
+
 /* Who waits for the output at this node: another module that takes it where it is made, and
  * somebody who does not. Calls and deliveries may come later still. */
-static void look_for_users(const clv_context_call *c, bool *ret_near, bool *ret_host) {
+static void look_for_users(const clv_context_call *c, bool streams, bool *ret_near,
+                           bool *ret_host) {
   *ret_near = false;
-  *ret_host = c->out->deliveries;
+  *ret_host = c->out->deliveries && !streams;
   for (const clv_input_use *u = c->out->uses; u; u = u->next) {
     bool near = u->call->mod && clv_module_reaches(u->call->mod, c->mod);
     *(near ? ret_near : ret_host) = true;
@@ -47,7 +58,7 @@ static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) 
   bool near = false, host = false;
   uint64_t *charged = c->again ? &c->passing : &c->holds;
   c->out_shape = *clv_plan_output(c->plan->plan);
-  if (!c->again) look_for_users(c, &near, &host);
+  if (!c->again) look_for_users(c, streams(e, c, dtype), &near, &host);
   near = (near || !host) && clv_module_reaches(c->mod, c->mod);
   if (near) CLV_TRY(clv_module_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
   if (near && !host) return CLV_OK;

@@ -25,6 +25,7 @@ void clv_contexts_free(clv_contexts *e) {
   for (clv_context *c = e->open; c; c = c->next) clv_context_empty(e, c);
   for (clv_packet *p; (p = clv_packet_list_take(&e->held)) != NULL;) clv_packet_free(p);
   clv_exit_free(e);
+  clv_copies_done(e);
   clv_contexts_unmake(e);
 }
 

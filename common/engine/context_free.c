@@ -81,6 +81,7 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
   clv_value_forget_gradients(e, v, UINT32_MAX);
   clv_tensor_unref(v->tensor);
   clv_tensor_unref(v->host);
+  if (v->copy) v->copy->value = NULL;
   clv_shared_err_unref(e, v->failed);
   clv_value_unlink(e, v);
 }
@@ -97,7 +98,7 @@ static bool is_spared_for_a_call(const clv_value *v) { return v->spared && v->ct
 
 /* A dropped value stays while something here waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
-  bool awaited = v->uses || v->deliveries || (v->maker && is_busy(v->maker));
+  bool awaited = v->uses || v->deliveries || v->copy || (v->maker && is_busy(v->maker));
   if (v->dropped && !awaited && !is_spared_for_a_call(v)) clv_value_free(e, v);
 }
 

@@ -27,6 +27,7 @@
  *   context_work.c    lists of ready work
  *   context_queue.c   the queue of each module
  *   context_order.c   positions
+ *   context_copy.c    copies to the host's memory of what lies on devices
  *   context_free.c    records given back; a context fails, or ends
  *   context_spare.c   what an end spares, as kept values need it
  *   context_value.c, context_call.c, context_pass.c, context_change.c   facts about each
@@ -63,6 +64,8 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err);
 /* Work that has started and is to be computed by the thread for devices; NULL: there is none. */
 clv_work *clv_contexts_far_work(clv_contexts *e);
+/* A copy that is to be made elsewhere: it is the caller's until clv_contexts_finished. */
+clv_work *clv_copy_next(clv_contexts *e);
 /* Takes a frame that has waited for work to end. False: there is none, or it still waits. */
 bool clv_contexts_next_frame(clv_contexts *e);
 /* With an executor, behind clv_work_compute. */
@@ -271,6 +274,16 @@ void clv_order_free(clv_contexts *e, clv_context *ctx);
 clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *f,
                             clv_err *err) CLV_USE_RESULT;
 
+/* ---- copies to the host's memory (context_copy.c) -------------------------------------------- */
+
+/* Of a tensor with a home: it is work from now on. */
+clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret,
+                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_copy_compute(clv_work *w, clv_err *err) CLV_USE_RESULT;
+clv_copy *clv_work_copy(clv_work *w);
+void clv_copy_free(clv_contexts *e, clv_copy *k);
+void clv_copies_done(clv_contexts *e); /* those that nobody makes, and what is kept for others */
+
 /* ---- records given back (context_free.c) ----------------------------------------------------- */
 
 void clv_value_free(clv_contexts *e, clv_value *v);
@@ -318,11 +331,9 @@ clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv
 clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err);
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err);
-/* A settled value becomes an input; a call that will never run is in nobody's way. */
-void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v);
-/* A copy in the host's memory of a tensor that has a home. BLOCKS until it is there. */
-clv_code clv_contexts_bring(const clv_contexts *e, const clv_tensor *t, clv_tensor **ret,
-                            clv_err *err) CLV_USE_RESULT;
+/* A settled value becomes an input; a call that will never run is in nobody's way. False: it is on
+ * its way from a device, and the call is to be one of its users until it has come. */
+bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v);
 
 /* ---- calls (context_call.c) ------------------------------------------------------------------ */
 
@@ -387,7 +398,7 @@ typedef struct clv_work_type {
 } clv_work_type;
 
 extern const clv_work_type clv_work_forward, clv_work_input, clv_work_weight, clv_work_planned_step,
-    clv_work_of_change, clv_work_vote;
+    clv_work_of_change, clv_work_vote, clv_work_of_copy;
 
 /* For a forward: its output and what else it needs; then that. */
 clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) CLV_USE_RESULT;

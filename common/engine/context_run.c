@@ -9,6 +9,7 @@ static const clv_work_type *const types[WORK_KINDS] = {
     [WORK_FORWARD] = &clv_work_forward,  [WORK_INPUT] = &clv_work_input,
     [WORK_WEIGHT] = &clv_work_weight,    [WORK_STEP] = &clv_work_planned_step,
     [WORK_CHANGE] = &clv_work_of_change, [WORK_VOTE] = &clv_work_vote,
+    [WORK_COPY] = &clv_work_of_copy,
 };
 
 /* ---- looking --------------------------------------------------------------------------------- */
@@ -106,7 +107,22 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   return clv_contexts_finished(e, w, code, &why, err);
 }
 
+/* Where there is a thread for devices, the node has another one make copies. */
+static bool make_copy(clv_contexts *e, clv_code *ret, clv_err *err) {
+  clv_work *w = e->env.computing ? NULL : clv_copy_next(e);
+  clv_err why;
+  if (!w) return false;
+  w->begin_ns = clv_contexts_now(e);
+  *ret = CLV_OK;
+  if (e->env.executor)
+    e->env.executor->start(e->env.executor->user, w);
+  else
+    *ret = clv_contexts_finished(e, w, clv_work_compute(w, &why), &why, err);
+  return true;
+}
+
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
+  if (make_copy(e, ret, err)) return true;
   look(e);
   *ret = report_mistake(e, err);
   if (*ret != CLV_OK) return true;

@@ -42,6 +42,7 @@ typedef enum clv_work_kind {
   WORK_STEP,   /* an APPLY with a position */
   WORK_CHANGE, /* APPLY, REVERT, or a packet of state that was held */
   WORK_VOTE,   /* the end of a pass */
+  WORK_COPY,   /* of a tensor to the host's memory */
   WORK_KINDS
 } clv_work_kind;
 
@@ -170,9 +171,10 @@ struct clv_value {
   clv_value *next, **at; /* of the context */
   clv_context *ctx;
   uint64_t id;
-  uint8_t state;      /* clv_value_state */
-  clv_tensor *tensor; /* settled: this or `failed` */
-  clv_tensor *host;   /* its copy there, where it has a home and somebody asked; or NULL */
+  uint8_t state;         /* clv_value_state */
+  clv_tensor *tensor;    /* settled: this or `failed` */
+  clv_tensor *host;      /* its copy there, where it has a home and somebody asked; or NULL */
+  struct clv_copy *copy; /* that is making it; NULL: it is whole, or there is none */
   clv_shared_err *failed;
   clv_input_use *uses;
   clv_delivery *deliveries;
@@ -183,6 +185,16 @@ struct clv_value {
   bool spared;             /* by the end of its context: a kept value needs it */
   clv_value *next_spared;  /* while it is found out which */
 };
+
+/* What lies on a device comes to the host's memory. */
+typedef struct clv_copy {
+  clv_work work;
+  clv_tensor *from, *to;
+  clv_coming *coming;
+  const clv_backend *by; /* that copies: another one of the same device, or NULL: that of `from` */
+  clv_value *value;      /* whose `host` it is, or NULL */
+  clv_packet *packet;    /* that leaves when all is there, or NULL */
+} clv_copy;
 
 typedef struct clv_gradient_target {
   uint64_t value; /* 0: nobody wants the gradient of this input */
@@ -309,6 +321,7 @@ struct clv_contexts_env {
   /* Without an executor: what has to do with modules on devices is given out
    * (clv_contexts_far_work), and this is held while it is computed. NULL: it ends at once. */
   pthread_mutex_t *computing;
+  bool streams;     /* what is sent leaves over links, which may send a tensor while it comes */
   uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
 };
 
@@ -330,10 +343,12 @@ typedef struct clv_contexts {
   clv_context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
   clv_slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, entries,
-      strands, steps, weights;
+      strands, steps, weights, copies;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1], the last: of no module */
   clv_work_list *ready;
-  clv_work *far, *last_far; /* to be given out */
+  clv_work *far, *last_far;         /* to be given out */
+  clv_work *copies_out, *last_copy; /* copies that nobody makes yet */
+  clv_coming *comings[16];          /* for copies, kept */
   uint64_t n_ready_so_far;
   uint32_t n_work;                             /* ready or running */
   clv_packet_list held;                        /* frames that wait until there is no work */

@@ -1,61 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Values: who waits for one gets it, or its failure; DELIVER, VALUE and DROP. One that lies on a
- * device comes to the host's memory when somebody wants it who is not on a device.
+ * device comes to the host's memory when somebody wants it who is not on a device; a link takes it
+ * while it comes, and all others wait.
  */
 #include "common/engine/context_int.h"
 
 /* ---- where it lies --------------------------------------------------------------------------- */
 
-clv_code clv_contexts_bring(const clv_contexts *e, const clv_tensor *t, clv_tensor **ret,
-                            clv_err *err) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *host = NULL;
-  CLV_TRY(clv_pool_tensor(e->env.pool, t->dtype, &t->shape, &host, err));
-  pthread_mutex_t *computing = e->env.computing;
-  if (computing) pthread_mutex_lock(computing);
-  clv_code code = clv_backend_get(t->home, host->data, t->data, t->bytes, err);
-  if (computing) pthread_mutex_unlock(computing);
-  CLV_TRY(code);
-  *ret = clv_steal(&host);
-  return CLV_OK;
-}
-
-static clv_code on_host(const clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
-  if (v->tensor->home && !v->host) CLV_TRY(clv_contexts_bring(e, v->tensor, &v->host, err));
+/* *ret NULL: a copy is on its way. */
+static clv_code on_host(clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
   *ret = v->tensor->home ? v->host : v->tensor;
+  if (v->copy) *ret = NULL;
+  if (!v->tensor->home || v->host) return CLV_OK;
+  CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));
+  v->copy->value = v;
+  v->host = clv_tensor_ref(v->copy->to);
   return CLV_OK;
 }
 
 /* Where a call of the module can take it from. */
-static clv_code for_module(const clv_contexts *e, clv_value *v, const clv_module *m,
-                           clv_tensor **ret, clv_err *err) {
+static clv_code for_module(clv_contexts *e, clv_value *v, const clv_module *m, clv_tensor **ret,
+                           clv_err *err) {
   bool reads = !m || !v->tensor->home || clv_backend_reaches(m->o.backend, v->tensor->home);
   if (!reads) return on_host(e, v, ret, err);
   *ret = v->tensor;
   return CLV_OK;
 }
 
-/* ---- who gets it ----------------------------------------------------------------------------- */
-
-/* The tensor, or why there is none. */
-static void fill_value(clv_contexts *e, clv_value *v, clv_packet *p) {
-  clv_tensor *t = NULL;
-  clv_err why;
-  clv_code code = v->tensor ? on_host(e, v, &t, &why) : CLV_OK;
-  if (t) {
-    clv_packet_add(p, t);
-    return;
-  }
-  clv_shared_err *failed = code != CLV_OK ? clv_shared_err_of(e, &why, "") : v->failed;
-  p->frame.has_failure = true;
-  clv_shared_err_put(failed, &p->frame);
-  if (code != CLV_OK) clv_shared_err_unref(e, failed);
+/* Where it may leave before all of it is there, it need not be. */
+static bool streams(const clv_contexts *e, const clv_value *v) {
+  return e->env.streams && v->tensor->bytes > CLV_WIRE_INLINE_MAX;
 }
 
-static clv_code send_value(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
+/* ---- who gets it ----------------------------------------------------------------------------- */
+
+/* The tensor, which is there or on its way, or why there is none. */
+static void fill_value(const clv_value *v, clv_packet *p) {
+  if (v->failed) {
+    p->frame.has_failure = true;
+    clv_shared_err_put(v->failed, &p->frame);
+    return;
+  }
+  clv_packet_add_coming(p, v->tensor->home ? v->host : v->tensor, v->copy ? v->copy->coming : NULL);
+}
+
+static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_exit_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
-  fill_value(e, v, p);
+  fill_value(v, p);
   clv_context_note_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_contexts_now(e));
   clv_exit_send(e, p);
   return CLV_OK;
@@ -74,39 +67,40 @@ clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv
   return CLV_OK;
 }
 
-void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v) {
+bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v) {
   clv_tensor *t = NULL;
   clv_err why;
-  clv_code code = v->tensor ? for_module(e, v, c->mod, &t, &why) : CLV_OK;
+  clv_code code = v->tensor && !v->failed ? for_module(e, v, c->mod, &t, &why) : CLV_OK;
+  if (code == CLV_OK && !t && !v->failed) return false;
   if (t) {
     c->in[slot] = clv_tensor_ref(t);
     if (v->maker && v->maker->mod && c->mod) clv_module_count_move(c->mod, v->maker->mod, t);
-    return;
+    return true;
   }
   if (!c->failed)
     c->failed =
         code != CLV_OK ? clv_shared_err_at(e, &why, c->module) : clv_shared_err_ref(v->failed);
   clv_queue_leave(e, c);
+  return true;
 }
 
-/* Kept values are the host's: they outlive modules. */
-static void keep_value(clv_contexts *e, clv_value *v, clv_delivery *d) {
-  clv_tensor *t = NULL;
-  clv_err why;
-  clv_code code = v->tensor ? on_host(e, v, &t, &why) : CLV_OK;
-  clv_shared_err *failed = code != CLV_OK ? clv_shared_err_of(e, &why, "") : v->failed;
-  clv_exit_keep(e, d, t, failed);
-  if (code != CLV_OK) clv_shared_err_unref(e, failed);
-}
-
-/* Whoever asked for it gets it. */
+/* Whoever asked for it gets it, but for those who need all of it, while it comes. Kept values are
+ * the host's: they outlive modules. */
 static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
   clv_code code = CLV_OK;
-  while (v->deliveries) {
-    clv_delivery *d = v->deliveries;
-    v->deliveries = d->next;
+  clv_tensor *t = NULL;
+  clv_err why;
+  if (v->deliveries && v->tensor && !v->failed && on_host(e, v, &t, &why) != CLV_OK)
+    v->failed = clv_shared_err_of(e, &why, "");
+  for (clv_delivery **at = &v->deliveries, *d; (d = *at) != NULL;) {
+    bool waits = !t && !v->failed;
+    if (waits && (d->keep || !streams(e, v))) {
+      at = &d->next;
+      continue;
+    }
+    *at = d->next;
     if (d->keep) {
-      keep_value(e, v, d);
+      clv_exit_keep(e, d, t, v->failed);
       continue;
     }
     if (code == CLV_OK) code = send_value(e, v, d->name, err);
@@ -115,19 +109,52 @@ static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
   return code;
 }
 
+/* Calls that it is an input of go on. */
+static void serve_calls(clv_contexts *e, clv_value *v) {
+  for (clv_input_use **at = &v->uses, *u; (u = *at) != NULL;) {
+    clv_context_call *c = u->call;
+    if (!clv_call_take_input(e, c, (uint32_t)(u - c->uses), v)) {
+      at = &u->next;
+      continue;
+    }
+    *at = u->next;
+    clv_call_one_less(e, c);
+  }
+}
+
 clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err) {
   if (tensor) v->tensor = clv_tensor_ref(tensor);
   v->failed = failed;
-  for (clv_input_use *u = v->uses, *next; u; u = next) {
-    next = u->next;
-    clv_context_call *c = u->call;
-    clv_call_take_input(e, c, (uint32_t)(u - c->uses), v);
-    clv_call_one_less(e, c);
-  }
-  v->uses = NULL;
+  serve_calls(e, v);
   return hand_out(e, v, err);
 }
+
+/* ---- a copy has come ------------------------------------------------------------------------- */
+
+/* Whoever waits for it hears that it will not come. */
+static void lose(clv_contexts *e, clv_value *v, const clv_err *why) {
+  v->host = clv_tensor_unref(v->host);
+  if (!v->failed) v->failed = clv_shared_err_of(e, why, "");
+}
+
+static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                            clv_err *err) {
+  clv_copy *k = clv_work_copy(w);
+  clv_value *v = k->value;
+  if (code == CLV_OK && k->packet) clv_exit_send(e, clv_steal(&k->packet));
+  clv_copy_free(e, k);
+  if (!v) return CLV_OK;
+  if (code != CLV_OK) lose(e, v, why);
+  serve_calls(e, v);
+  code = hand_out(e, v, err);
+  clv_value_free_if_dropped(e, v);
+  return code;
+}
+
+const clv_work_type clv_work_of_copy = {.compute = clv_copy_compute, .finish = finish_copy};
+
+/* ---- who wants it ---------------------------------------------------------------------------- */
 
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
   clv_delivery *d;
@@ -147,8 +174,8 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
   CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
   CLV_TRY(clv_value_meets(e, v, VALUE_ASKED, &action, err));
-  return action == CELL_GIVE ? send_value(e, v, name, err)
-                             : clv_value_add_delivery(e, v, name, err);
+  CLV_TRY(clv_value_add_delivery(e, v, name, err));
+  return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
 }
 
 /* Of a context that has ended nothing is kept. */

@@ -47,13 +47,17 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   if (wake) pthread_cond_signal(&b->arrived);
 }
 
+static uint32_t *count_of(clv_inbox *b, const clv_work *w) {
+  return w->kind == WORK_COPY ? &b->n_copies : &b->n_out;
+}
+
 /* The signal comes before the lock is left: with the last end the inbox may go. */
 void clv_inbox_post_end(clv_inbox *b, clv_work *w) {
   pthread_mutex_lock(&b->lock);
   w->next = NULL;
   *b->ended_end = w;
   b->ended_end = &w->next;
-  b->n_out--;
+  --*count_of(b, w);
   b->urgent = true;
   pthread_cond_signal(&b->arrived);
   pthread_mutex_unlock(&b->lock);
@@ -129,9 +133,9 @@ const clv_packet *clv_inbox_newest(clv_inbox *b) {
 
 /* ---- work that is out ------------------------------------------------------------------------ */
 
-void clv_inbox_begin_work(clv_inbox *b) {
+void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
   pthread_mutex_lock(&b->lock);
-  b->n_out++;
+  ++*count_of(b, w);
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -145,7 +149,7 @@ bool clv_inbox_is_work_out(clv_inbox *b) {
 void clv_inbox_wait_for_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
 #ifndef CLV_MUTATE_WORK_OUT
-  while (b->n_out) pthread_cond_wait(&b->arrived, &b->lock);
+  while (b->n_out || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);
 #endif
   pthread_mutex_unlock(&b->lock);
 }

@@ -25,7 +25,8 @@ typedef struct clv_inbox {
   pthread_cond_t arrived;
   clv_packet *first, *last;
   clv_work *ended, **ended_end; /* in the order of their ends; taken before packets */
-  uint32_t n_out;               /* started, and its end not posted */
+  uint32_t n_out;               /* started, and its end not posted; */
+  uint32_t n_copies;            /* copies beside that */
   bool stopped, kicked;
   bool sleeping;    /* its thread waits for a signal */
   bool resting;     /* what its thread works on stays as it is, and it comes back by itself */
@@ -64,8 +65,9 @@ const clv_packet *clv_inbox_newest(clv_inbox *b);
  * machine's monotonic clock, which is at `now_ns`, is at `until_ns`. */
 void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns);
 
-/* Work starts whose end will be posted, and whether there is some. */
-void clv_inbox_begin_work(clv_inbox *b);
+/* Work starts whose end will be posted, and whether there is some but copies, which take no share
+ * of the cores. */
+void clv_inbox_begin_work(clv_inbox *b, const clv_work *w);
 bool clv_inbox_is_work_out(clv_inbox *b);
 /* BLOCKS until there is none. The next end, halted or not; NULL: there is none. */
 void clv_inbox_wait_for_work(clv_inbox *b);

@@ -3,8 +3,14 @@
  * What modules on devices have to do is asked for, and waited for, on a thread of its own: the
  * node's learns of its end as of a fact, and handles packets and computes on the processor
  * meanwhile. There is one such thread: backends that copy from each other are used by one thread.
+ * Another one copies to the host's memory what is to leave, by a branch of each device's backend,
+ * so that the device computes what comes next meanwhile.
  */
+#include <string.h>
+
 #include "common/engine/node_int.h"
+
+/* ---- a thread -------------------------------------------------------------------------------- */
 
 static clv_work *next_work(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
@@ -17,21 +23,13 @@ static clv_work *next_work(clv_device_thread *t) {
 }
 
 static void *run(void *user) {
-  clv_session_node *n = user;
-  clv_err why;
-  for (clv_work *w; (w = next_work(&n->devices)) != NULL;) {
-    pthread_mutex_lock(&n->devices.computing);
-    w->begin_ns = clv_clock_now(&n->o.clock); /* it may have stood behind another */
-    clv_code code = clv_work_compute(w, &why);
-    pthread_mutex_unlock(&n->devices.computing);
-    clv_node_work_ended(n, w, code, &why);
-  }
+  clv_device_thread *t = user;
+  for (clv_work *w; (w = next_work(t)) != NULL;) t->compute(t->node, w);
   return NULL;
 }
 
-void clv_node_give_devices(clv_session_node *n, clv_work *w) {
-  clv_device_thread *t = &n->devices;
-  clv_inbox_begin_work(&n->inbox);
+static void give(clv_device_thread *t, clv_work *w) {
+  clv_inbox_begin_work(&t->node->inbox, w);
   w->next = NULL;
   pthread_mutex_lock(&t->lock);
   *t->end = w;
@@ -40,32 +38,102 @@ void clv_node_give_devices(clv_session_node *n, clv_work *w) {
   pthread_mutex_unlock(&t->lock);
 }
 
-void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
-  clv_device_thread *t = &n->devices;
+static void thread_init(clv_device_thread *t, clv_session_node *n,
+                        void (*compute)(clv_session_node *n, clv_work *w)) {
+  t->node = n;
+  t->compute = compute;
   t->end = &t->first;
   pthread_mutex_init(&t->lock, NULL);
-  pthread_mutex_init(&t->computing, NULL);
   pthread_cond_init(&t->changed, NULL);
-  if (!env->executor && !n->o.wait) env->computing = &t->computing;
 }
 
-clv_code clv_node_start_devices(clv_session_node *n, clv_err *err) {
-  clv_device_thread *t = &n->devices;
+static clv_code thread_start(clv_device_thread *t, clv_err *err) {
   pthread_mutex_lock(&t->lock);
-  bool began = t->began || pthread_create(&t->thread, NULL, run, n) == 0;
+  bool began = t->began || pthread_create(&t->thread, NULL, run, t) == 0;
   t->began = began;
   pthread_mutex_unlock(&t->lock);
   return began ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "no thread for modules on devices");
 }
 
-void clv_node_end_devices(clv_session_node *n) {
-  clv_device_thread *t = &n->devices;
+static void thread_end(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
   t->over = true;
   pthread_cond_signal(&t->changed);
   pthread_mutex_unlock(&t->lock);
   if (t->began) pthread_join(t->thread, NULL);
   pthread_cond_destroy(&t->changed);
-  pthread_mutex_destroy(&t->computing);
   pthread_mutex_destroy(&t->lock);
+}
+
+/* ---- computing ------------------------------------------------------------------------------- */
+
+static void compute(clv_session_node *n, clv_work *w) {
+  clv_err why;
+  pthread_mutex_lock(&n->computing);
+  w->begin_ns = clv_clock_now(&n->o.clock); /* it may have stood behind another */
+  clv_code code = clv_work_compute(w, &why);
+  pthread_mutex_unlock(&n->computing);
+  clv_node_work_ended(n, w, code, &why);
+}
+
+void clv_node_give_devices(clv_session_node *n, clv_work *w) { give(&n->devices, w); }
+
+/* ---- copying --------------------------------------------------------------------------------- */
+
+/* Under the lock of the thread that copies: the place of a device's branch, or a free one. */
+static const clv_backend **copier_of(clv_session_node *n, const clv_backend *device) {
+  for (size_t i = 0; i < MAX_NODE_DEVICES; i++)
+    if (!n->copiers[i] || strcmp(n->copiers[i]->device, device->device) == 0) return &n->copiers[i];
+  return NULL;
+}
+
+/* Without a branch the device's own order would be two threads' at a time. */
+static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_err *err) {
+  pthread_mutex_lock(&n->copies.lock);
+  const clv_backend **at = copier_of(n, device);
+  clv_code code = CLV_OK;
+  if (!at)
+    code = clv_fail(err, CLV_EXHAUSTED, "a session has at most %d devices", MAX_NODE_DEVICES);
+  else if (!*at)
+    code = clv_backend_branch(device, at, err);
+  pthread_mutex_unlock(&n->copies.lock);
+  return code;
+}
+
+static void copy(clv_session_node *n, clv_work *w) {
+  clv_copy *k = clv_work_copy(w);
+  clv_err why;
+  pthread_mutex_lock(&n->copies.lock);
+  const clv_backend **by = copier_of(n, k->from->home);
+  k->by = by ? *by : NULL;
+  pthread_mutex_unlock(&n->copies.lock);
+  clv_code code = clv_work_compute(w, &why);
+  clv_node_work_ended(n, w, code, &why);
+}
+
+void clv_node_give_copies(clv_session_node *n) {
+  if (n->o.executor.start || n->o.wait) return; /* the engine makes them itself */
+  for (clv_work *w; (w = clv_copy_next(n->contexts)) != NULL;) give(&n->copies, w);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
+  thread_init(&n->devices, n, compute);
+  thread_init(&n->copies, n, copy);
+  pthread_mutex_init(&n->computing, NULL);
+  if (!env->executor && !n->o.wait) env->computing = &n->computing;
+}
+
+clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device, clv_err *err) {
+  CLV_TRY(open_copier(n, device, err));
+  CLV_TRY(thread_start(&n->devices, err));
+  return thread_start(&n->copies, err);
+}
+
+void clv_node_end_devices(clv_session_node *n) {
+  thread_end(&n->devices);
+  thread_end(&n->copies);
+  for (size_t i = 0; i < MAX_NODE_DEVICES; i++) clv_backend_drop(n->copiers[i]);
+  pthread_mutex_destroy(&n->computing);
 }

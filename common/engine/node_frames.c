@@ -162,6 +162,7 @@ static void refuse_packet(clv_session_node *n, clv_packet *p) {
 static void take_results(clv_session_node *n) {
   clv_result r;
   for (clv_work *w; (w = clv_contexts_far_work(n->contexts)) != NULL;) clv_node_give_devices(n, w);
+  clv_node_give_copies(n);
   while (clv_contexts_result(n->contexts, &r)) {
     if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
     if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);
@@ -219,6 +220,7 @@ static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
 
 /* Its share counted as in use while the thread slept for the device: what that says is charged. */
 static void charge_device(clv_session_node *n, const clv_work *w) {
+  if (w->kind == WORK_COPY) return;
   uint64_t slept = n->slept_ns;
   n->slept_ns = 0;
   if (w->device_ns && slept > w->device_ns) clv_share_credit(n->o.share, slept - w->device_ns);
@@ -310,7 +312,8 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .clock = n->o.clock,
                           .next_message = &n->next_message,
                           .modules = n->modules,
-                          .executor = clv_node_executor(n)};
+                          .executor = clv_node_executor(n),
+                          .streams = !n->o.on_program};
   clv_node_init_devices(n, &env);
   return clv_contexts_new(&env, &n->contexts, err);
 }

@@ -10,13 +10,16 @@
 
 /* A thread of a node, which waits for devices so that the node's does not. */
 typedef struct clv_device_thread {
+  clv_session_node *node;
+  void (*compute)(clv_session_node *n, clv_work *w);
   pthread_t thread;
   bool began, over; /* under `lock`, as what it is given */
   clv_work *first, **end;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  pthread_mutex_t computing; /* held while it computes */
 } clv_device_thread;
+
+enum { MAX_NODE_DEVICES = 16 };
 
 struct clv_session_node {
   clv_node_options o;
@@ -34,7 +37,9 @@ struct clv_session_node {
   uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
   clv_contexts *contexts;
   clv_executor executor; /* counts what is out, and starts it with that of the options */
-  clv_device_thread devices;
+  clv_device_thread devices, copies; /* one computes, the other one copies to the host's memory */
+  pthread_mutex_t computing;         /* held while the first computes */
+  const clv_backend *copiers[MAX_NODE_DEVICES]; /* a branch for each device; under copies.lock */
   clv_rrefs *references;
   clv_reference_counts reference_counts; /* written by the compute thread alone */
 
@@ -71,8 +76,10 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
 /* node_devices.c. Without an executor of the program's, and where the node sleeps by itself. */
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env);
 void clv_node_give_devices(clv_session_node *n, clv_work *w);
-/* Before the first module on a device is added. */
-clv_code clv_node_start_devices(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
+void clv_node_give_copies(clv_session_node *n);
+/* Before a module on a device is added. */
+clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device,
+                                clv_err *err) CLV_USE_RESULT;
 void clv_node_end_devices(clv_session_node *n); /* when no work is out */
 
 /* node_files.c: STATE_SAVE, STATE_LOAD or STATE_REMOVE. ret->state: of the answer. BLOCKS for the

@@ -67,7 +67,7 @@ void clv_node_forget_peers(clv_session_node *n) {
 
 static void start(void *user, clv_work *w) {
   clv_session_node *n = user;
-  clv_inbox_begin_work(&n->inbox);
+  clv_inbox_begin_work(&n->inbox, w);
   n->o.executor.start(n->o.executor.user, w);
 }
 

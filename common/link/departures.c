@@ -28,6 +28,7 @@ clv_code clv_departures_new(clv_outlet *outlet, const clv_clock *clock, uint64_t
   d->credit_left = d->credit_full = credit;
   d->drain.run = drain;
   d->send.run = send_more;
+  d->awaiting.of = d;
   clv_pace_init(&d->pace);
   *ret = d;
   return CLV_OK;
@@ -48,6 +49,7 @@ static void free_list(clv_packet *p) {
 void clv_departures_unref(clv_departures *d) {
   if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   free_list(d->first);
+  clv_packet_free(d->parked);
   clv_pace_drop(&d->pace);
   clv_outlet_unref(d->outlet);
   pthread_mutex_destroy(&d->lock);
@@ -57,11 +59,14 @@ void clv_departures_unref(clv_departures *d) {
 void clv_departures_end(clv_departures *d) {
   pthread_mutex_lock(&d->lock);
   d->ended = true;
-  clv_packet *drop = d->first;
+  clv_packet *drop = d->first, *parked = clv_steal(&d->parked);
+  bool waits = parked && clv_coming_forget(parked->coming[parked->at], &d->awaiting);
   d->first = d->last = NULL;
   clv_pace_drop(&d->pace);
   pthread_mutex_unlock(&d->lock);
   free_list(drop);
+  clv_packet_free(parked);
+  if (waits) clv_departures_unref(d);
 }
 
 void clv_departures_lanes(clv_departures *d, uint32_t n_lanes) {
@@ -160,7 +165,36 @@ clv_code clv_departures_report(clv_departures *d, uint64_t number, clv_err *err)
   return CLV_OK;
 }
 
+/* ---- what is still coming -------------------------------------------------------------------- */
+
+typedef enum presence { PART_IS_HERE, PART_COMES, PART_NEVER } presence;
+
+/* Whether the first bytes of a tensor are there. PART_COMES: the packet is parked, not the caller's
+ * any more, and the job is over. */
+static presence find_part(clv_departures *d, clv_packet *p, size_t bytes, clv_err *err) {
+  clv_coming *c = p->coming[p->at];
+  if (!c) return PART_IS_HERE;
+  pthread_mutex_lock(&d->lock);
+  d->awaiting.bytes = bytes;
+  bool ended = d->ended, parked = !ended && !clv_coming_await(c, &d->awaiting);
+  if (parked) {
+    clv_departures_ref(d);
+    d->parked = p;
+    d->draining = false;
+  }
+  pthread_mutex_unlock(&d->lock);
+  if (parked) return PART_COMES;
+  clv_code code = ended ? clv_outlet_refuse(d->outlet, err) : clv_coming_check(c, bytes, err);
+  return code == CLV_OK ? PART_IS_HERE : PART_NEVER;
+}
+
 /* ---- packets --------------------------------------------------------------------------------- */
+
+static bool comes(const clv_packet *p) {
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++)
+    if (p->coming[i]) return true;
+  return false;
+}
 
 static uint64_t tensor_bytes(const clv_packet *p) {
   uint64_t bytes = 0;
@@ -192,39 +226,67 @@ static clv_code send_inline(clv_departures *d, clv_packet *p, clv_err *err) {
 
 /* The chunks' sum is complete when they are queued, and the head need not wait until they have
  * left. */
-static clv_code queue_chunks(clv_departures *d, clv_tensor *t, clv_tensor_head *head,
-                             clv_err *err) {
-  head->crc32c = 0;
-  for (size_t offset = 0; offset < t->bytes; offset += CLV_WIRE_CHUNK_BYTES) {
-    clv_chunk c = {t, head->transfer, offset,
-                   CLV_MIN(t->bytes - offset, (size_t)CLV_WIRE_CHUNK_BYTES)};
-    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + offset, c.len);
-    CLV_TRY(queue_chunk(d, &c, err));
-    CLV_TRY(send_chunks(d, err));
+static presence queue_chunks(clv_departures *d, clv_packet *p, clv_err *err) {
+  clv_tensor *t = p->tensor[p->at];
+  clv_tensor_head *head = &p->frame.tensors[p->at];
+  while (p->left < t->bytes) {
+    clv_chunk c = {t, head->transfer, p->left,
+                   CLV_MIN(t->bytes - p->left, (size_t)CLV_WIRE_CHUNK_BYTES)};
+    presence found = find_part(d, p, p->left + c.len, err);
+    if (found != PART_IS_HERE) return found;
+    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->left, c.len);
+    p->left += c.len;
+    if (queue_chunk(d, &c, err) != CLV_OK || send_chunks(d, err) != CLV_OK) return PART_NEVER;
   }
-  return CLV_OK;
+  return PART_IS_HERE;
 }
 
-static clv_code send_chunked(clv_departures *d, clv_packet *p, clv_err *err) {
-  for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
-    p->frame.tensors[i].transfer = __atomic_add_fetch(&d->next_transfer, 1, __ATOMIC_RELAXED);
-    CLV_TRY(queue_chunks(d, p->tensor[i], &p->frame.tensors[i], err));
+/* It may have begun to leave before. */
+static presence send_chunked(clv_departures *d, clv_packet *p, clv_err *err) {
+  for (; p->at < p->frame.n_tensors; p->at++, p->left = 0, p->begun = false) {
+    clv_tensor_head *head = &p->frame.tensors[p->at];
+    if (!p->begun) {
+      head->crc32c = 0;
+      head->transfer = __atomic_add_fetch(&d->next_transfer, 1, __ATOMIC_RELAXED);
+    }
+    p->begun = true;
+    presence found = queue_chunks(d, p, err);
+    if (found != PART_IS_HERE) return found;
   }
-  return clv_outlet_send_plain(d->outlet, &p->frame, err);
+  return clv_outlet_send_plain(d->outlet, &p->frame, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
 }
 
-static clv_code send_now(clv_departures *d, clv_packet *p, clv_err *err) {
+static presence send_whole(clv_departures *d, clv_packet *p, clv_err *err) {
+  for (; p->at < p->frame.n_tensors; p->at++) {
+    presence found = find_part(d, p, p->tensor[p->at]->bytes, err);
+    if (found != PART_IS_HERE) return found;
+  }
+  return send_inline(d, p, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
+}
+
+/* Takes the packet, unless it is parked. */
+static presence send_now(clv_departures *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
+  presence found = bytes <= CLV_WIRE_INLINE_MAX ? send_whole(d, p, err) : send_chunked(d, p, err);
+  if (found == PART_COMES) return found;
   __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
-  clv_code code = bytes <= CLV_WIRE_INLINE_MAX ? send_inline(d, p, err) : send_chunked(d, p, err);
   clv_packet_free(p);
-  return code;
+  return found;
+}
+
+/* One of which everything is here. */
+static clv_code send_at_once(clv_departures *d, clv_packet *p, clv_err *err) {
+  clv_err why;
+  if (send_now(d, p, &why) == PART_IS_HERE) return CLV_OK;
+  if (err) *err = why;
+  return why.code;
 }
 
 /* ---- packets that wait ----------------------------------------------------------------------- */
 
-/* Under the lock. The first that waits, if it may leave now. */
+/* Under the lock. The one that has begun to leave, or the first that waits, if it may leave now. */
 static clv_packet *next_packet(clv_departures *d) {
+  if (d->parked && !d->ended) return clv_steal(&d->parked);
   clv_packet *p = d->first;
   if (!p || d->ended || tensor_bytes(p) > d->credit_left) return NULL;
   d->credit_left -= tensor_bytes(p);
@@ -239,7 +301,12 @@ static void drain(clv_rpc_job *job) {
   for (clv_packet *p; (p = next_packet(d)) != NULL;) {
     pthread_mutex_unlock(&d->lock);
     clv_err err;
-    if (send_now(d, p, &err) != CLV_OK) give_up(d, &err);
+    presence found = send_now(d, p, &err);
+    if (found == PART_NEVER) give_up(d, &err);
+    if (found == PART_COMES) {
+      clv_departures_unref(d);
+      return;
+    }
     pthread_mutex_lock(&d->lock);
   }
   d->draining = false;
@@ -247,11 +314,24 @@ static void drain(clv_rpc_job *job) {
   clv_departures_unref(d);
 }
 
+/* What the parked packet waits for is known; the reference becomes the job's. */
+void clv_departures_go_on(clv_departures *d) {
+  pthread_mutex_lock(&d->lock);
+  bool start = d->parked && !d->ended;
+  d->draining |= start;
+  pthread_mutex_unlock(&d->lock);
+  if (!start)
+    clv_departures_unref(d);
+  else if (!clv_outlet_defer(d->outlet, &d->drain))
+    drain(&d->drain);
+}
+
 /* Have what waits sent by a thread of the transport's. */
 static void start_draining(clv_departures *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
-  bool start = p && !d->draining && !d->ended && tensor_bytes(p) <= d->credit_left;
+  bool busy = d->draining || d->parked || d->ended;
+  bool start = p && !busy && tensor_bytes(p) <= d->credit_left;
   d->draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
@@ -279,11 +359,12 @@ static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
 #ifndef CLV_MUTATE_LINK_ABORT
   if (urgent) return NOW;
 #endif
-  bool queued = d->first || d->draining;
+  bool queued = d->first || d->draining || d->parked;
 #ifdef CLV_MUTATE_LINK_ORDER
   queued = false;
 #endif
-  return queued || bytes > d->credit_left || bytes >= DEFERRED_BYTES ? WAITS : NOW;
+  bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || comes(p);
+  return queued || later ? WAITS : NOW;
 }
 
 /* Nobody flushes when it leaves at last. */
@@ -309,7 +390,7 @@ clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) {
   if (what == WAITS) add_waiting(d, p);
   if (what == NOW) d->credit_left -= bytes;
   pthread_mutex_unlock(&d->lock);
-  if (what == NOW) return send_now(d, p, err);
+  if (what == NOW) return send_at_once(d, p, err);
   if (what == WAITS) {
     start_draining(d);
     return CLV_OK;
@@ -320,8 +401,13 @@ clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) {
 
 /* ---- what there is of it --------------------------------------------------------------------- */
 
-/* Under the lock: packets that wait for credit or behind others. */
+/* Under the lock: packets that wait for credit, for their bytes or behind others. */
 static void add_waiting_load(const clv_departures *d, clv_link_load *load) {
+  if (d->parked) {
+    load->frames_out++;
+    load->tensors_out += d->parked->frame.n_tensors - d->parked->at;
+    load->bytes_out += tensor_bytes(d->parked) - d->parked->left;
+  }
   for (const clv_packet *p = d->first; p; p = p->next) {
     load->frames_out++;
     load->tensors_out += p->frame.n_tensors;

@@ -21,6 +21,17 @@
 
 typedef struct clv_link clv_link;
 
+/* How many bytes of a tensor are there already: the first ones, as they come to the host's memory.
+ * Counted; any thread. */
+typedef struct clv_coming clv_coming;
+clv_code clv_coming_new(clv_coming **ret, clv_err *err) CLV_USE_RESULT;
+clv_coming *clv_coming_ref(clv_coming *c);
+void clv_coming_unref(clv_coming *c); /* NULL is allowed */
+/* True: nobody else has a reference, and it begins anew, with no bytes. */
+bool clv_coming_again(clv_coming *c);
+void clv_coming_reach(clv_coming *c, size_t bytes);      /* so many are there */
+void clv_coming_fail(clv_coming *c, const clv_err *why); /* the others will never be */
+
 /* A frame with its tensors. Owned by one place at a time; handing it to a function documented as
  * "takes the packet" gives it away in all cases. */
 typedef struct clv_packet {
@@ -29,7 +40,12 @@ typedef struct clv_packet {
   /* What it came by, NULL for one that was made here: which link it was, and its name
    * (clv_link_peer), may be asked for as long as the packet is there. */
   clv_link *from;
+  /* Of a tensor that is sent before all of it is there; NULL: it is. A reference each. */
+  clv_coming *coming[CLV_WIRE_TENSORS];
   /* private */
+  uint32_t at; /* the tensor that leaves in chunks now, */
+  bool begun;  /* which has its number, */
+  size_t left; /* and how many bytes of it have left */
   clv_pool *pool;
   struct clv_receipt *receipt; /* gets `credit` bytes back when the packet is freed */
   uint64_t arrived_ns;         /* when it was whole */
@@ -46,6 +62,9 @@ clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret,
                         clv_err *err) CLV_USE_RESULT;
 /* Adds a tensor (a reference is taken). The sender's link fills in its head. */
 void clv_packet_add(clv_packet *p, clv_tensor *t);
+/* The same of a tensor that is still coming (a reference is taken; NULL: it is there): each chunk
+ * leaves when its bytes are there, and none behind one that is to come. For clv_link_send. */
+void clv_packet_add_coming(clv_packet *p, clv_tensor *t, clv_coming *coming);
 void clv_packet_free(clv_packet *p); /* back to its pool; NULL is allowed */
 void clv_packet_freep(clv_packet **p);
 

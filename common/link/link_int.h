@@ -126,6 +126,28 @@ void clv_outlet_cut(clv_outlet *o, clv_code code, const char *text);
 void clv_outlet_break(clv_outlet *o, const clv_err *why);
 clv_code clv_outlet_refuse(clv_outlet *o, clv_err *err) CLV_USE_RESULT; /* says why it is shut */
 
+/* ---- coming.c -------------------------------------------------------------------------------- */
+
+struct clv_departures;
+
+/* Who waits until the first `bytes` are there, or is known that they will not be. */
+typedef struct clv_awaiting {
+  struct clv_awaiting *next;
+  struct clv_departures *of;
+  size_t bytes;
+} clv_awaiting;
+
+/* True: that is known, and nobody waits. */
+bool clv_coming_await(clv_coming *c, clv_awaiting *a);
+/* True: it waits no more. False: it did not, or clv_coming_due has had it. */
+bool clv_coming_forget(clv_coming *c, clv_awaiting *a);
+/* So many are there; the others will not be. Then, each once, who has waited for that; NULL:
+ * nobody. */
+void clv_coming_set(clv_coming *c, size_t bytes, const clv_err *failure);
+struct clv_departures *clv_coming_due(clv_coming *c);
+/* CLV_OK where the first `bytes` are there, or may still come. */
+clv_code clv_coming_check(clv_coming *c, size_t bytes, clv_err *err) CLV_USE_RESULT;
+
 /* ---- receipt.c ------------------------------------------------------------------------------- */
 
 /* What the peer has sent and not been given back. Counted: each packet that came holds it. */
@@ -218,6 +240,8 @@ typedef struct clv_departures {
   uint64_t credit_left, credit_full; /* bytes of tensors we may send */
   clv_packet *first, *last;          /* wait for credit, or behind those that do */
   bool draining, sending;            /* the jobs are on their way or at work */
+  clv_packet *parked;                /* has begun to leave, and waits for bytes of its tensors */
+  clv_awaiting awaiting;             /* these; it holds a reference meanwhile */
   clv_rpc_job drain, send;
   uint64_t next_transfer, tensors_out; /* atomic */
   clv_pace pace;
@@ -237,6 +261,8 @@ clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) CLV
 void clv_departures_credit(clv_departures *d, uint64_t bytes);
 /* The PONG to a probe: chunks that waited for it leave. */
 clv_code clv_departures_report(clv_departures *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
+/* What it has waited for, with a reference to itself, is known. */
+void clv_departures_go_on(clv_departures *d);
 /* Nothing leaves any more; what waited is dropped. */
 void clv_departures_end(clv_departures *d);
 /* Adds what waits and what is on its way. */

@@ -44,11 +44,17 @@ void clv_packet_add(clv_packet *p, clv_tensor *t) {
   *h = (clv_tensor_head){.dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
 }
 
+void clv_packet_add_coming(clv_packet *p, clv_tensor *t, clv_coming *coming) {
+  if (coming) p->coming[p->frame.n_tensors] = clv_coming_ref(coming);
+  clv_packet_add(p, t);
+}
+
 void clv_packet_free(clv_packet *p) {
   if (!p) return;
   clv_receipt *receipt = p->receipt;
   uint64_t credit = p->credit;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_coming_unref(p->coming[i]);
   clv_pool *pool = p->pool;
   clv_pool_spare_give(pool, p);
   if (receipt) clv_receipt_back(receipt, credit);

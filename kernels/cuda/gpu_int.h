@@ -197,7 +197,7 @@ void clv_gpu_close_slots(clv_gpu *g);
 clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                      clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
-                     clv_err *err) CLV_USE_RESULT;
+                     const clv_copy_progress *to, clv_err *err) CLV_USE_RESULT;
 
 /* From another device, or another stream of this one (peer.c). */
 clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,

@@ -71,5 +71,5 @@ clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_ext
   if (!n_runs) return CLV_OK;
   CLV_TRY(clv_gpu_runs(g, runs, n_runs, &t, err));
   CLV_TRY(clv_gpu_square_sums(g, x, t, err));
-  return clv_gpu_get(b, ret, t->part + t->chunks, n_runs * sizeof *ret, err);
+  return clv_backend_get(b, ret, t->part + t->chunks, n_runs * sizeof *ret, err);
 }

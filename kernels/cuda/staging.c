@@ -72,7 +72,7 @@ static size_t piece_of(size_t bytes, size_t at) {
 
 /* While one piece is copied out of its slot, the next ones are on their way. */
 clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
-                     clv_err *err) {
+                     const clv_copy_progress *to, clv_err *err) {
   clv_gpu *g = b->own;
   cuda_slot *slots[GPU_SLOTS];
   size_t asked = 0, taken = 0;
@@ -92,6 +92,7 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
     CLV_TRY(take_piece(g, slots[i], (char *)host + taken, n, err));
     i = (i + 1) % GPU_SLOTS;
     taken += n;
+    if (to->here) to->here(to->user, taken);
   }
   return CLV_OK;
 }
@@ -148,7 +149,7 @@ static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
 }
 
 static clv_code take_fault(clv_gpu *g, clv_gpu_fault *ret, clv_err *err) {
-  CLV_TRY(clv_gpu_get(&g->backend, ret, g->fault, sizeof *ret, err));
+  CLV_TRY(clv_backend_get(&g->backend, ret, g->fault, sizeof *ret, err));
   if (!ret->noted) return CLV_OK;
   return g->vendor->fill(g->stream, g->fault, 0, sizeof *g->fault, err);
 }

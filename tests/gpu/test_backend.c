@@ -61,9 +61,9 @@ static void large_values_go_in_and_out(void **state) {
     memset(x, 0, bytes); /* it may be written again */
     must(b->memory->copy(b, q, p, bytes, &err), &err);
     must(b->memory->fill(b, p, 0x11, bytes, &err), &err);
-    must(b->memory->get(b, back, q, bytes, &err), &err);
+    must(clv_backend_get(b, back, q, bytes, &err), &err);
     assert_memory_equal(back, kept, bytes);
-    must(b->memory->get(b, back, p, 40, &err), &err);
+    must(clv_backend_get(b, back, p, 40, &err), &err);
     assert_int_equal(((unsigned char *)back)[39], 0x11);
     b->memory->give(b, p);
     b->memory->give(b, q);
@@ -87,7 +87,7 @@ static void memory_is_zero_when_taken(void **state) {
   must(b->memory->take(b, 100, &p, &err), &err);
   must(b->memory->room(b, &then, &all, &err), &err);
   assert_int_equal(has - then, 100);
-  must(b->memory->get(b, back, p, 100, &err), &err);
+  must(clv_backend_get(b, back, p, 100, &err), &err);
   assert_memory_equal(back, zero, 100);
   b->memory->give(b, p);
   b->memory->give(b, NULL);
@@ -116,7 +116,7 @@ static void copied_between(int second, uint64_t seed) {
   of->memory->give(of, p);
   must(clv_backend_copy_from(to, q, of, NULL, 0, &err), &err);
   to->add(to, CLV_F32, sum, q, N);
-  must(to->memory->get(to, back, sum, N * sizeof *x, &err), &err);
+  must(clv_backend_get(to, back, sum, N * sizeof *x, &err), &err);
   for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + x[i]);
   to->memory->give(to, q);
   to->memory->give(to, sum);
@@ -143,7 +143,7 @@ static void sessions_find_nothing_of_each_other(void **state) {
   memset(secret, 0x5E, bytes);
   clv_backend *b = opened(&(clv_sim_options){0});
   void *p = put(b, secret, bytes);
-  must(b->memory->get(b, back, p, bytes, &err), &err);
+  must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
   assert_memory_equal(((clv_gpu *)b->own)->slots[0].host, secret, GPU_SLOT_BYTES);
   b->memory->give(b, p);
@@ -154,7 +154,7 @@ static void sessions_find_nothing_of_each_other(void **state) {
   for (int i = 0; i < GPU_SLOTS; i++)
     assert_memory_equal(((clv_gpu *)b->own)->slots[i].host, secret, GPU_SLOT_BYTES);
   must(b->memory->take(b, bytes, &p, &err), &err);
-  must(b->memory->get(b, back, p, bytes, &err), &err);
+  must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
   b->memory->give(b, p);
   closed(b);
@@ -170,7 +170,7 @@ static void sums_are_added(void **state) {
   void *p = put(b, x, N * sizeof *x), *q = put(b, y, N * sizeof *y);
   (void)state;
   b->add(b, CLV_F32, p, q, N);
-  must(b->memory->get(b, back, p, N * sizeof *back, &err), &err);
+  must(clv_backend_get(b, back, p, N * sizeof *back, &err), &err);
   for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + y[i]);
   b->memory->give(b, p);
   b->memory->give(b, q);
@@ -252,11 +252,11 @@ static void check_optimiser(const clv_optim_config *c) {
     b->step(b, &a, dp, dg, dm, runs, 0);
     assert_int_equal(clv_sim_count().launches - before, 1);
   }
-  must(b->memory->get(b, back, dp, N * 4, &err), &err);
+  must(clv_backend_get(b, back, dp, N * 4, &err), &err);
   if (memcmp(back, p, N * 4) != 0)
     fail_msg("%s: not the bits of ref", clv_optimizer_row_of(c->kind)->name);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    if (m[i]) must(b->memory->get(b, back, dm[i], N * 4, &err), &err);
+    if (m[i]) must(clv_backend_get(b, back, dm[i], N * 4, &err), &err);
     if (m[i]) assert_memory_equal(back, m[i], N * 4);
     b->memory->give(b, dm[i]);
     free(m[i]);
@@ -389,7 +389,7 @@ static bool use_all(const clv_sim_options *o) {
     b->add(b, CLV_F32, p, p, 100);
     b->step(b, &(clv_step_args){0}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0},
             &(clv_extent){0, 7}, 1);
-    well = b->memory->get(b, back, p, sizeof x, &err) == CLV_OK;
+    well = clv_backend_get(b, back, p, sizeof x, &err) == CLV_OK;
     well = b->memory->finish(b, &layer, &err) == CLV_OK && well;
   }
   if (p) b->memory->give(b, p);

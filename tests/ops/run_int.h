@@ -163,7 +163,7 @@ static inline void *fetched(const execution *e, const void *p, size_t bytes) {
   clv_err err;
   void *host = take(bytes);
   if (b->memory)
-    must(b->memory->get(b, host, p, bytes, &err), &err);
+    must(clv_backend_get(b, host, p, bytes, &err), &err);
   else
     memcpy(host, p, bytes);
   return host;

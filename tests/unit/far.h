@@ -136,11 +136,13 @@ static inline clv_code far_copy(const clv_backend *b, void *dst, const void *src
 }
 
 static inline clv_code far_get(const clv_backend *b, void *host, const void *src, size_t bytes,
-                               clv_err *err) {
+                               const clv_copy_progress *to, clv_err *err) {
   (void)err;
   far.got += bytes;
   far_check(b, src, bytes);
-  return far_move(host, src, bytes);
+  CLV_TRY(far_move(host, src, bytes));
+  if (to->here) to->here(to->user, bytes);
+  return CLV_OK;
 }
 
 static inline clv_code far_fill(const clv_backend *b, void *dst, int byte, size_t bytes,

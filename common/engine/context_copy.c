@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies to the host's memory of tensors that lie on devices. A copy is work of no module and needs
+ * no share of the cores: the node has it made beside what its devices compute, and learns of its
+ * end as of a fact. What is sent may be sent while it comes.
+ */
+#include <stddef.h>
+
+#include "common/engine/context_int.h"
+
+clv_copy *clv_work_copy(clv_work *w) {
+  return (clv_copy *)(void *)((char *)w - offsetof(clv_copy, work));
+}
+
+/* One that nobody else has any more serves again. */
+static clv_code take_coming(clv_contexts *e, clv_coming **ret, clv_err *err) {
+  for (size_t i = 0; i < CLV_COUNT(e->comings); i++) {
+    clv_coming **kept = &e->comings[i];
+    if (!*kept) CLV_TRY(clv_coming_new(kept, err));
+    if (!clv_coming_again(*kept)) continue;
+    *ret = clv_coming_ref(*kept);
+    return CLV_OK;
+  }
+  return clv_coming_new(ret, err);
+}
+
+static void append(clv_contexts *e, clv_work *w) {
+  w->next = NULL;
+  *(e->copies_out ? &e->last_copy->next : &e->copies_out) = w;
+  e->last_copy = w;
+}
+
+static void begin(clv_contexts *e, clv_copy *k) {
+  clv_work *w = &k->work;
+  w->kind = WORK_COPY;
+  w->env = &e->env;
+  w->module = CLV_MODULE_ALL;
+  (void)clv_contexts_meet(e, 0, MACHINE_WORK, &w->state, WORK_IS_READY);
+  (void)clv_contexts_meet(e, 0, MACHINE_WORK, &w->state, WORK_STARTS);
+  e->n_work++;
+  append(e, w);
+}
+
+clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *to = NULL;
+  clv_copy *k;
+  CLV_TRY(clv_pool_tensor(e->env.pool, from->dtype, &from->shape, &to, err));
+  CLV_TRY(clv_slab_take(e, &e->copies, &k, err));
+  clv_code code = take_coming(e, &k->coming, err);
+  if (code != CLV_OK) {
+    clv_slab_give(&e->copies, k);
+    return code;
+  }
+  k->from = clv_tensor_ref(from);
+  k->to = clv_steal(&to);
+  begin(e, k);
+  *ret = k;
+  return CLV_OK;
+}
+
+clv_work *clv_copy_next(clv_contexts *e) {
+  clv_work *w = e->copies_out;
+  if (w) e->copies_out = w->next;
+  return w;
+}
+
+void clv_copy_free(clv_contexts *e, clv_copy *k) {
+  if (k->value) k->value->copy = NULL;
+  clv_packet_free(k->packet);
+  clv_tensor_unref(k->from);
+  clv_tensor_unref(k->to);
+  clv_coming_unref(k->coming);
+  clv_slab_give(&e->copies, k);
+}
+
+void clv_copies_done(clv_contexts *e) {
+  for (clv_work *w; (w = clv_copy_next(e)) != NULL;) clv_copy_free(e, clv_work_copy(w));
+  for (size_t i = 0; i < CLV_COUNT(e->comings); i++) clv_coming_unref(e->comings[i]);
+}
+
+static void has_come(void *coming, size_t bytes) { clv_coming_reach(coming, bytes); }
+
+/* By whoever computes. */
+clv_code clv_copy_compute(clv_work *w, clv_err *err) {
+  const clv_copy *k = clv_work_copy(w);
+  const clv_copy_progress to = {.here = has_come, .user = k->coming};
+  clv_err why;
+  clv_code code = clv_backend_get_in_pieces(k->by ? k->by : k->from->home, k->to->data,
+                                            k->from->data, k->from->bytes, &to, &why);
+  if (code == CLV_OK) return CLV_OK;
+  clv_coming_fail(k->coming, &why);
+  if (err) *err = why;
+  return code;
+}

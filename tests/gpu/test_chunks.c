@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker's node on the simulated device, and its link: what it has computed leaves in chunks
+ * while it comes from the device, and while the device computes what comes next.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "common/engine/context_int.h"
+#include "common/link/link_int.h"
+#include "tests/gpu/sim.h"
+#include "tests/unit/engine/engine_test.h"
+
+/* PIECES of 256 KiB, the last of them shorter. */
+enum { ROWS = 24, COLUMNS = 6000, BYTES = ROWS * COLUMNS * 4, PIECE = 256 << 10, PIECES = 3 };
+enum { CALLS = 2 };
+
+/* ---- what the transport and the device are told ---------------------------------------------- */
+
+/* HELD: the last piece of the first copy is not there before this has happened. */
+typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;
+
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint32_t chunks, heads, refs;
+  uint32_t launches; /* a call has one */
+  held_for held;
+  uint32_t pieces;            /* asked for */
+  const clv_cuda_event *last; /* behind the last of the first copy; NULL: not recorded yet */
+  bool in_time, has_waited;
+  clv_cuda_stream *copying;
+} seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static const clv_vendor *right;
+
+static void note(uint32_t *count) {
+  pthread_mutex_lock(&seen.lock);
+  ++*count;
+  pthread_cond_broadcast(&seen.changed);
+  pthread_mutex_unlock(&seen.lock);
+}
+
+static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  size_t payload = 0;
+  (void)stream, (void)err;
+  for (size_t i = 1; i < n; i++) payload += pieces[i].len;
+  for (size_t i = 0; i < n; i++)
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  note(payload ? &seen.chunks : &seen.heads);
+  return CLV_OK;
+}
+static void fake_close(void *stream) { (void)stream; }
+static void fake_cancel(void *stream, clv_code code, const char *text) {
+  (void)stream, (void)code, (void)text;
+}
+static bool fake_defer(void *stream, clv_rpc_job *job) {
+  (void)stream, (void)job;
+  return false;
+}
+static void fake_ref(void *stream) { (void)stream; }
+static const clv_transport transport = {.send = fake_send,
+                                        .close = fake_close,
+                                        .cancel = fake_cancel,
+                                        .defer = fake_defer,
+                                        .ref = fake_ref,
+                                        .unref = fake_ref};
+
+static clv_code get(clv_cuda_stream *s, void *host, const void *src, size_t bytes, clv_err *err) {
+  pthread_mutex_lock(&seen.lock);
+  if (bytes >= BYTES % PIECE) seen.pieces++, seen.copying = s;
+  pthread_cond_broadcast(&seen.changed);
+  pthread_mutex_unlock(&seen.lock);
+  return right->get(s, host, src, bytes, err);
+}
+
+static clv_code record(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
+  pthread_mutex_lock(&seen.lock);
+  if (seen.pieces == PIECES && s == seen.copying && !seen.last) seen.last = e;
+  pthread_mutex_unlock(&seen.lock);
+  return right->event_record(e, s, err);
+}
+
+static clv_code launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
+  note(&seen.launches);
+  return right->launch(s, l, err);
+}
+
+static bool has_happened(void) {
+  if (seen.held == A_CHUNK) return seen.chunks > 0;
+  return seen.held == NOTHING || (seen.chunks > 0 && seen.launches == CALLS);
+}
+
+static clv_code finish(clv_cuda_event *e, clv_err *err) {
+  struct timespec late;
+  int r = 0;
+  clock_gettime(CLOCK_REALTIME, &late);
+  late.tv_sec += 5;
+  pthread_mutex_lock(&seen.lock);
+  bool holds = e == seen.last && !seen.has_waited;
+  while (holds && r == 0 && !has_happened())
+    r = pthread_cond_timedwait(&seen.changed, &seen.lock, &late);
+  seen.has_waited |= holds;
+  seen.in_time |= holds && has_happened();
+  pthread_mutex_unlock(&seen.lock);
+  return right->event_finish(e, err);
+}
+
+/* ---- a worker -------------------------------------------------------------------------------- */
+
+typedef struct world {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_backend *device;
+  clv_link *link;
+  pthread_t thread;
+} world;
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)user, (void)link;
+  clv_packet_free(p);
+}
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)user, (void)link, (void)code, (void)text;
+}
+
+static void *run_node(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+static void begin_link(world *w) {
+  clv_err err = {0};
+  const clv_link_options o = {.peer_name = "master",
+                              .pool = w->pool,
+                              .accept = clv_wire_limits_default(),
+                              .send_credit = 16 << 20,
+                              .events = {.on_packet = on_packet, .on_closed = on_closed}};
+  assert_ok(clv_link_new(&o, &w->link, &err));
+  clv_outlet_put(w->link->outlet, 0, (clv_stream){&transport, &seen});
+  clv_departures_lanes(w->link->out, 1);
+  w->link->out->pace.window = 64 << 20; /* nobody answers a PING */
+  clv_node_set_master(w->node, w->link);
+}
+
+static void hold(held_for held) {
+  pthread_mutex_lock(&seen.lock);
+  seen.chunks = seen.heads = seen.pieces = seen.launches = 0;
+  seen.last = NULL, seen.copying = NULL;
+  seen.held = held;
+  seen.in_time = seen.has_waited = false;
+  pthread_mutex_unlock(&seen.lock);
+}
+
+static void begin(world *w, uint64_t seed) {
+  static clv_vendor v;
+  clv_err err = {0};
+  right = clv_sim_vendor(&(clv_sim_options){.seed = seed});
+  v = *right;
+  v.get = get, v.event_record = record, v.event_finish = finish, v.launch = launch;
+  *w = (world){0};
+  assert_ok(clv_cuda_open(&v, 0, &w->device, &err));
+  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
+  const clv_node_options o = {.pool = w->pool};
+  assert_ok(clv_node_new(&o, &w->node, &err));
+  clv_module_options so = stage_of(graph_of(CLV_OP_RELU, ROWS, COLUMNS), 0);
+  clv_module *module;
+  so.backend = w->device;
+  so.input_needs_grad = true;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(w->node, module, &err));
+  begin_link(w);
+  assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
+}
+
+static void end(world *w) {
+  clv_node_stop(w->node);
+  pthread_join(w->thread, NULL);
+  clv_node_free(w->node);
+  clv_link_end(w->link, CLV_OK, "over");
+  clv_outlet_drop(w->link->outlet, 0);
+  clv_link_unref(w->link);
+  clv_pool_unref(w->pool);
+  clv_cuda_close(w->device);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+static clv_tensor *numbers(world *w) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)i / 8;
+  return t;
+}
+
+static void post_call(world *w, uint32_t context, bool learns) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w);
+  assert_ok(clv_packet_call(w->pool, context, 10, 0, learns, &p, &err));
+  assert_ok(clv_packet_arg(p, 0, learns, x, &err));
+  assert_ok(clv_packet_call_deliver(p, "", &err));
+  clv_node_post(w->node, p);
+}
+
+static void wait_for(const uint32_t *count, uint32_t n) {
+  struct timespec late;
+  int r = 0;
+  clock_gettime(CLOCK_REALTIME, &late);
+  late.tv_sec += 20;
+  pthread_mutex_lock(&seen.lock);
+  while (r == 0 && *count < n) r = pthread_cond_timedwait(&seen.changed, &seen.lock, &late);
+  pthread_mutex_unlock(&seen.lock);
+  assert_int_equal(r, 0);
+}
+
+/* Of the call's input, to the master. */
+static void post_backward(world *w, uint32_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w);
+  assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_need(p, 10, 1, 0, &err));
+  assert_ok(clv_packet_target(p, 0, 5, "", 0, &err));
+  clv_node_post(w->node, p);
+  assert_ok(clv_packet_gradient(w->pool, context, 1, 10, 0, "", dy, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void was_in_time(void) {
+  assert_true(seen.has_waited);
+  assert_true(seen.in_time);
+}
+
+static void run(uint64_t seed, held_for held) {
+  world w;
+  begin(&w, seed);
+  hold(held);
+  for (uint32_t i = 1; i <= CALLS; i++) {
+    post_call(&w, i, false);
+    wait_for(&seen.pieces, PIECES);
+  }
+  wait_for(&seen.heads, CALLS);
+  was_in_time();
+  assert_int_equal(seen.chunks, CALLS * PIECES);
+  assert_int_equal(seen.launches, CALLS);
+  end(&w);
+}
+
+static void a_chunk_leaves_before_the_last_piece_is_copied(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 3; seed++) run(seed, A_CHUNK);
+}
+
+static void the_next_call_computes_while_a_value_is_copied(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 3; seed++) run(seed, THE_NEXT_CALL);
+}
+
+static void gradients_leave_as_values_do(void **state) {
+  world w;
+  (void)state;
+  begin(&w, 2);
+  hold(NOTHING);
+  post_call(&w, 1, true);
+  wait_for(&seen.heads, 1);
+  hold(A_CHUNK);
+  post_backward(&w, 1);
+  wait_for(&seen.heads, 2); /* FINISHED is the other one */
+  was_in_time();
+  assert_int_equal(seen.chunks, PIECES);
+  end(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_chunk_leaves_before_the_last_piece_is_copied),
+      cmocka_unit_test(the_next_call_computes_while_a_value_is_copied),
+      cmocka_unit_test(gradients_leave_as_values_do),
+  };
+  return cmocka_run_group_tests_name("chunks", tests, NULL, NULL);
+}

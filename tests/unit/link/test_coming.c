@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors that are sent before all of them is there: each chunk leaves when its bytes have come,
+ * and what leaves is the same to the bit.
+ */
+#include <stdio.h>
+
+#include "common/link/link_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { CHUNK = CLV_WIRE_CHUNK_BYTES, CHUNKS = 3, REST = 100, LARGE = 2 * CHUNK + REST, SMALL = 40 };
+enum { ROOM = 2 * LARGE };
+
+/* ---- a transport that keeps what it is told -------------------------------------------------- */
+
+typedef struct fake {
+  int refs, sent, cancelled;
+  size_t len;
+  uint8_t bytes[ROOM];
+  char text[CLV_ERR_TEXT];
+} fake;
+
+static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  fake *f = stream;
+  (void)err;
+  f->sent++;
+  for (size_t i = 0; i < n; i++) {
+    assert_true(f->len + pieces[i].len <= ROOM);
+    memcpy(f->bytes + f->len, pieces[i].data, pieces[i].len);
+    f->len += pieces[i].len;
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  }
+  return CLV_OK;
+}
+static void fake_close(void *stream) { (void)stream; }
+static void fake_cancel(void *stream, clv_code code, const char *text) {
+  fake *f = stream;
+  (void)code;
+  if (!f->cancelled++) snprintf(f->text, sizeof f->text, "%s", text);
+}
+static bool fake_defer(void *stream, clv_rpc_job *job) {
+  (void)stream, (void)job;
+  return false;
+}
+static void fake_ref(void *stream) { ((fake *)stream)->refs++; }
+static void fake_unref(void *stream) { ((fake *)stream)->refs--; }
+static const clv_transport transport = {.send = fake_send,
+                                        .close = fake_close,
+                                        .cancel = fake_cancel,
+                                        .defer = fake_defer,
+                                        .ref = fake_ref,
+                                        .unref = fake_unref};
+
+/* ---- a link with one lane -------------------------------------------------------------------- */
+
+static struct {
+  clv_pool *pool;
+  clv_link *link;
+  clv_coming *coming;
+  fake out;
+} w;
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)user, (void)link;
+  clv_packet_free(p);
+}
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)user, (void)link, (void)code, (void)text;
+}
+
+static void begin(void) {
+  clv_err err = {0};
+  memset(&w, 0, sizeof w);
+  assert_ok(clv_pool_new(8 << 20, 64, &w.pool, &err));
+  const clv_link_options o = {.peer_name = "peer",
+                              .pool = w.pool,
+                              .accept = clv_wire_limits_default(),
+                              .send_credit = 4 << 20,
+                              .events = {.on_packet = on_packet, .on_closed = on_closed}};
+  assert_ok(clv_link_new(&o, &w.link, &err));
+  clv_outlet_put(w.link->outlet, 0, (clv_stream){&transport, &w.out});
+  clv_departures_lanes(w.link->out, 1);
+  assert_ok(clv_coming_new(&w.coming, &err));
+}
+
+static void end(void) {
+  clv_link_end(w.link, CLV_OK, "over");
+  clv_outlet_drop(w.link->outlet, 0);
+  clv_link_unref(w.link);
+  clv_coming_unref(w.coming);
+  assert_int_equal(w.out.refs, 0);
+  clv_pool_unref(w.pool);
+}
+
+static void fill(clv_tensor *t, size_t from, size_t to) {
+  for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK);
+}
+
+/* coming NULL: all of it is there. */
+static clv_tensor *send_value(size_t bytes, clv_coming *coming) {
+  clv_err err = {0};
+  clv_tensor *t;
+  clv_packet *p;
+  assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE((int64_t)bytes), &t, &err));
+  memset(t->data, 0xee, bytes);
+  if (!coming) fill(t, 0, bytes);
+  assert_ok(clv_packet_new(w.pool, CLV_VALUE, &p, &err));
+  p->frame.context = p->frame.message = 3;
+  clv_packet_add_coming(p, t, coming);
+  assert_ok(clv_link_send(w.link, p, &err));
+  return t;
+}
+
+static void come(clv_tensor *t, size_t from, size_t to) {
+  fill(t, from, to);
+  clv_coming_reach(w.coming, to);
+}
+
+/* A frame behind it, which may not overtake. */
+static void send_small(void) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_drop(w.pool, 3, 0, (const uint64_t[]){1}, 1, &p, &err));
+  assert_ok(clv_link_send(w.link, p, &err));
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void a_chunk_leaves_when_its_bytes_are_there(void **state) {
+  (void)state;
+  begin();
+  clv_tensor *t = send_value(LARGE, w.coming);
+  send_small();
+  assert_int_equal(w.out.sent, 0);
+  come(t, 0, CHUNK - 1);
+  assert_int_equal(w.out.sent, 0);
+  come(t, CHUNK - 1, CHUNK);
+  assert_in_range(w.out.len, CHUNK, CHUNK + 100);
+  come(t, CHUNK, 2 * CHUNK);
+  assert_in_range(w.out.len, 2 * CHUNK, 2 * CHUNK + 200);
+  clv_link_load load = {0};
+  clv_departures_load(w.link->out, &load);
+  assert_true(load.frames_out >= 2 && load.bytes_out >= REST);
+  come(t, 2 * CHUNK, LARGE);
+  fake early = w.out;
+  clv_tensor_unref(t);
+  end();
+
+  begin();
+  t = send_value(LARGE, NULL);
+  send_small();
+  assert_int_equal(w.out.sent, early.sent);
+  assert_int_equal(w.out.len, early.len);
+  assert_memory_equal(w.out.bytes, early.bytes, early.len);
+  clv_tensor_unref(t);
+  end();
+}
+
+static void a_small_one_leaves_when_all_of_it_is_there(void **state) {
+  (void)state;
+  begin();
+  clv_tensor *t = send_value(SMALL, w.coming);
+  come(t, 0, SMALL - 1);
+  send_small();
+  assert_int_equal(w.out.sent, 0);
+  come(t, SMALL - 1, SMALL);
+  assert_int_equal(w.out.sent, 2);
+  clv_tensor_unref(t);
+  end();
+}
+
+static void one_that_does_not_come_ends_the_link(void **state) {
+  const clv_err lost = {.code = CLV_UNAVAILABLE, .text = "the device is gone"};
+  (void)state;
+  begin();
+  clv_tensor *t = send_value(LARGE, w.coming);
+  come(t, 0, CHUNK);
+  clv_coming_fail(w.coming, &lost);
+  assert_int_equal(w.out.cancelled, 1);
+  assert_string_equal(w.out.text, "the device is gone");
+  clv_tensor_unref(t);
+  end();
+}
+
+/* Bytes that come later, and a failure, are nobody's any more. */
+static void a_link_ends_while_one_comes(void **state) {
+  (void)state;
+  begin();
+  clv_tensor *t = send_value(LARGE, w.coming);
+  come(t, 0, CHUNK);
+  clv_link_end(w.link, CLV_OK, "over");
+  int sent = w.out.sent;
+  come(t, CHUNK, LARGE);
+  assert_int_equal(w.out.sent, sent);
+  assert_int_equal(t->refs, 2); /* of the pool, and here */
+  clv_tensor_unref(t);
+  assert_true(clv_coming_again(w.coming));
+  end();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_chunk_leaves_when_its_bytes_are_there),
+      cmocka_unit_test(a_small_one_leaves_when_all_of_it_is_there),
+      cmocka_unit_test(one_that_does_not_come_ends_the_link),
+      cmocka_unit_test(a_link_ends_while_one_comes),
+  };
+  return cmocka_run_group_tests_name("coming", tests, NULL, NULL);
+}
