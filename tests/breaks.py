@@ -5,7 +5,7 @@ A break is a name, a file, edits and a test. An edit is (in, old, new): `old` ha
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
-transformers need on processors in breaks_transformers.py.
+transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py.
 """
 import collections
 
@@ -221,8 +221,8 @@ of("worker/service/load_module.c", BASES_NET,
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
-   pieces_of_a_base_are_given=("static clv_code on_piece_get(", "CLV_TRY(clv_module_may_give(m, &item, err));", ""),
-   a_snapshot_has_the_base=("static clv_code on_state_get(", "if (!item.withheld) CLV_TRY(", "if (!item.withheld || f) CLV_TRY("))
+   pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_may_give(m, &item, err));", ""),
+   a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.withheld", ""))
 of("common/engine/node_files.c", BASES_NET,
    files_have_the_base=("static clv_code state_of(", "if (item->lent || item->withheld) continue;", ""))
 of("common/engine/module_state.c", BASES_NET,
@@ -658,22 +658,6 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
    a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
 of("kernels/cuda/timer.c", "tests/gpu/test_node",
    the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.runs)", "if (false)"))
-CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_coming"
-of("common/engine/node_frames.c", CHUNKS,
-   nothing_leaves_while_it_comes=("clv_code clv_node_init_contexts(", ".streams = !n->o.on_program", ".streams = false"))
-of("common/engine/node_devices.c", CHUNKS,
-   who_computes_makes_copies=("void clv_node_give_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
-of("common/engine/context_backward.c", CHUNKS,
-   gradients_are_copied_first=("static bool streams(", "e->env.streams && ", "false && "))
-of("kernels/cuda/staging.c", CHUNKS,
-   nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
-of("common/link/departures.c", COMING,
-   a_chunk_leaves_before_its_bytes_have_come=("static presence find_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
-   a_parked_tensor_gets_another_number=("static presence send_chunked(", "if (!p->begun)", "if (!p->left)"),
-   frames_overtake_what_is_parked=("static departure judge(", "|| d->parked", ""),
-   what_is_parked_stays_when_the_link_ends=("void clv_departures_end(", "clv_steal(&d->parked)", "NULL"))
-of("common/link/coming.c", COMING,
-   a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
 RECORDING = "tests/gpu/test_recording"
 of("kernels/recorder.c", RECORDING,
    what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))
@@ -795,5 +779,6 @@ of("master/run/run_export.c", HF_SPLIT,
 of("common/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
 
-import breaks_ops  # as the next
+import breaks_gpu  # as the next two
+import breaks_ops
 import breaks_transformers  # its rows are made by `of` above

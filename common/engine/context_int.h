@@ -32,7 +32,7 @@
  *   context_spare.c   what an end spares, as kept values need it
  *   context_value.c, context_call.c, context_pass.c, context_change.c   facts about each
  *   context_end.c     contexts end
- *   context_forward.c, context_backward.c, context_step.c   the kinds of work
+ *   context_forward.c, context_backward.c, context_step.c, context_read.c   the kinds of work
  *   context_unload.c  a module goes
  *   context_run.c     what is ready is started and finished
  *   context_frames.c  frames come in
@@ -109,6 +109,9 @@ void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 /* Gradients of a module in a context, as state items; false behind the last. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
+/* context_read.c: the items of the request's module are read, as work of it, and the answers leave.
+ * Takes what `what` holds, but not when it fails. Said when no work is left. */
+clv_code clv_contexts_read(clv_contexts *e, const clv_read *what, clv_err *err) CLV_USE_RESULT;
 /* STATE_PUT of one of them: no pass of its context is in progress. */
 clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const clv_tensor *t,
                                    clv_err *err) CLV_USE_RESULT;
@@ -210,7 +213,7 @@ void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                       const clv_context_call *c, uint64_t begin_ns);
 void clv_context_note_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                              const clv_packet *p, uint64_t begin_ns);
-void clv_context_note_step(clv_contexts *e, clv_context *ctx, uint32_t module, uint64_t begin_ns);
+void clv_context_note_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s);
 /* A reference to the rows so far; NULL when nothing was noted. */
 clv_tensor *clv_context_trace(const clv_context *ctx);
 
@@ -395,10 +398,11 @@ typedef struct clv_work_type {
   clv_code (*compute)(clv_work *w, clv_err *err);
   clv_code (*finish)(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why, clv_err *err);
   bool of_call; /* needs its module's share of the cores, and is cancelled without */
+  bool aside;   /* needs no share of the cores */
 } clv_work_type;
 
 extern const clv_work_type clv_work_forward, clv_work_input, clv_work_weight, clv_work_planned_step,
-    clv_work_of_change, clv_work_vote, clv_work_of_copy;
+    clv_work_of_change, clv_work_vote, clv_work_of_copy, clv_work_of_read;
 
 /* For a forward: its output and what else it needs; then that. */
 clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) CLV_USE_RESULT;

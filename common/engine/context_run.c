@@ -9,7 +9,7 @@ static const clv_work_type *const types[WORK_KINDS] = {
     [WORK_FORWARD] = &clv_work_forward,  [WORK_INPUT] = &clv_work_input,
     [WORK_WEIGHT] = &clv_work_weight,    [WORK_STEP] = &clv_work_planned_step,
     [WORK_CHANGE] = &clv_work_of_change, [WORK_VOTE] = &clv_work_vote,
-    [WORK_COPY] = &clv_work_of_copy,
+    [WORK_COPY] = &clv_work_of_copy,     [WORK_READ] = &clv_work_of_read,
 };
 
 /* ---- looking --------------------------------------------------------------------------------- */
@@ -52,13 +52,15 @@ static clv_code report_mistake(clv_contexts *e, clv_err *err) {
 static clv_code take_share(clv_contexts *e, const clv_work *w, clv_err *err) {
   bool of_call = types[w->kind]->of_call;
   const clv_module *m = of_call ? clv_contexts_module(e, w->module) : NULL;
+  if (types[w->kind]->aside) return CLV_OK;
   if (clv_share_take(e->env.share, m ? (unsigned)m->o.threads : 1) || !of_call) return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", w->module);
 }
 
 /* NULL: the host's clock has to do. */
 static const clv_backend *timed_by(const clv_work *w) {
-  const clv_module *m = types[w->kind]->of_call ? w->env->modules[w->module] : NULL;
+  bool timed = types[w->kind]->of_call || w->kind == WORK_STEP;
+  const clv_module *m = timed ? w->env->modules[w->module] : NULL;
   return m && m->o.backend->timer ? m->o.backend : NULL;
 }
 

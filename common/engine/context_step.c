@@ -67,7 +67,7 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
   if (code != CLV_OK) clv_context_fail_at(e, ctx, why, s->module);
   if (code == CLV_OK && s->taken) has_stepped(e, ctx, s->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  clv_context_note_step(e, ctx, s->module, w->begin_ns);
+  clv_context_note_step(e, ctx, s);
   clv_order_leave(ctx, ORDER_STEP, &s->place);
   clv_slab_give(&e->steps, s);
   clv_order_done(e, ctx);

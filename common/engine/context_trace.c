@@ -40,25 +40,30 @@ static void note(clv_contexts *e, clv_context *ctx, const int64_t *row) {
          CLV_TRACE_COLUMNS * sizeof *row);
 }
 
+/* When work that began by the host's clock was over, by its device's. */
+static int64_t end_of(const clv_contexts *e, const clv_work *w) {
+  return (int64_t)(w->begin_ns + clv_work_took(e, w));
+}
+
 void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                       const clv_context_call *c, uint64_t begin_ns) {
   if (!ctx->trace) return;
-  const int64_t row[CLV_TRACE_COLUMNS] = {kind,
-                                          c->module,
-                                          c->micro_batch,
-                                          (int64_t)begin_ns,
-                                          (int64_t)clv_contexts_now(e),
-                                          0,
-                                          (int64_t)c->version,
-                                          (int64_t)c->out->id};
+  const int64_t row[CLV_TRACE_COLUMNS] = {
+      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, end_of(e, &c->work),
+      0,    (int64_t)c->version, (int64_t)c->out->id};
   note(e, ctx, row);
 }
 
-void clv_context_note_step(clv_contexts *e, clv_context *ctx, uint32_t module, uint64_t begin_ns) {
+void clv_context_note_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s) {
   if (!ctx->trace) return;
-  const int64_t version = (int64_t)clv_contexts_module(e, module)->version;
-  const int64_t row[CLV_TRACE_COLUMNS] = {
-      CLV_TRACE_STEP, module, 0, (int64_t)begin_ns, (int64_t)clv_contexts_now(e), 0, version, 0};
+  const int64_t row[CLV_TRACE_COLUMNS] = {CLV_TRACE_STEP,
+                                          s->module,
+                                          0,
+                                          (int64_t)s->work.begin_ns,
+                                          end_of(e, &s->work),
+                                          0,
+                                          (int64_t)clv_contexts_module(e, s->module)->version,
+                                          0};
   note(e, ctx, row);
 }
 

@@ -43,6 +43,7 @@ typedef enum clv_work_kind {
   WORK_CHANGE, /* APPLY, REVERT, or a packet of state that was held */
   WORK_VOTE,   /* the end of a pass */
   WORK_COPY,   /* of a tensor to the host's memory */
+  WORK_READ,   /* of a module's state */
   WORK_KINDS
 } clv_work_kind;
 
@@ -329,6 +330,15 @@ typedef struct clv_packet_list {
   clv_packet *first, *last;
 } clv_packet_list;
 
+/* Frames that answer a STATE_GET: the first n have a tensor each, for the items in their order. */
+typedef struct clv_read {
+  clv_work work;
+  clv_packet *request;
+  clv_packet_list answers;
+  clv_state_item *items;
+  uint32_t n;
+} clv_read;
+
 /* Ready work of one module, oldest first. */
 typedef struct clv_work_list {
   clv_work *first, *last;
@@ -343,7 +353,7 @@ typedef struct clv_contexts {
   clv_context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
   clv_slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, entries,
-      strands, steps, weights, copies;
+      strands, steps, weights, copies, reads;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1], the last: of no module */
   clv_work_list *ready;
   clv_work *far, *last_far;         /* to be given out */

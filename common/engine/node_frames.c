@@ -11,8 +11,9 @@
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
-                       clv_tensor *tensor, const clv_frame *state, clv_err *err) {
+static clv_code new_answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
+                           clv_tensor *tensor, const clv_frame *state, clv_packet **ret,
+                           clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_packet_new(n->o.pool, kind, &p, err));
   p->frame.context = to->context;
@@ -22,6 +23,14 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
   p->frame.generation = to->generation;
   p->frame.state = state->state;
   if (tensor) clv_packet_add(p, tensor);
+  *ret = p;
+  return CLV_OK;
+}
+
+static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
+                       const clv_frame *state, clv_err *err) {
+  clv_packet *p;
+  CLV_TRY(new_answer(n, to, kind, NULL, state, &p, err));
   return clv_node_to_program(n, p, err);
 }
 
@@ -40,56 +49,98 @@ static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, u
   return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
-/* A copy: the state may change before the bytes have left. */
-static clv_code answer_item(clv_session_node *n, const clv_module *m, const clv_frame *to,
-                            const clv_state_item *item, uint32_t index, uint32_t count,
+/* With a tensor for a copy: the state may change before the bytes have left. */
+static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_frame *to,
+                            const clv_state_item *item, const clv_read *r, clv_packet **ret,
                             clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_TRY(clv_pool_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
-  CLV_TRY(clv_state_item_get(item, t->data, err));
   clv_frame state = {.state = {.what = to->state.what,
-                               .index = index,
-                               .count = count,
+                               .index = (uint32_t)(item - r->items),
+                               .count = r->n,
                                .offset = to->state.offset,
                                .length = to->state.length}};
   snprintf(state.state.name, sizeof state.state.name, "%s", item->name);
   snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
-  return answer(n, to, CLV_STATE_ITEM, t, &state, err);
-}
-
-static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t count,
-                            clv_err *err) {
-  clv_frame done = {.state = {.what = to->state.what, .count = count}};
-  return answer(n, to, CLV_STATE_DONE, NULL, &done, err);
+  return new_answer(n, to, CLV_STATE_ITEM, t, &state, ret, err);
 }
 
 /* What its receiver cannot have room for could never leave. */
 enum { LONGEST_PIECE = 16 << 20 };
 
-static clv_code on_piece_get(clv_session_node *n, clv_module *m, const clv_frame *f, clv_err *err) {
-  clv_state_item item, part;
+static clv_code find_piece(clv_module *m, const clv_frame *f, clv_read *r, clv_err *err) {
+  clv_state_item item;
   if (f->state.length > LONGEST_PIECE)
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
                     (unsigned long long)f->state.length, LONGEST_PIECE);
   CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &item, err));
   CLV_TRY(clv_module_may_give(m, &item, err));
-  CLV_TRY(clv_state_item_part(&item, f->state.offset, f->state.length, &part, err));
-  CLV_TRY(answer_item(n, m, f, &part, 0, 1, err));
-  return answer_done(n, f, 1, err);
+  CLV_TRY(clv_alloc(1, sizeof *r->items, &r->items, err));
+  r->n = 1;
+  return clv_state_item_part(&item, f->state.offset, f->state.length, r->items, err);
 }
 
 /* Who asks for all gets what is given out. */
-static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
-  clv_module *m;
-  const clv_frame *f = &p->frame;
-  uint32_t count = 0, next = 0;
+static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *f, clv_read *r,
+                           clv_err *err) {
   clv_state_item item;
-  CLV_TRY(local_module(n, f, &m, err));
-  if (f->state.length) return on_piece_get(n, m, f, err);
-  for (uint32_t i = 0; state_item(n, m, f, i, &item); i++) count += !item.withheld;
-  for (uint32_t i = 0; state_item(n, m, f, i, &item); i++)
-    if (!item.withheld) CLV_TRY(answer_item(n, m, f, &item, next++, count, err));
-  return answer_done(n, f, count, err);
+  uint32_t count = 0;
+  if (f->state.length) return find_piece(m, f, r, err);
+  while (state_item(n, m, f, count, &item)) count++;
+  CLV_TRY(clv_alloc(CLV_MAX(count, 1u), sizeof *r->items, &r->items, err));
+  for (uint32_t i = 0; i < count; i++)
+    if (state_item(n, m, f, i, &item) && !item.withheld) r->items[r->n++] = item;
+  return CLV_OK;
+}
+
+static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_frame *f,
+                            clv_read *r, clv_err *err) {
+  const clv_frame done = {.state = {.what = f->state.what, .count = r->n}};
+  clv_packet *p;
+  for (uint32_t i = 0; i < r->n; i++) {
+    CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
+    clv_packet_list_add(&r->answers, p);
+  }
+  CLV_TRY(new_answer(n, f, CLV_STATE_DONE, NULL, &done, &p, err));
+  clv_packet_list_add(&r->answers, p);
+  return CLV_OK;
+}
+
+static void read_done(clv_read *r) {
+  if (!r) return;
+  for (clv_packet *p; (p = clv_packet_list_take(&r->answers)) != NULL;) clv_packet_free(p);
+  free(r->items);
+}
+
+static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t count,
+                            clv_err *err) {
+  clv_frame done = {.state = {.what = to->state.what, .count = count}};
+  return answer(n, to, CLV_STATE_DONE, &done, err);
+}
+
+/* One after the other, of a module in the host's memory. */
+static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_frame *f,
+                           const clv_read *r, clv_err *err) {
+  for (uint32_t i = 0; i < r->n; i++) {
+    CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
+    CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
+    CLV_TRY(clv_state_item_get(&r->items[i], p->tensor[0]->data, err));
+    CLV_TRY(clv_node_to_program(n, clv_steal(&p), err));
+  }
+  return answer_done(n, f, r->n, err);
+}
+
+static clv_code on_state_get(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  CLV_AUTO(read_done) clv_read r = {.request = p};
+  clv_module *m;
+  CLV_TRY(local_module(n, &p->frame, &m, err));
+  CLV_TRY(find_items(n, m, &p->frame, &r, err));
+  if (!m->o.backend->memory) return send_items(n, m, &p->frame, &r, err);
+  CLV_TRY(add_answers(n, m, &p->frame, &r, err));
+  CLV_TRY(clv_contexts_read(n->contexts, &r, err));
+  r = (clv_read){0};
+  *ret_kept = true;
+  return CLV_OK;
 }
 
 static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p, clv_err *err) {
@@ -122,7 +173,7 @@ static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
   CLV_TRY(local_module(n, &p->frame, &m, err));
   CLV_TRY(clv_node_remove_module(n, p->frame.module, err));
-  return answer(n, &p->frame, CLV_UNLOADED, NULL, &(clv_frame){0}, err);
+  return answer(n, &p->frame, CLV_UNLOADED, &(clv_frame){0}, err);
 }
 
 static clv_code on_state_file(clv_session_node *n, clv_packet *p, clv_err *err) {
@@ -130,22 +181,24 @@ static clv_code on_state_file(clv_session_node *n, clv_packet *p, clv_err *err) 
   clv_frame done = {0};
   CLV_TRY(local_module(n, &p->frame, &m, err));
   CLV_TRY(clv_node_on_file(n, m, &p->frame, &done, err));
-  return answer(n, &p->frame, CLV_STATE_FILE, NULL, &done, err);
+  return answer(n, &p->frame, CLV_STATE_FILE, &done, err);
 }
 
-static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code state_frame(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, err);
   if (p->frame.kind == CLV_UNLOAD) return on_unload(n, p, err);
-  return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
+  if (p->frame.kind == CLV_STATE_GET) return on_state_get(n, p, ret_kept, err);
+  return on_state_put(n, p, err);
 }
 
 /* ---- results of the engine ------------------------------------------------------------------- */
 
 static void run_state(clv_session_node *n, clv_packet *p) {
-  CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
-  const clv_request c = clv_node_request(&mine->frame);
+  const clv_request c = clv_node_request(&p->frame);
+  bool kept = false;
   clv_err err;
-  if (state_frame(n, p, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
+  if (state_frame(n, p, &kept, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
+  if (!kept) clv_packet_free(p);
 }
 
 /* A frame that had waited in the engine. */

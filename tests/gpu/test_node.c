@@ -11,8 +11,19 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* WAITS: of a module's work in a step, a get for each piece and what it has to put. */
-enum { ROWS = 4, COLUMNS = 3, MODULES = 2, LEAF = 10, WARM = 2, STEPS = 6, KINDS = 64, WAITS = 9 };
+/* WAITS: of a module's work in a step, a get for each piece and what it has to put. READS: of its
+ * state once. */
+enum {
+  ROWS = 4,
+  COLUMNS = 3,
+  MODULES = 2,
+  LEAF = 10,
+  WARM = 2,
+  STEPS = 6,
+  KINDS = 64,
+  WAITS = 9,
+  READS = 2
+};
 
 typedef struct world {
   clv_pool *pool;
@@ -23,14 +34,33 @@ typedef struct world {
   pthread_cond_t changed;
   uint32_t answers[KINDS]; /* by kind */
   char text[CLV_WIRE_TEXT + 1];
-  uint64_t waited; /* of the node's thread, for the device */
+  uint64_t waited;                  /* of the node's thread, for the device */
+  double item_sum;                  /* of the values of all STATE_ITEMs */
+  uint32_t rows[CLV_TRACE_KINDS];   /* of a trace, */
+  int64_t took_ns[CLV_TRACE_KINDS]; /* and the times of the last of them */
 } world;
+
+static double sum_of(const clv_tensor *t) {
+  double sum = 0;
+  for (size_t i = 0; i < t->bytes / sizeof(float); i++) sum += ((const float *)t->data)[i];
+  return sum;
+}
+
+static void note_trace(world *w, const clv_tensor *t) {
+  const int64_t *row = t->data;
+  for (int64_t i = 0; i < t->shape.dim[0]; i++, row += CLV_TRACE_COLUMNS) {
+    w->rows[row[CLV_TRACE_KIND]]++;
+    w->took_ns[row[CLV_TRACE_KIND]] = row[CLV_TRACE_END] - row[CLV_TRACE_BEGIN];
+  }
+}
 
 static void on_program(void *user, clv_packet *p) {
   world *w = user;
   pthread_mutex_lock(&w->lock);
   w->answers[p->frame.kind]++;
-  if (p->frame.kind == CLV_ENDED) w->waited = clv_sim_waits_here();
+  w->waited = clv_sim_waits_here();
+  if (p->frame.kind == CLV_ENDED && p->frame.n_tensors) note_trace(w, p->tensor[0]);
+  if (p->frame.kind == CLV_STATE_ITEM) w->item_sum += sum_of(p->tensor[0]);
   if (clv_frame_fails(&p->frame)) snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
   pthread_cond_broadcast(&w->changed);
   pthread_mutex_unlock(&w->lock);
@@ -165,11 +195,12 @@ static uint64_t bits_of(world *w) {
 static void wait_for_steps(world *w) {
   clv_err err = {0};
   clv_packet *p;
+  uint32_t before = w->answers[CLV_STATE_DONE];
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
     clv_node_post(w->node, p);
   }
-  wait_for(w, CLV_STATE_DONE, MODULES);
+  wait_for(w, CLV_STATE_DONE, before + MODULES);
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -183,14 +214,15 @@ static void the_thread_of_a_node_waits_for_no_device(void **state) {
     clv_sim_counts before = {0};
     for (uint32_t i = 1; i <= STEPS; i++) {
       step(&w, i);
+      if (i < WARM) continue;
+      if (i == WARM || i == STEPS) wait_for_steps(&w);
       if (i == WARM) before = clv_sim_count(), here = clv_sim_waits_here();
     }
     clv_sim_counts after = clv_sim_count();
-    wait_for_steps(&w);
     end(&w);
     assert_int_equal(w.waited, 0);
     assert_int_equal(clv_sim_waits_here(), here);
-    assert_int_equal(after.waits - before.waits, (STEPS - WARM) * MODULES * WAITS);
+    assert_int_equal(after.waits - before.waits, MODULES * ((STEPS - WARM) * WAITS + READS));
     assert_int_equal(after.default_stream, 0);
     assert_int_equal(after.takes, before.takes);
     assert_int_equal(after.host_takes, before.host_takes);
@@ -198,6 +230,74 @@ static void the_thread_of_a_node_waits_for_no_device(void **state) {
     done(&w);
   }
   assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
+}
+
+/* ---- what is wanted late --------------------------------------------------------------------- */
+
+static void read_state(world *w, uint32_t context, clv_state_what what) {
+  clv_err err = {0};
+  clv_packet *p;
+  uint32_t before = w->answers[CLV_STATE_DONE];
+  assert_ok(clv_packet_state_get(w->pool, context, 90, 0, what, &p, &err));
+  clv_node_post(w->node, p);
+  wait_for(w, CLV_STATE_DONE, before + 1);
+}
+
+/* Parameters, in pieces too, moments and gradients. */
+static void state_of_a_device_is_read_as_work(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  world w;
+  (void)state;
+  begin(&w, 2);
+  post_calls(&w, 1);
+  wait_for(&w, CLV_VALUE, 1);
+  post_backward(&w, 1);
+  wait_for(&w, CLV_FINISHED, 1);
+  read_state(&w, 1, CLV_STATE_GRADIENTS);
+  assert_true(w.item_sum != 0);
+  read_state(&w, 0, CLV_STATE_OPTIMIZER);
+  w.item_sum = 0;
+  read_state(&w, 0, CLV_STATE_WEIGHTS);
+  double all = w.item_sum;
+  w.item_sum = 0;
+  for (int half = 0; half < 2; half++) {
+    clv_state_item item;
+    assert_true(clv_module_state_item(clv_node_module(w.node, 0), CLV_STATE_WEIGHTS, 0, &item));
+    size_t length = item.bytes / 2;
+    assert_ok(clv_packet_state_get(w.pool, 0, 91, 0, CLV_STATE_WEIGHTS, &p, &err));
+    snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", item.name);
+    p->frame.state.offset = half * length;
+    p->frame.state.length = length;
+    uint32_t before = w.answers[CLV_STATE_DONE];
+    clv_node_post(w.node, p);
+    wait_for(&w, CLV_STATE_DONE, before + 1);
+  }
+  assert_true(w.item_sum != 0 && w.item_sum != all);
+  assert_int_equal(w.waited, 0);
+  post_end(&w, 1);
+  wait_for(&w, CLV_ENDED, 1);
+  end(&w);
+  done(&w);
+}
+
+/* A value that stayed on the device is asked for. */
+static void a_late_delivery_is_no_wait(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  world w;
+  (void)state;
+  begin(&w, 2);
+  post_calls(&w, 1);
+  wait_for(&w, CLV_VALUE, 1);
+  for (uint32_t i = 1; i <= 2; i++) {
+    assert_ok(clv_packet_deliver(w.pool, 1, called(0), "", &p, &err));
+    clv_node_post(w.node, p);
+    wait_for(&w, CLV_VALUE, 1 + i);
+  }
+  assert_int_equal(w.waited, 0);
+  end(&w);
+  done(&w);
 }
 
 /* ---- the time of a call ---------------------------------------------------------------------- */
@@ -306,6 +406,40 @@ static void a_call_is_charged_with_its_devices_time(void **state) {
   assert_int_equal(without.waits, t.waits);
 }
 
+/* Rows of work in the trace of a context with a step in its order. */
+static void a_trace_shows_its_devices_time(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  world w;
+  (void)state;
+  clv_vendor v = held_up();
+  begin_on(&w, &v, NULL);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
+  assert_ok(clv_packet_call(w.pool, 1, called(0), 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, LEAF, false, x, &err));
+  clv_packet_call_positions(p, 1, 2, 3, false);
+  p->frame.flags |= CLV_FLAG_TRACE;
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_prepare(w.pool, 1, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_need(p, called(0), 1, 0, &err));
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_gradient(w.pool, 1, 1, called(0), 0, "", x, &p, &err));
+  clv_node_post(w.node, p);
+  wait_for(&w, CLV_FINISHED, 1);
+  assert_ok(clv_packet_end_context(w.pool, 1, 1, &p, &err));
+  clv_node_post(w.node, p);
+  wait_for(&w, CLV_ENDED, 1);
+  end(&w);
+  for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
+    if (kind == CLV_TRACE_BACKWARD) continue; /* its parts have places of their own */
+    assert_int_equal(w.rows[kind], 1);
+    assert_in_range(w.took_ns[kind], 1, HELD_MS * 1000000 / 2);
+  }
+  done(&w);
+}
+
 static uint64_t bytes_of_records(const clv_module *m) {
   clv_record_counts c;
   clv_recorder_count(m->records, &c);
@@ -346,7 +480,10 @@ static void a_node_goes_while_its_device_is_at_work(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_thread_of_a_node_waits_for_no_device),
+      cmocka_unit_test(state_of_a_device_is_read_as_work),
+      cmocka_unit_test(a_late_delivery_is_no_wait),
       cmocka_unit_test(a_call_is_charged_with_its_devices_time),
+      cmocka_unit_test(a_trace_shows_its_devices_time),
       cmocka_unit_test(a_session_pays_for_what_is_recorded),
       cmocka_unit_test(a_node_goes_while_its_device_is_at_work),
   };

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks on purpose, as breaks.py says: what comes from devices, and who waits for it."""
+from breaks import of
+
+of("common/engine/node_frames.c", "tests/gpu/test_node",
+   a_node_reads_state_itself=("static clv_code on_state_get(", "if (!m->o.backend->memory)", "if (m)"))
+of("common/engine/context_run.c", "tests/gpu/test_node",
+   steps_on_a_device_take_the_hosts_time=("static const clv_backend *timed_by(", "|| w->kind == WORK_STEP", ""))
+of("common/engine/context_trace.c", "tests/gpu/test_node",
+   a_trace_shows_the_hosts_time=("static int64_t end_of(", "w->begin_ns + clv_work_took(e, w)", "clv_contexts_now(e)"))
+of("common/engine/context_value.c", "tests/gpu/test_node",
+   what_is_wanted_late_is_waited_for=("static clv_code on_host(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
+      "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
+CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_coming"
+of("common/engine/node_frames.c", CHUNKS,
+   nothing_leaves_while_it_comes=("clv_code clv_node_init_contexts(", ".streams = !n->o.on_program", ".streams = false"))
+of("common/engine/node_devices.c", CHUNKS,
+   who_computes_makes_copies=("void clv_node_give_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
+of("common/engine/context_backward.c", CHUNKS,
+   gradients_are_copied_first=("static bool streams(", "e->env.streams && ", "false && "))
+of("kernels/cuda/staging.c", CHUNKS,
+   nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
+of("common/link/departures.c", COMING,
+   a_chunk_leaves_before_its_bytes_have_come=("static presence find_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
+   a_parked_tensor_gets_another_number=("static presence send_chunked(", "if (!p->begun)", "if (!p->left)"),
+   frames_overtake_what_is_parked=("static departure judge(", "|| d->parked", ""),
+   what_is_parked_stays_when_the_link_ends=("void clv_departures_end(", "clv_steal(&d->parked)", "NULL"))
+of("common/link/coming.c", COMING,
+   a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
