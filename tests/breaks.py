@@ -604,7 +604,7 @@ of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
    calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
-   what_it_did_is_forgotten=("clv_code clv_node_remove_module(", "add_counts(&n->gone, &c);", ""))
+   what_it_did_is_forgotten=("static clv_code leave_place(", "if (!pinned) add_counts(&n->gone, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
    what_a_module_was_charged_stays=("void clv_module_free(", "if (payer(m)) clv_module_discharge(m, payer(m), m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
@@ -761,7 +761,7 @@ of("common/hf/config.c", HF_CONFIG,
    a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].required && ", "rows[i].low < 0 && "),
    a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
 of("common/hf/build.c", HF_GRAPH,
-   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_decode(", "if (b->c->tied)", "if (false)"))
+   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_decode(", "return b->c->tied ?", "return b->c->tied && *x < 0 ?"))
 of("common/hf/llama.c", HF_GRAPH,
    classes_of_tokens_drop_nothing=("static clv_code head(", "b->c->head_dropout", "0"))
 of("common/models/ranges.c", "tests/unit/models/test_hf_models",

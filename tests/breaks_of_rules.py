@@ -46,7 +46,7 @@ rules("common/engine/context_change.c",
    r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
 rules("common/engine/node_modules.c",
    r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
-   r6_28_a_module_that_is_in_use=("clv_code clv_node_remove_module(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
+   r6_28_a_module_that_is_in_use=("static clv_code check_unused(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
 rules("common/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
 rules("common/wire/frame_check.c",

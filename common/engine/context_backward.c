@@ -143,7 +143,7 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
                              clv_module_gradient **ret, clv_err *err) {
   clv_module_gradient **at = &ctx->gradients, *g;
   *ret = NULL;
-  if (!c->mod->n_learning) return CLV_OK;
+  if (!c->mod->n_learning && !clv_module_ties_learn(c->mod)) return CLV_OK;
   while (*at && (*at)->module < c->module) at = &(*at)->next;
   if (*at && (*at)->module == c->module) {
     *ret = *at;
@@ -152,7 +152,7 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
   CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
   *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
   clv_code code =
-      clv_module_block(c->mod, c->mod->params->trainable_bytes, &g->on_device, &g->block, err);
+      clv_module_block(c->mod, c->mod->params->gradient_bytes, &g->on_device, &g->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->gradients, g);
     return code;
@@ -173,7 +173,7 @@ static clv_code params_changed(const clv_context_call *c, clv_err *err) {
 
 static clv_code check_params(const clv_context_call *c, clv_err *err) {
   bool reads = c->again || clv_plan_get_info(c->plan->plan)->backward_reads_params;
-  bool changed = !c->weights && c->version != c->mod->version;
+  bool changed = !c->weights && c->version != clv_module_version(c->mod);
   return reads && changed ? params_changed(c, err) : CLV_OK;
 }
 

@@ -62,6 +62,31 @@ static clv_code check_rates(const clv_module_gradient *g, const clv_change *k, c
                   k->n_rates, CLV_S(k->n_rates), g->module, groups);
 }
 
+static bool is_meant(const clv_change *k, uint32_t module) {
+  for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change)
+    if (t->module == module) return true;
+  return false;
+}
+
+/* Whether what the change means has a parameter that module `i` has as well. */
+static bool follows(const clv_contexts *e, const clv_change *k, uint32_t i) {
+  const clv_module *m = clv_contexts_module(e, i);
+  for (const clv_queue_entry *t = k->entries; m && m->params->n_ties && t; t = t->next_of_change)
+    if (clv_module_is_tied_to(m, clv_contexts_module(e, t->module))) return true;
+  return false;
+}
+
+/* The calls of those that are tied to a module of the change keep their place before it, or behind
+ * it. */
+static clv_code add_followers(clv_contexts *e, clv_change *k, clv_err *err) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    if (is_meant(k, i) || !follows(e, k, i)) continue;
+    CLV_TRY(clv_change_means(e, k, i, NULL, err));
+    k->entries->follows = true;
+  }
+  return CLV_OK;
+}
+
 /* The modules that APPLY means; all memory first: after that nothing can fail, and no module steps
  * alone. The gradients are held, so that the context may end before. */
 static clv_code modules_to_step(clv_contexts *e, const clv_context *ctx, clv_change *k,
@@ -72,7 +97,7 @@ static clv_code modules_to_step(clv_contexts *e, const clv_context *ctx, clv_cha
     CLV_TRY(clv_module_snapshot_ready(g->mod, err));
     CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
   }
-  return CLV_OK;
+  return add_followers(e, k, err);
 }
 
 static clv_code modules_to_revert(clv_contexts *e, const clv_context *ctx, clv_change *k,
@@ -84,7 +109,7 @@ static clv_code modules_to_revert(clv_contexts *e, const clv_context *ctx, clv_c
     if (stepped || e->queues[i].snapshot_of == ctx->id)
       CLV_TRY(clv_change_means(e, k, i, NULL, err));
   }
-  return CLV_OK;
+  return add_followers(e, k, err);
 }
 
 static void give_up_step(clv_contexts *e, clv_context *ctx, uint32_t module) {

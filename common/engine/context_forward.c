@@ -76,7 +76,7 @@ clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *e
       clv_module_plan_for(m, batch, c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan, err));
   CLV_TRY(take_output(e, c, err));
   CLV_TRY(clv_module_call_get(m, c->plan, &c->state, err));
-  c->version = c->weights ? c->weights->version : m->version;
+  c->version = c->weights ? c->weights->version : clv_module_version(m);
   return CLV_OK;
 }
 

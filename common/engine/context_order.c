@@ -80,6 +80,12 @@ static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *
   const clv_module *m = clv_contexts_module(e, f->module);
   if (!m || !m->optim)
     return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->module);
+  if (m->pins || clv_module_ties_learn(m))
+    return clv_fail(
+        err, CLV_PRECONDITION,
+        "module %u shares a parameter, whose gradient is whole at the end of a backward "
+        "pass: it does not step before",
+        f->module);
   if (1 + f->commit.n_more_lrs < clv_optim_n_groups(m->optim))
     return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
                     1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),

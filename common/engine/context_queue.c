@@ -166,6 +166,31 @@ bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t n
   return false;
 }
 
+/* Whether the calls of a module that is tied to m have to be done before its weights are written;
+ * the change means them as well. */
+static clv_code hold_followers(clv_contexts *e, const clv_module *m, clv_change *k, bool *ret_any,
+                               clv_err *err) {
+  for (uint32_t i = 0; m->pins && i < CLV_MODULE_ALL; i++) {
+    const clv_module *other = clv_contexts_module(e, i);
+    if (!other || !e->queues[i].first || !clv_module_is_tied_to(other, m)) continue;
+    *ret_any = true;
+    if (!k) continue;
+    CLV_TRY(clv_change_means(e, k, i, NULL, err));
+    k->entries->follows = true;
+  }
+  return CLV_OK;
+}
+
+static clv_code wait_for_calls(clv_contexts *e, clv_change *k, clv_packet *p, clv_err *err) {
+  bool any;
+  CLV_TRY(clv_change_means(e, k, p->frame.module, NULL, err));
+  if (p->frame.kind == CLV_STATE_PUT)
+    CLV_TRY(hold_followers(e, clv_contexts_module_of(e, &p->frame), k, &any, err));
+  k->packet = p;
+  clv_change_wait(e, k);
+  return CLV_OK;
+}
+
 clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
   const clv_module *m = clv_contexts_module_of(e, f);
@@ -177,15 +202,15 @@ clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   /* Gradients change with nothing but a step that takes them. */
   bool reads = f->kind == CLV_STATE_GET || f->kind == CLV_STATE_SAVE;
   bool changes_alone = gradients || (reads && !clv_module_buffer_bytes(m));
-  if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
+  bool waits = changes_alone ? l->n_changes > 0 : l->first != NULL;
+  if (f->kind == CLV_STATE_PUT && !gradients) CLV_TRY(hold_followers(e, m, NULL, &waits, err));
+  if (!waits) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
-  clv_code code = clv_change_means(e, k, f->module, NULL, err);
+  clv_code code = wait_for_calls(e, k, p, err);
   if (code != CLV_OK) {
     clv_change_free(e, k);
     return code;
   }
-  k->packet = p;
-  clv_change_wait(e, k);
   *ret_kept = true;
   return CLV_OK;
 }

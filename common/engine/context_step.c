@@ -88,6 +88,7 @@ static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, c
   (void)err;
   k->keeps = !k->final;
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
+    if (t->follows) continue;
     bool own = e->queues[t->module].snapshot_of == k->context;
     clv_step_fact fact = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
     t->reverts = clv_step_fact_of(e, t->module, 0, fact) == CELL_GIVE;
@@ -109,6 +110,7 @@ static clv_code step_module(const clv_change *k, clv_module *m, const clv_tensor
  * the same: they are to be of one step. */
 static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv_module *m,
                               clv_err *err) {
+  if (t->follows) return CLV_OK;
   if (k->kind == CLV_APPLY) return step_module(k, m, t->gradients, err);
   if (t->reverts) clv_module_revert(m);
   return clv_module_check(m, err);
@@ -156,6 +158,7 @@ static void has_changed(clv_contexts *e, const clv_change *k, const clv_err *fai
   bool done = k->kind == CLV_APPLY;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
     done |= t->reverts;
+    if (t->follows) continue;
     if (k->kind == CLV_APPLY)
       has_applied(e, k, t->module);
     else if (t->reverts)

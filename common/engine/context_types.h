@@ -115,6 +115,7 @@ struct clv_queue_entry {
   uint32_t module;       /* of a change, as the next two */
   clv_tensor *gradients; /* to be applied, or NULL */
   bool reverts;          /* there is a step to be taken back */
+  bool follows;          /* what changes is a parameter of a module that it is tied to */
   clv_queue_entry *next_of_change;
 };
 
@@ -255,7 +256,7 @@ typedef struct clv_module_gradient {
   struct clv_module_gradient *next; /* ascending module */
   uint32_t module;
   clv_module *mod;
-  clv_tensor *block;           /* trainable_bytes */
+  clv_tensor *block;           /* gradient_bytes */
   uint64_t on_device;          /* charged for it */
   bool filled, weights_filled; /* by the first part of a backward, by the second: others add */
   uint32_t weight_position;    /* of the last call whose backward has run; 0: of none */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work: the end of a backward pass. FINISHED may carry a vote: whether the gradients of this node
- * are finite, and their sums of squares.
+ * Work: the end of a backward pass. Gradients of what modules have of each other are added.
+ * FINISHED may carry a vote: whether the gradients of this node are finite, and their sums of
+ * squares.
  */
 #include "common/engine/context_int.h"
 
@@ -27,9 +28,47 @@ static clv_code sums_of(const clv_module *m, const clv_module_gradient *g, doubl
   return CLV_OK;
 }
 
-static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
-  clv_context *ctx = w->ctx;
-  if (ctx->pass != PASS_ENDING || !ctx->vote) return CLV_OK;
+/* ---- ties ------------------------------------------------------------------------------------ */
+
+/* Whether what it has of module `owner` got a gradient in this pass, or an earlier one. */
+static bool gives(const clv_module_gradient *g, int tie) {
+  return g->filled && !g->mod->params->ties[tie].param.frozen;
+}
+
+static clv_code check_owner(const clv_context *ctx, const clv_module_gradient *g, int tie,
+                            bool *ret_any, clv_err *err) {
+  const clv_module *owner = g->mod->owners[tie];
+  const clv_module_gradient *to = clv_context_gradient(ctx, owner->o.index);
+  if (!gives(g, tie)) return CLV_OK;
+  *ret_any = true;
+  if (to && to->filled) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "'%s' of module %u is a parameter of module %u, which got no gradients in this "
+                  "backward pass: call both in a context",
+                  g->mod->params->ties[tie].param.name, g->module, owner->o.index);
+}
+
+/* Nothing is taken for them: each owner has had a backward of its own. */
+static clv_code check_ties(const clv_context *ctx, bool *ret_any, clv_err *err) {
+  for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
+    for (int i = 0; i < g->mod->params->n_ties; i++) CLV_TRY(check_owner(ctx, g, i, ret_any, err));
+  return CLV_OK;
+}
+
+/* In the order of modules and nodes. */
+static clv_code add_ties(const clv_context *ctx, clv_err *err) {
+  for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
+    for (int i = 0; i < g->mod->params->n_ties; i++) {
+      if (!gives(g, i)) continue;
+      clv_module_gradient *to = clv_context_gradient(ctx, g->mod->owners[i]->o.index);
+      CLV_TRY(clv_module_tie_add(g->mod, i, g->block->data, to->block->data, err));
+    }
+  return CLV_OK;
+}
+
+/* ---- the work -------------------------------------------------------------------------------- */
+
+static clv_code ready_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
     CLV_TRY(clv_module_snapshot_ready(g->mod, err)); /* nothing may fail at APPLY */
   clv_shape shape = CLV_SHAPE(count_learning(e, ctx));
@@ -40,10 +79,16 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
   return CLV_OK;
 }
 
+static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  clv_context *ctx = w->ctx;
+  if (ctx->pass != PASS_ENDING) return CLV_OK;
+  CLV_TRY(check_ties(ctx, ret_computes, err));
+  return ctx->vote ? ready_vote(e, ctx, ret_computes, err) : CLV_OK;
+}
+
 /* Sums of squares of all gradients, in the order of modules and parameters, of the modules that
  * took part. */
-static clv_code compute(clv_work *w, clv_err *err) {
-  clv_context *ctx = w->ctx;
+static clv_code compute_vote(const clv_work *w, clv_context *ctx, clv_err *err) {
   const clv_module_gradient *g = ctx->gradients;
   double *sums = ctx->sums->data, *at = sums;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
@@ -55,6 +100,11 @@ static clv_code compute(clv_work *w, clv_err *err) {
   }
   for (const double *k = sums; k < at; k++) ctx->total += *k;
   return CLV_OK;
+}
+
+static clv_code compute(clv_work *w, clv_err *err) {
+  CLV_TRY(add_ties(w->ctx, err));
+  return w->ctx->sums ? compute_vote(w, w->ctx, err) : CLV_OK;
 }
 
 static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {

@@ -60,11 +60,12 @@ typedef struct clv_module_message {
   clv_key *keys;
   uint32_t output;
   clv_wire_spec specs[CLV_MAX_INPUTS];
-  uint32_t n_specs;
+  uint32_t n_specs, n_ties;
+  clv_wire_tie *ties; /* [n_ties] */
 } clv_module_message;
 
-/* Fills q->graph, q->keys and q->inputs with views into *m, which is released whatever is
- * returned. */
+/* Fills q->graph, q->keys, q->inputs and q->ties with views into *m, which is released whatever is
+ * returned. Which module an owner outside the graph is in is the caller's to say. */
 clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
                                  clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
 void clv_module_message_done(clv_module_message *m);
@@ -74,12 +75,21 @@ clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimize
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
+typedef struct clv_module clv_module;
+
 /* Parameters that are stepped with settings and a rate of their own. */
 typedef struct clv_module_group {
   clv_optim_config optimizer;
   const char *const *params; /* [n_params] exact names; they learn and are in no other group */
   uint32_t n_params;
 } clv_module_group;
+
+/* The first parameter of `node` is that of the node which it is tied to, in `of`: on the same
+ * device, of the same session, and there as long as this one. */
+typedef struct clv_module_tie {
+  const char *node;
+  clv_module *of;
+} clv_module_tie;
 
 typedef struct clv_module_options {
   uint32_t index, generation; /* of the session's modules; of those that had this index */
@@ -107,6 +117,8 @@ typedef struct clv_module_options {
    * charged as if it were the module's own. */
   const char *const *lent;
   uint32_t n_lent;
+  const clv_module_tie *ties; /* [n_ties] one for each node that is tied to another module's */
+  uint32_t n_ties;
   clv_pool
       *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
   int64_t
@@ -116,11 +128,10 @@ typedef struct clv_module_options {
       *waiter; /* for the module while it is made: CLV_CANCELLED when gone; NULL: none */
 } clv_module_options;
 
-typedef struct clv_module clv_module;
-
 /* Parameters are initialised from the keys of the graph's nodes. The lists are not kept.
  * CLV_NOT_FOUND, CLV_INVALID,
- * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups. */
+ * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups, or a
+ * tie fits no parameter of its owner. */
 clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_module_free(clv_module *m);
@@ -296,6 +307,11 @@ clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *e
 /* Whether it would, as far as that is known before the module is made. Any thread. */
 clv_code clv_node_check_place(clv_session_node *n, uint32_t index, uint32_t generation,
                               clv_err *err) CLV_USE_RESULT;
+/* For a module that is to be tied to it: it stays until it is unpinned. CLV_NOT_FOUND: it is not
+ * here. Any thread. */
+clv_code clv_node_pin_module(clv_session_node *n, uint32_t index, clv_module **ret,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_node_unpin_module(clv_module *m); /* takes NULL */
 /* Or NULL. By the compute thread, or while nothing is unloaded; others look: */
 clv_module *clv_node_module(clv_session_node *n, uint32_t module);
 /* False: there is none. Texts: [CLV_WIRE_NAME + 1]. Any thread. */

@@ -40,6 +40,9 @@ struct clv_module {
   clv_extent *learning;  /* where they stand in the block */
   double *sums;          /* of squares of their gradients, while a planned step looks at them */
 
+  clv_module **owners; /* [params->n_ties] of what is tied; itself where that is in its own block */
+  uint32_t pins;       /* modules that are tied to it; atomic */
+
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
   clv_tensor *snapshot;   /* what the last APPLY of a context changed, as it was before: */
@@ -58,6 +61,23 @@ struct clv_module {
   clv_module_counts counts;
   clv_pool *pool; /* of the session it belongs to; NULL before */
 };
+
+/* ---- ties (module_tie.c) --------------------------------------------------------------------- */
+
+/* Finds the owners, each of which is pinned until clv_module_untie. */
+clv_code clv_module_tie_to(clv_module *m, const clv_module_options *o, clv_err *err) CLV_USE_RESULT;
+void clv_module_untie(clv_module *m);
+/* Whether m has a parameter of `owner`, another one. */
+bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner);
+/* Whether what it has of others, or twice, learns. */
+bool clv_module_ties_learn(const clv_module *m);
+/* Of all that its kernels read of parameters. */
+uint64_t clv_module_version(const clv_module *m);
+/* The gradient of tie `i` becomes part of the owner's, and is 0. owner: that of its module. */
+clv_code clv_module_tie_add(const clv_module *m, int i, void *gradients, void *owner,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- counters -------------------------------------------------------------------------------- */
 
 /* Counters are written by the compute thread alone and read by any. */
 static inline void clv_counter_add(uint64_t *counter, uint64_t by) {

@@ -199,6 +199,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(mark_frozen(m, o, err));
   CLV_TRY(mark_lent(m, o, err));
   if (o->fixed) clv_params_fix(m->params);
+  CLV_TRY(clv_module_tie_to(m, o, err));
   CLV_TRY(find_learning(m, err));
 #ifndef CLV_MUTATE_AHEAD
   CLV_TRY(charge_ahead(m, o, err));
@@ -224,6 +225,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   m->o.frozen = m->o.lent = NULL; /* the caller's lists, not kept */
   m->o.groups = NULL;
   m->o.waiter = NULL;
+  m->o.ties = NULL;
   m->o.name = NULL;
   m->o.device = NULL;
   snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
@@ -254,6 +256,7 @@ void clv_module_free(clv_module *m) {
   free(m->lent);
   free(m->lent_at);
   free(m->withheld);
+  if (m->params) clv_module_untie(m);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);

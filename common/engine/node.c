@@ -38,6 +38,8 @@ void clv_node_free(clv_session_node *n) {
   clv_inbox_done(&n->inbox);
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
   clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
+    if (n->modules[i]) clv_module_untie(n->modules[i]); /* in whatever order they go */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
   clv_node_forget_peers(n);
   clv_link_unref(n->master);

@@ -207,6 +207,69 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
   return CLV_OK;
 }
 
+/* ---- ties ------------------------------------------------------------------------------------ */
+
+/* The slot that a tie is of; false: there is none that learns. */
+static bool first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  if (!clv_node_slots(g, n, slots) || slots[0].buffer) return false;
+  *ret = slots[0];
+  return true;
+}
+
+static clv_code no_parameter(const clv_node *n, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "layer %s (%s) has no parameter to be tied", n->name,
+                  clv_op_name(n->op));
+}
+
+static clv_code check_owner(const clv_graph *g, const clv_node *n, const clv_node *owner,
+                            clv_err *err) {
+  clv_slot mine, theirs;
+  char one[160], other[160];
+  if (!first_slot(g, owner, &theirs)) return no_parameter(owner, err);
+  if (owner == n || owner->tied[0])
+    return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', which %s%s", n->name, owner->name,
+                    owner == n ? "is itself" : "is tied to ", owner == n ? "" : owner->tied);
+  if (first_slot(g, n, &mine) && clv_shape_equal(&mine.shape, &theirs.shape)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "layer %s has a %s %s, and is tied to '%s', which has %s",
+                  n->name, mine.suffix, clv_shape_format(&mine.shape, one, sizeof one), owner->name,
+                  clv_shape_format(&theirs.shape, other, sizeof other));
+}
+
+static clv_code check_inside(const clv_graph *g, const clv_node *n, const char *owner,
+                             clv_err *err) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (strcmp(g->nodes[i].name, owner) == 0) return check_owner(g, n, &g->nodes[i], err);
+  return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', and no layer is called so", n->name,
+                  owner);
+}
+
+/* Of two that are tied one is the owner. */
+static clv_code check_no_owner(const clv_graph *g, const clv_node *n, clv_err *err) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (!g->nodes[i].tied_outside && strcmp(g->nodes[i].tied, n->name) == 0)
+      return clv_fail(err, CLV_INVALID, "layer %s is tied, and layer %s to it: tie both to one",
+                      n->name, g->nodes[i].name);
+  return CLV_OK;
+}
+
+clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside, clv_err *err) {
+  clv_node *n = &g->nodes[node];
+  clv_slot slot;
+  size_t len = strlen(owner);
+  if (!first_slot(g, n, &slot)) return no_parameter(n, err);
+  if (!len || len >= CLV_NAME_MAX)
+    return clv_fail(err, CLV_INVALID, "layer %s is tied to '%.64s': a name has 1 to %d characters",
+                    n->name, owner, CLV_NAME_MAX - 1);
+  if (!outside) CLV_TRY(check_inside(g, n, owner, err));
+  CLV_TRY(check_no_owner(g, n, err));
+  memcpy(n->tied, owner, len + 1);
+  n->tied_outside = outside;
+  return CLV_OK;
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
 static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv_err *err) {
   for (int i = 0, input = 0; i < g->n_nodes; i++) {
     clv_node *node = &g->nodes[i];

@@ -66,6 +66,8 @@ typedef struct clv_node {
   uint32_t recompute;
   int n_in;
   int in[CLV_MAX_IN];
+  char tied[CLV_NAME_MAX]; /* the node whose first parameter is this one's too; "": none */
+  bool tied_outside;       /* it is in another module of the same process */
   /* filled by inference */
   clv_shape shape;
   clv_dtype dtype;
@@ -93,6 +95,13 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
  * errors name op, node and shapes. */
 clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
                        uint32_t layer, const int *in, int n_in, int *ret_node,
+                       clv_err *err) CLV_USE_RESULT;
+
+/* The first parameter of `node`, such as the weight of a linear, is that of the node called `owner`
+ * from now on, such as an embedding: one set of values, whose gradient is the sum of both nodes'.
+ * outside: the owner is in another graph. CLV_INVALID: it is not here, either has none that learns,
+ * the owner's is another's itself, or their shapes differ. */
+clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside,
                        clv_err *err) CLV_USE_RESULT;
 
 /* Shapes of all nodes again, for another batch size (N of every input). */
@@ -207,19 +216,33 @@ typedef struct clv_param {
   int node, slot;
   clv_shape shape;
   clv_dtype dtype;
-  bool trainable; /* false for buffers (running statistics) */
-  bool frozen;    /* trainable, but held fixed by the session */
-  bool fixed;     /* frozen for good: it has no room in blocks of gradients and moments */
-  bool lent;      /* fixed, and kept by somebody else: it has no room in any block */
-  size_t offset;  /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
+  bool trainable;  /* false for buffers (running statistics) */
+  bool frozen;     /* trainable, but held fixed by the session */
+  bool fixed;      /* frozen for good: it has no room in blocks of gradients and moments */
+  bool lent;       /* fixed, and kept by somebody else: it has no room in any block */
+  size_t offset;   /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
+  size_t gradient; /* bytes into a block of gradients */
+  int index;       /* in the list: its own, or its owner's */
+  void *elsewhere; /* where its values are, in another module; NULL: in this one */
   size_t n, bytes;
 } clv_param;
 
-/* The named layout of a module's one parameter block. Gradients and each moment use the same
- * offsets in blocks of trainable_bytes. */
+/* What a node has of another one. param: with offset (of the owner) or `elsewhere`; its gradient
+ * is its own, and becomes part of the owner's at the end of a backward pass. */
+typedef struct clv_tie {
+  clv_param param;
+  int of; /* the owner's place in the list; -1: it is in another module */
+} clv_tie;
+
+/* The named layout of a module's one parameter block. Each moment uses the same offsets in a block
+ * of trainable_bytes; so do gradients, and behind them are those of ties, in one of gradient_bytes.
+ * What is tied is in the list once, under its owner's name. */
 typedef struct clv_params {
   clv_param *list;
   int n;
+  clv_tie *ties;
+  int n_ties;
+  size_t gradient_bytes;
   size_t trainable_bytes; /* extent of parameters, padding included, but for those fixed */
   size_t buffer_offset;   /* where the buffers begin, behind the fixed ones */
   size_t total_bytes;     /* with buffers */
@@ -228,6 +251,11 @@ typedef struct clv_params {
 } clv_params;
 
 clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
+
+/* The first parameter of the node called so; NULL: there is none, or it is another's. */
+const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node);
+/* Ties learn and are fixed as their owners in the same list are; behind every change of that. */
+void clv_params_follow(clv_params *p);
 
 /* The most values that one of the node's outputs is a sum of, weighted by its parameters; 0 where
  * it mixes none (clv_mixing of its row). */
@@ -369,7 +397,7 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The rest of the weight gradients, if any, into grad_block (trainable_bytes, same offsets as
+/* The rest of the weight gradients, if any, into grad_block (gradient_bytes, same offsets as
  * parameters); adds when accumulate, otherwise overwrites, with zeros where no gradient is computed
  * (frozen parameters, padding). Comes after backward_input of the same call and ends it: a call has
  * one backward, because gradients reuse the memory of activations. */

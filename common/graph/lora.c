@@ -164,6 +164,8 @@ static clv_code copy_node(rewrite *w, int i, clv_err *err) {
   CLV_TRY(clv_graph_add(w->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, at, err));
   w->to->nodes[*at].key = n->key;
   w->to->nodes[*at].recompute = n->recompute;
+  memcpy(w->to->nodes[*at].tied, n->tied, sizeof n->tied);
+  w->to->nodes[*at].tied_outside = n->tied_outside;
   return is_targeted(w, n) ? adapt(w, n, in[0], at, err) : CLV_OK;
 }
 

@@ -13,6 +13,7 @@ enum { PARAM_ALIGN = 64 };
 
 clv_params *clv_params_free(clv_params *p) {
   if (p) free(p->list);
+  if (p) free(p->ties);
   free(p);
   return NULL;
 }
@@ -45,12 +46,14 @@ static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *er
   return CLV_OK;
 }
 
+/* ---- places ---------------------------------------------------------------------------------- */
+
 /* Offsets of the trainable ones first, of the buffers behind. */
 static clv_code place(clv_params *p, bool trainable, size_t *end, clv_err *err) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     if (q->trainable != trainable) continue;
-    q->offset = *end;
+    q->offset = q->gradient = *end;
     if (!clv_add_size(*end, clv_align_up(q->bytes, PARAM_ALIGN), end) || *end > SIZE_MAX / 4)
       return clv_fail(err, CLV_EXHAUSTED, "the parameters overflow at '%s'", q->name);
     if (trainable) p->n_values += q->n;
@@ -58,22 +61,72 @@ static clv_code place(clv_params *p, bool trainable, size_t *end, clv_err *err) 
   return CLV_OK;
 }
 
+void clv_params_follow(clv_params *p) {
+  p->gradient_bytes = p->trainable_bytes;
+  for (int i = 0; i < p->n_ties; i++) {
+    clv_param *q = &p->ties[i].param;
+    const clv_param *owner = p->ties[i].of < 0 ? q : &p->list[p->ties[i].of];
+    q->frozen = owner->frozen;
+    q->fixed = owner->fixed;
+    q->lent = owner->lent;
+    q->index = p->ties[i].of;
+    if (p->ties[i].of >= 0) q->offset = owner->offset;
+    q->gradient = p->gradient_bytes;
+    if (!q->fixed) p->gradient_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
+  }
+}
+
+/* ---- what a graph has ------------------------------------------------------------------------ */
+
+static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  const clv_node *n = &g->nodes[node];
+  int n_slots = clv_node_slots(g, n, slots);
+  for (int s = 0; s < n_slots; s++) {
+    bool tied = n->tied[0] && s == 0;
+    clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
+    CLV_TRY(describe_slot(n, node, s, &slots[s], to, err));
+    to->index = p->n - 1; /* of what is tied it is found later */
+  }
+  return CLV_OK;
+}
+
+/* Nodes come in an order, but an owner may stand anywhere. */
+static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
+  size_t all;
+  for (int i = 0; i < p->n_ties; i++) {
+    clv_tie *t = &p->ties[i];
+    const clv_node *n = &g->nodes[t->param.node];
+    const clv_param *owner = n->tied_outside ? NULL : clv_params_first(g, p, n->tied);
+    if (!owner && !n->tied_outside)
+      return clv_fail(err, CLV_INVALID, "'%s' is tied to '%s', which is not here", t->param.name,
+                      n->tied);
+    t->of = owner ? (int)(owner - p->list) : -1;
+    if (owner && !clv_shape_equal(&owner->shape, &t->param.shape))
+      return clv_fail(err, CLV_INVALID, "'%s' and '%s' are one parameter of two shapes",
+                      t->param.name, owner->name);
+  }
+  clv_params_follow(p);
+  return clv_add_size(p->gradient_bytes, p->total_bytes, &all) && all <= SIZE_MAX / 4
+             ? CLV_OK
+             : clv_fail(err, CLV_EXHAUSTED, "the parameters overflow");
+}
+
 clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   clv_slot slots[CLV_MAX_PARAMS];
-  int n = 0;
-  for (int i = 0; i < g->n_nodes; i++) n += clv_node_slots(g, &g->nodes[i], slots);
+  size_t n = 0, n_ties = 0;
+  for (int i = 0; i < g->n_nodes; i++) n += (size_t)clv_node_slots(g, &g->nodes[i], slots);
+  for (int i = 0; i < g->n_nodes; i++) n_ties += g->nodes[i].tied[0] != '\0';
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
-  CLV_TRY(clv_alloc((size_t)n, sizeof *p->list, &p->list, err));
-  for (int i = 0; i < g->n_nodes; i++) {
-    int n_slots = clv_node_slots(g, &g->nodes[i], slots);
-    for (int s = 0; s < n_slots; s++)
-      CLV_TRY(describe_slot(&g->nodes[i], i, s, &slots[s], &p->list[p->n++], err));
-  }
+  CLV_TRY(clv_alloc(n, sizeof *p->list, &p->list, err));
+  CLV_TRY(clv_alloc(n_ties, sizeof *p->ties, &p->ties, err));
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(describe_node(g, i, p, err));
   CLV_TRY(check_names(p, g, err));
   CLV_TRY(place(p, true, &p->trainable_bytes, err));
   p->total_bytes = p->buffer_offset = p->trainable_bytes;
   CLV_TRY(place(p, false, &p->total_bytes, err));
+  CLV_TRY(find_owners(g, p, err));
   *ret = clv_steal(&p);
   return CLV_OK;
 }
@@ -83,7 +136,7 @@ static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     if (q->trainable != trainable || q->fixed != fixed || q->lent) continue;
-    q->offset = *end;
+    q->offset = q->gradient = *end;
     *end += clv_align_up(q->bytes, PARAM_ALIGN);
   }
 }
@@ -102,6 +155,13 @@ void clv_params_fix(clv_params *p) {
   p->buffer_offset = at;
   put(p, false, false, &at);
   p->total_bytes = at;
+  clv_params_follow(p);
+}
+
+const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node) {
+  for (int i = 0; i < p->n; i++)
+    if (!p->list[i].slot && strcmp(g->nodes[p->list[i].node].name, node) == 0) return &p->list[i];
+  return NULL;
 }
 
 const clv_param *clv_params_find(const clv_params *p, const char *name) {

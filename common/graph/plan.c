@@ -98,24 +98,37 @@ clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to
 
 /* ---- what the graph needs -------------------------------------------------------------------- */
 
-static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err) {
-  clv_slot slots[CLV_MAX_PARAMS];
+static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err) {
+  size_t n = (size_t)params->n, n_ties = (size_t)params->n_ties;
   CLV_TRY(clv_alloc(1, sizeof *p->params, &p->params, err));
   *p->params = *params;
   p->params->list = NULL;
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *params->list, &p->params->list, err));
-  if (params->n) memcpy(p->params->list, params->list, (size_t)params->n * sizeof *params->list);
-  for (int i = 0; i < params->n; i++) {
-    const clv_param *q = &p->params->list[i];
-    int n = q->node >= 0 && q->node < p->graph->n_nodes
-                ? clv_node_slots(p->graph, &p->graph->nodes[q->node], slots)
-                : 0;
-    if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
-        q->dtype != (slots[q->slot].i64 ? CLV_I64 : p->graph->nodes[q->node].dtype))
-      return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
-    p->nodes[q->node].param[q->slot] = q;
-    p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
-  }
+  p->params->ties = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *params->list, &p->params->list, err));
+  CLV_TRY(clv_alloc(n_ties, sizeof *params->ties, &p->params->ties, err));
+  if (n) memcpy(p->params->list, params->list, n * sizeof *params->list);
+  if (n_ties) memcpy(p->params->ties, params->ties, n_ties * sizeof *params->ties);
+  return CLV_OK;
+}
+
+static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  int n = q->node >= 0 && q->node < p->graph->n_nodes
+              ? clv_node_slots(p->graph, &p->graph->nodes[q->node], slots)
+              : 0;
+  if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
+      q->dtype != (slots[q->slot].i64 ? CLV_I64 : p->graph->nodes[q->node].dtype))
+    return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
+  p->nodes[q->node].param[q->slot] = q;
+  p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
+  return CLV_OK;
+}
+
+static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  CLV_TRY(copy_params(p, params, err));
+  for (int i = 0; i < params->n; i++) CLV_TRY(bind_param(p, &p->params->list[i], err));
+  for (int i = 0; i < params->n_ties; i++) CLV_TRY(bind_param(p, &p->params->ties[i].param, err));
   for (int i = 0; i < p->graph->n_nodes; i++) {
     int n = clv_node_slots(p->graph, &p->graph->nodes[i], slots);
     for (int s = 0; s < n; s++)
@@ -192,17 +205,23 @@ static bool is_written(const clv_plan *p, const clv_param *q) {
   return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].live;
 }
 
-/* The parts of the gradient block that no kernel writes. Parameters are in order of offset. */
+/* What is between the last that a kernel writes and `start`. */
+static void leave_out(clv_plan *p, size_t *at, size_t start) {
+  if (start > *at) p->unwritten[p->n_unwritten++] = (clv_plan_range){*at, start - *at};
+}
+
+/* The parts of the gradient block that no kernel writes. Parameters are in order of offset, and
+ * those that are tied behind them. */
 static clv_code find_unwritten(clv_plan *p, clv_err *err) {
-  size_t at = 0;
-  CLV_TRY(clv_alloc((size_t)p->params->n + 1, sizeof *p->unwritten, &p->unwritten, err));
-  for (int i = 0; i <= p->params->n; i++) {
-    const clv_param *q = i < p->params->n ? &p->params->list[i] : NULL;
-    if (q && !is_written(p, q)) continue;
-    size_t start = q ? q->offset : p->params->trainable_bytes;
-    if (start > at) p->unwritten[p->n_unwritten++] = (clv_plan_range){at, start - at};
-    if (q) at = q->offset + q->bytes;
+  size_t at = 0, n = (size_t)p->params->n, all = n + (size_t)p->params->n_ties;
+  CLV_TRY(clv_alloc(all + 1, sizeof *p->unwritten, &p->unwritten, err));
+  for (size_t i = 0; i < all; i++) {
+    const clv_param *q = i < n ? &p->params->list[i] : &p->params->ties[i - n].param;
+    if (!is_written(p, q)) continue;
+    leave_out(p, &at, q->gradient);
+    at = q->gradient + q->bytes;
   }
+  leave_out(p, &at, p->params->gradient_bytes);
   return CLV_OK;
 }
 

@@ -46,7 +46,8 @@ static clv_rng_key key_of(const clv_node *node, const clv_plan_frame *f) {
 static char *lent(const void *memory) { return (char *)(uintptr_t)memory; }
 
 static void *place_of_param(const clv_plan *p, const clv_plan_frame *f, const clv_param *q) {
-  return q->lent ? lent(p->options.lent[q - p->params->list]) : f->params + q->offset;
+  if (q->elsewhere) return q->elsewhere;
+  return q->lent ? lent(p->options.lent[q->index]) : f->params + q->offset;
 }
 
 static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
@@ -70,7 +71,7 @@ static void set_gradient_pointers(clv_plan *p, const clv_plan_frame *f, const cl
   const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     if (q->param[i]->trainable)
-      a->dparam[i] = q->param[i]->frozen ? at(p, f, s->spare[i]) : f->grads + q->param[i]->offset;
+      a->dparam[i] = q->param[i]->frozen ? at(p, f, s->spare[i]) : f->grads + q->param[i]->gradient;
 }
 
 clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,

@@ -11,12 +11,14 @@ typedef struct node_facts {
   bool live, learns, has_params, needs_grad;
 } node_facts;
 
+static void take_param(const clv_param *p, node_facts *nodes) {
+  nodes[p->node].has_params = true;
+  nodes[p->node].learns |= p->trainable && !p->frozen;
+}
+
 static void find_params(const clv_params *params, node_facts *nodes) {
-  for (int i = 0; i < params->n; i++) {
-    const clv_param *p = &params->list[i];
-    nodes[p->node].has_params = true;
-    nodes[p->node].learns |= p->trainable && !p->frozen;
-  }
+  for (int i = 0; i < params->n; i++) take_param(&params->list[i], nodes);
+  for (int i = 0; i < params->n_ties; i++) take_param(&params->ties[i].param, nodes);
 }
 
 static void find_live(const clv_graph *g, node_facts *nodes) {

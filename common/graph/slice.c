@@ -166,6 +166,15 @@ static clv_code add_inputs(slicer *s, clv_err *err) {
   return s->n_before > 1 ? take_apart(s, 0, err) : CLV_OK;
 }
 
+/* The owner may be among the layers or not. */
+static void keep_tie(const slicer *s, const clv_node *n, clv_node *to) {
+  bool here = false;
+  for (int i = 0; n->tied[0] && i < s->g->n_nodes; i++)
+    here |= inside(s, i) && strcmp(s->g->nodes[i].name, n->tied) == 0;
+  memcpy(to->tied, n->tied, sizeof n->tied);
+  to->tied_outside = n->tied[0] && (n->tied_outside || !here);
+}
+
 static clv_code add_layers(slicer *s, clv_err *err) {
   for (int i = 0; i < s->g->n_nodes; i++) {
     const clv_node *n = &s->g->nodes[i];
@@ -176,6 +185,7 @@ static clv_code add_layers(slicer *s, clv_err *err) {
         clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->place[i], err));
     s->to->nodes[s->place[i]].key = n->key;
     s->to->nodes[s->place[i]].recompute = n->recompute;
+    keep_tie(s, n, &s->to->nodes[s->place[i]]);
   }
   if (s->n_after > 1) return join(s, err);
   s->to->output = s->place[s->after[0]];

@@ -116,12 +116,13 @@ clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err
   return take_place(b, name, -1, CLV_TO_END, x, err);
 }
 
+clv_code clv_hf_words(hf_builder *b, const char *name, int *x, clv_err *err) {
+  CLV_TRY(clv_hf_embed(b, name, b->c->vocabulary, x, err));
+  b->words = *x;
+  return CLV_OK;
+}
+
 clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {
-  if (b->c->tied)
-    return clv_fail(err, CLV_INVALID,
-                    "tie_word_embeddings is true: '%s' shares the table of tokens, which would be "
-                    "sent in every step where the two are at different nodes, and tells a worker "
-                    "what the tokens are; with tie_word_embeddings: false it has one of its own",
-                    name);
-  return clv_hf_dense(b, name, b->c->vocabulary, bias, x, err);
+  CLV_TRY(clv_hf_dense(b, name, b->c->vocabulary, bias, x, err));
+  return b->c->tied ? clv_graph_tie(b->g, *x, b->g->nodes[b->words].name, false, err) : CLV_OK;
 }

@@ -96,7 +96,7 @@ static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
   hf_positions places = {.rows = c->positions,
                          .first = c->family == CLV_HF_ROBERTA ? c->padding + 1 : 0};
   clv_hf_at(b, "%sembeddings.", clv_hf_prefix(c, b->head));
-  CLV_TRY(clv_hf_embed(b, "word_embeddings", c->vocabulary, x, err));
+  CLV_TRY(clv_hf_words(b, "word_embeddings", x, err));
   CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
   if (c->family == CLV_HF_LAYOUTLM) CLV_TRY(boxes(b, x, err));
   CLV_TRY(first_type(b, x, err));

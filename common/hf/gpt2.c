@@ -79,7 +79,7 @@ clv_code clv_hf_gpt2(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   hf_positions places = {.rows = c->positions};
   clv_hf_at(b, "%s", clv_hf_prefix(c, b->head));
-  CLV_TRY(clv_hf_embed(b, "wte", c->vocabulary, x, err));
+  CLV_TRY(clv_hf_words(b, "wte", x, err));
   CLV_TRY(clv_hf_positions(b, "wpe", &places, x, err));
   CLV_TRY(clv_hf_dropout(b, "drop", c->embedding_dropout, x, err));
   for (int64_t i = 0; i < c->layers; i++) CLV_TRY(block(b, i, x, err));

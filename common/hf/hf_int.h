@@ -15,6 +15,7 @@ typedef struct hf_builder {
   clv_hf_inputs in;
   clv_graph *g;
   uint32_t *layer;
+  int words; /* the node with the table of tokens */
   char at[CLV_NAME_MAX];
 } hf_builder;
 
@@ -78,7 +79,9 @@ static inline int64_t clv_hf_head_width(const clv_hf_config *c) {
   return c->head_width ? c->head_width : c->hidden / c->heads;
 }
 
-/* Tokens of each place. */
+/* The table of tokens. */
+clv_code clv_hf_words(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
+/* Tokens of each place; tied, by the table that they came from. */
 clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x,
                        clv_err *err) CLV_USE_RESULT;
 

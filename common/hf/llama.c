@@ -63,7 +63,7 @@ static clv_code head(hf_builder *b, int *x, clv_err *err) {
 
 clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) {
   clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
-  CLV_TRY(clv_hf_embed(b, "embed_tokens", b->c->vocabulary, x, err));
+  CLV_TRY(clv_hf_words(b, "embed_tokens", x, err));
   for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
   clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "norm", x, err));

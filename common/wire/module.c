@@ -253,6 +253,23 @@ static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_loa
   return from->artifact ? clv_artifact_get(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
+/* After the graph. */
+static clv_code get_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
+                         clv_wire_load_request *m, clv_err *err) {
+  CLV_TRY(clv_check_count(from->n_ties, CLV_WIRE_PARAMS, "ties", err));
+  CLV_TRY(clv_wire_take(mem, from->n_ties, sizeof *m->ties, &m->ties, err));
+  m->n_ties = (uint32_t)from->n_ties;
+  for (size_t i = 0; i < from->n_ties; i++) {
+    const Cleave__V1__Tie *tie = from->ties[i];
+    if (tie->node >= m->graph.n_nodes || tie->module > CLV_WIRE_MODULES)
+      return clv_fail(err, CLV_INVALID, "tie %zu is of node %u of %u, to module %u - 1", i,
+                      tie->node, m->graph.n_nodes, tie->module);
+    CLV_TRY(clv_get_name(tie->owner, "owner of a tie", err));
+    m->ties[i] = (clv_wire_tie){tie->node, tie->module, tie->owner};
+  }
+  return CLV_OK;
+}
+
 static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
                           clv_err *err) {
   if (from->module >= CLV_WIRE_MODULES)
@@ -308,6 +325,7 @@ clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(get_specs(from->inputs, from->n_inputs, "inputs", mem, &m.inputs, &m.n_inputs, err));
   CLV_TRY(get_graph(from->graph, mem, &m.graph, err));
   CLV_TRY(get_keys(from, &m, err));
+  CLV_TRY(get_ties(from, mem, &m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -377,19 +395,34 @@ static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
   return CLV_OK;
 }
 
+static clv_code put_ties(const clv_wire_load_request *m, clv_wire_mem *mem,
+                         Cleave__V1__LoadModuleRequest *to, clv_err *err) {
+  Cleave__V1__Tie *ties;
+  CLV_TRY(clv_put_array(mem, m->n_ties, sizeof *ties, &to->ties, &ties, err));
+  for (uint32_t i = 0; i < m->n_ties; i++) {
+    cleave__v1__tie__init(&ties[i]);
+    ties[i].node = m->ties[i].node;
+    ties[i].module = m->ties[i].module;
+    ties[i].owner = clv_put_text(m->ties[i].owner);
+  }
+  to->n_ties = m->n_ties;
+  return CLV_OK;
+}
+
 clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_bytes *ret,
                                       clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadModuleRequest to = CLEAVE__V1__LOAD_MODULE_REQUEST__INIT;
   request_parts parts;
-  CLV_TRY(clv_wire_mem_new(room_for_graph(&message->graph) +
-                               CLV_ROOM(message->n_inputs, spec_parts) +
-                               CLV_ROOM(message->n_groups, group_parts),
-                           &mem, err));
+  CLV_TRY(clv_wire_mem_new(
+      room_for_graph(&message->graph) + CLV_ROOM(message->n_inputs, spec_parts) +
+          CLV_ROOM(message->n_groups, group_parts) + CLV_ROOM(message->n_ties, Cleave__V1__Tie),
+      &mem, err));
   put_place(message, &parts, &to);
   put_optimizer(&message->optimizer, &parts.optimizer);
   CLV_TRY(put_groups(message, mem, &to, err));
   CLV_TRY(put_graph(&message->graph, mem, &parts.graph, err));
+  CLV_TRY(put_ties(message, mem, &to, err));
   CLV_TRY(put_specs(message->inputs, message->n_inputs, mem, &to.inputs, err));
   to.n_inputs = message->n_inputs;
   to.keys = clv_put_bytes(message->keys, message->graph.n_nodes * sizeof *message->keys);

@@ -95,14 +95,13 @@ typedef struct api_peer {
   clv_link *link;
   clv_wire_id incarnation;
   clv_wire_limits limits;
-  uint32_t peer_timeout_ms; /* of its link */
-  bool opened, lost, has_module;
-  bool keeps_files, gives_pieces, fixes; /* CLV_CAPABILITY_STATE_FILES, _STATE_PIECES, _FIXED */
-  uint64_t heard_ns;                     /* when its last packet came */
-  char device[API_DEVICE];               /* what "auto" means there, */
-  char devices[API_DEVICES];             /* and what it has: "cpu, cuda:0" */
-  cleave_error why_lost;                 /* the last time */
-  clv_link_counts measured;              /* at the last cleave_measure */
+  uint32_t peer_timeout_ms;                                              /* of its link */
+  bool opened, lost, has_module, keeps_files, gives_pieces, fixes, ties; /* CLV_CAPABILITY_ */
+  uint64_t heard_ns;         /* when its last packet came */
+  char device[API_DEVICE];   /* what "auto" means there, */
+  char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
+  cleave_error why_lost;     /* the last time */
+  clv_link_counts measured;  /* at the last cleave_measure */
   /* Of one that has come back, or is about to (rejoin_int.h). */
   uint32_t life;                 /* times that it has, */
   char wire[CLEAVE_NAME + 1];    /* and its name in frames, if it has */
@@ -144,6 +143,7 @@ struct cleave_module {
   uint32_t node, life; /* and the life of it that has the module */
   clv_graph *graph;
   clv_params *params;
+  cleave_module **owners;       /* [params->n_ties] of what is tied; NULL: in the same graph */
   const char **fresh, **frozen; /* names inside params */
   int inputs[CLV_MAX_INPUTS];   /* nodes of the graph */
   uint32_t n_frozen, n_fresh, n_learning, n_inputs, threads, in_flight;

@@ -10,6 +10,7 @@
 #include "master/api/future_int.h"
 #include "master/api/life_int.h"
 #include "master/api/rejoin_int.h"
+#include "master/api/ties_int.h"
 
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
@@ -281,7 +282,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
 
 /* Does a backward get to a call on these inputs? */
 static bool takes_part(const cleave_module *m, api_value *const *in) {
-  bool learns = m->n_learning > 0;
+  bool learns = m->n_learning > 0 || api_ties_learn(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
   return learns;
 }

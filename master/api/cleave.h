@@ -410,7 +410,20 @@ typedef struct cleave_module_options {
   /* [n_fresh] parameters that get initial numbers, whatever the artifact has. */
   const char *const *fresh;
   size_t n_fresh;
+  /* Parameters that are other modules': */
+  const struct cleave_tie *ties; /* [n_ties] */
+  size_t n_ties;
 } cleave_module_options;
+
+/* One parameter of two modules, as a decoder has the table of an embedding: one set of values under
+ * the owner's name, one gradient, the sum of both modules', one moment. Both modules are on one
+ * device of one node, and both are called in a context with a backward pass; neither steps inside
+ * one (cleave_pipeline_step). The owner stays while `of` is tied to it, released or not. */
+typedef struct cleave_tie {
+  const char *weight;       /* of the module that is loaded: the first parameter of a layer */
+  struct cleave_module *of; /* the owner */
+  const char *of_weight;    /* its name there, of equal shape */
+} cleave_tie;
 
 typedef struct cleave_input {
   cleave_dtype dtype;

@@ -322,6 +322,8 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {
       CLV_TRY(clv_graph_add(g, n->op, &n->attrs, n->name, n->layer, n->in, n->n_in, &at, err));
     g->nodes[at].key = n->key;
     g->nodes[at].recompute = n->recompute;
+    memcpy(g->nodes[at].tied, n->tied, sizeof n->tied);
+    g->nodes[at].tied_outside = n->tied_outside;
   }
   g->output = from->output;
   *ret = clv_steal(&g);

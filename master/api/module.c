@@ -6,6 +6,7 @@
 
 #include "master/api/life_int.h"
 #include "master/api/rejoin_int.h"
+#include "master/api/ties_int.h"
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
@@ -221,7 +222,9 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   TRY(check_tf32(m, &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
+  PASS(api_ties_put(m, o, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
+  PASS(api_ties_find(m, o, error));
   PASS(keep_fresh(m, o, error));
   PASS(freeze(m, o, error));
   m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
@@ -245,6 +248,7 @@ void api_module_free(cleave_module *m) {
   clv_graph_free(m->graph);
   clv_params_free(m->params);
   free(m->weights);
+  free(m->owners);
   free(m->frozen);
   free(m->artifact);
   free(m->fresh);
@@ -421,13 +425,17 @@ cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const ch
  * not released. Then its node is told to unload it, and when that has answered, its index is free
  * for another one, with the next generation. */
 
+static void look_at_owners(cleave_runtime *rt);
+
 static void gone(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
+  bool tied = m->params->n_ties > 0;
   rt->modules[m->index] = NULL;
   m->state = MODULE_GONE;
   if (!m->keeps) api_module_free(m);
   clv_pool_shrink(rt->pool); /* sizes that it alone had */
   api_wake(rt);
+  if (tied) look_at_owners(rt);
 }
 
 static void unload(cleave_module *m) {
@@ -446,13 +454,20 @@ static void unload(cleave_module *m) {
 
 static bool is_needed(const cleave_module *m) {
   bool travels = m->state == MODULE_PLACING || m->state == MODULE_LEAVING;
-  return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released);
+  return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released) ||
+         api_is_owner(m);
 }
 
 void api_module_look(cleave_module *m) {
   if (is_needed(m) || !m->runtime->node) return; /* without one the runtime is being closed */
   api_module_leave_optimizer(m);
   unload(m);
+}
+
+/* Those that stayed for a module that was tied to them. */
+static void look_at_owners(cleave_runtime *rt) {
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (rt->modules[i] && rt->modules[i]->released) api_module_look(rt->modules[i]);
 }
 
 void api_optimizer_look(cleave_optimizer *o) {

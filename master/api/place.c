@@ -7,6 +7,7 @@
 
 #include "master/api/life_int.h"
 #include "master/api/rejoin_int.h"
+#include "master/api/ties_int.h"
 
 /* ---- loading it again ------------------------------------------------------------------------ */
 
@@ -33,12 +34,28 @@ static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error)
   return api_state_take(m, CLEAVE_STATE_OPTIMIZER, until, &m->held[1], &m->n_held[1], error);
 }
 
+/* The owner takes those off first that are tied to it: they are loaded again behind it. */
+static cleave_status take_off_tied(const cleave_module *owner, uint64_t until_ns,
+                                   cleave_error *error) {
+  cleave_runtime *rt = owner->runtime;
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    if (!m || m == owner || !api_is_tied_to(m, owner)) continue;
+    while (m->state == MODULE_PLACING)
+      if (!api_sleep(rt, until_ns))
+        return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+    if (m->state == MODULE_PLACED) PASS(api_module_take_off(m, until_ns, error));
+  }
+  return CLEAVE_OK;
+}
+
 /* When this fails with nothing held, the module is as before; else its next use goes on. */
 cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   m->state = MODULE_PLACING;
   rt->peers[m->node].loading++;
-  cleave_status status = hold(m, until_ns, error);
+  cleave_status status = take_off_tied(m, until_ns, error);
+  if (status == CLEAVE_OK) status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
   if (held) status = api_module_let_go(m, m->generation, until_ns, error);
   rt->peers[m->node].loading--;
@@ -112,6 +129,8 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
     if (!api_sleep(rt, until))
       return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
   PASS(api_module_is_there(m, error));
+  for (int i = 0; i < m->params->n_ties; i++)
+    if (m->owners[i]) PASS(api_module_place(m->owners[i], false, deadline_ms, error));
   if (m->state == MODULE_PLACED && !m->stale) return CLEAVE_OK;
   if (m->state == MODULE_PLACED) {
     PASS(api_module_take_off(m, until, error));

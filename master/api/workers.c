@@ -125,6 +125,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
   p->gives_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
   p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
+  p->ties = can(&h.about, CLV_CAPABILITY_TIES);
   keep_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
@@ -411,6 +412,21 @@ void api_module_is_on(cleave_module *m, const char *device) {
     snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE - 1, device);
 }
 
+/* A worker that takes no notice would train two parameters. */
+static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_load_request *q,
+                         clv_err *err) {
+  for (int i = 0; i < m->params->n_ties; i++) {
+    const clv_tie *t = &m->params->ties[i];
+    if (!p->ties)
+      return clv_fail(err, CLV_PRECONDITION,
+                      "'%s' is another layer's parameter, and this worker knows no such thing: "
+                      "update it",
+                      t->param.name);
+    q->ties[i].module = m->owners[i] ? m->owners[i]->index + 1 : 0;
+  }
+  return CLV_OK;
+}
+
 static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
@@ -439,6 +455,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .n_frozen = m->n_frozen};
   CLV_TRY(check_device(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
+  CLV_TRY(put_ties(m, p, &q, err));
   if (m->artifact) q.init = CLV_WIRE_INIT_ARTIFACT;
   if (m->artifact) q.artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
   q.n_peers = direct_peers(m, others);
@@ -482,11 +499,34 @@ static int64_t batch_of(const cleave_module *m) {
   return 1;
 }
 
+/* While the module is made; then it has them itself. */
+typedef struct local_owners {
+  clv_module_tie *list;
+  uint32_t n;
+} local_owners;
+
+static void local_owners_done(local_owners *o) {
+  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
+  free(o->list);
+}
+
+static clv_code pin_owners(const cleave_module *m, local_owners *o, clv_err *err) {
+  CLV_TRY(clv_alloc((size_t)m->params->n_ties, sizeof *o->list, &o->list, err));
+  for (int i = 0; i < m->params->n_ties; i++) {
+    if (!m->owners[i]) continue;
+    o->list[o->n].node = m->graph->nodes[m->params->ties[i].param.node].name;
+    CLV_TRY(clv_node_pin_module(m->runtime->node, m->owners[i]->index, &o->list[o->n].of, err));
+    o->n++;
+  }
+  return CLV_OK;
+}
+
 static clv_code load_local(const cleave_module *m, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   clv_module *module;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_AUTO(local_owners_done) local_owners ties = {0};
   clv_module_options o = {.index = m->index,
                           .generation = m->generation,
                           .name = m->name,
@@ -502,6 +542,9 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .n_frozen = m->n_frozen};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   stage_groups(m, names, groups, &o);
+  CLV_TRY(pin_owners(m, &ties, err));
+  o.ties = ties.list;
+  o.n_ties = ties.n;
   CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
   CLV_TRY(clv_module_new(&o, &module, err));
   clv_code code = clv_module_warm(module, batch_of(m), err);

@@ -114,6 +114,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     s->participates = learned || s->n_learning;
     learned |= s->n_learning > 0;
   }
+  CLV_TRY(clv_ties_follow(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
     b->stages[i].direct = hops(b, i) && linked(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)

@@ -163,6 +163,35 @@ static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
+static void text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+  const clv_params *p = b->stages[i].params;
+  for (int k = 0; k < p->n_ties; k++) {
+    uint32_t of;
+    const char *weight = "";
+    bool other = clv_tie_of_stage(b, i, k, &of, &weight);
+    clv_bytes_printf(out, "    tied: %s is %s%s%s\n", p->ties[k].param.name, weight,
+                     other ? " of stage " : "", other ? b->config->stages[of].name : "");
+  }
+}
+
+static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+  const clv_params *p = b->stages[i].params;
+  clv_bytes_puts(out, "],\"ties\":[");
+  for (int k = 0; k < p->n_ties; k++) {
+    uint32_t of;
+    const char *weight = "";
+    (void)clv_tie_of_stage(b, i, k, &of, &weight);
+    clv_bytes_puts(out, k ? ",{\"weight\":" : "{\"weight\":");
+    clv_bytes_json(out, p->ties[k].param.name);
+    clv_bytes_puts(out, ",\"of\":");
+    clv_bytes_json(out, weight);
+    clv_bytes_puts(out, ",\"stage\":");
+    clv_bytes_json(out, b->config->stages[of].name);
+    clv_bytes_puts(out, "}");
+  }
+  clv_bytes_puts(out, "]");
+}
+
 static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24], per_step[24];
@@ -182,6 +211,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   text_weights(&b->config->stages[i], out);
   text_layers(b, i, f, out);
   text_frozen(b, i, out);
+  text_ties(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
     clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",
                      i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
@@ -280,7 +310,8 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
-  clv_bytes_puts(out, "]}");
+  json_ties(b, i, out);
+  clv_bytes_puts(out, "}");
 }
 
 static void json_shape(const clv_shape *shape, clv_bytes *out) {

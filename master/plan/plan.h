@@ -122,6 +122,10 @@ clv_code clv_blueprint_of_data(const clv_session_config *config, const clv_datas
 void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);
 
+/* Whose parameter tie `tie` of a stage is; false: it is the stage's own. */
+bool clv_tie_of_stage(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
+                      const char **ret_weight);
+
 /* Plans made here compute in bf16. A master that cannot, and has no stage itself, counts in f32. */
 bool clv_blueprint_bf16(const clv_blueprint *b);
 

@@ -38,6 +38,12 @@ bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
 /* Each name of `train` has parameters in the stage. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 
+/* ---- ties (ties.c) --------------------------------------------------------------------------- */
+
+/* Marks what is frozen of them. CLV_INVALID points at the stage that cannot have what it is tied
+ * to, with the reason and what helps. */
+clv_code clv_ties_follow(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 enum { CLV_PROFILE_SIZES = 8 };

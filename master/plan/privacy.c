@@ -19,10 +19,10 @@ enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
 
 typedef struct layer_facts {
   uint32_t stage;
-  int64_t fan_in; /* the most inputs that one output is a sum of */
-  bool frozen;
-  bool weighs; /* it has weights of rank 2 or more */
-  bool drawn;  /* each of its weights is, though others of the stage are not */
+  uint32_t weights_at; /* the stage whose weights it has */
+  int64_t fan_in;      /* the most inputs that one output is a sum of */
+  bool frozen, weighs; /* weighs: it has weights of rank 2 or more */
+  bool drawn;          /* each of its weights is, though others of the stage are not */
 } layer_facts;
 
 /* The whole model; arrays by node. */
@@ -76,7 +76,7 @@ static bool mixes(const view *v, int k) {
 
 /* Why a layer that mixes hides nothing; NULL: it does hide. */
 static const char *excuse(const view *v, int k, bool labels) {
-  const clv_stage_spec *s = &v->b->config->stages[v->of[k].stage];
+  const clv_stage_spec *s = &v->b->config->stages[v->of[k].weights_at];
   const clv_node *n = &v->g->nodes[k];
   bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].drawn && !adapter;
   bool drawn = adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh;
@@ -126,6 +126,13 @@ static void take_params(view *v, const clv_stage_plan *s, const clv_stage_spec *
   }
 }
 
+/* What a layer has of another one is as that, wherever it is. */
+static void take_tie(view *v, int k, int owner) {
+  const layer_facts own = v->of[k], *of = &v->of[owner];
+  v->of[k] =
+      (layer_facts){own.stage, of->weights_at, own.fan_in, of->frozen, of->weighs, of->drawn};
+}
+
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
   uint32_t stage = 0;
   while (stage + 1 < b->n_stages && layer > b->stages[stage].last_layer) stage++;
@@ -137,11 +144,15 @@ static void take_layers(view *v) {
     uint32_t layer = v->g->nodes[k].layer;
     if (is_input(v, k)) continue;
     v->of[k] = (layer_facts){.stage = stage_of(v->b, layer),
+                             .weights_at = stage_of(v->b, layer),
                              .fan_in = clv_node_mixed(v->g, &v->g->nodes[k]),
                              .drawn = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
     take_params(v, &v->b->stages[s], &v->b->config->stages[s]);
+  for (int k = 0; k < v->g->n_nodes; k++)
+    for (int i = 0; v->g->nodes[k].tied[0] && i < v->g->n_nodes; i++)
+      if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tied) == 0) take_tie(v, k, i);
 }
 
 static void take_uses(view *v) {

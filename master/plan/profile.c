@@ -50,6 +50,7 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
         if (strcmp(m->params->list[k].name, of_stage->name) == 0)
           m->params->list[k].frozen = of_stage->frozen;
     }
+  clv_params_follow(m->params);
   return CLV_OK;
 }
 
@@ -71,7 +72,7 @@ static clv_code take_memory(bench *m, clv_err *err) {
   uint32_t input = 0;
   const clv_node *out = &m->graph->nodes[m->graph->output];
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
-  CLV_TRY(clv_alloc_aligned(m->params->trainable_bytes, &m->gradients, err));
+  CLV_TRY(clv_alloc_aligned(m->params->gradient_bytes, &m->gradients, err));
   clv_params_init(m->graph, m->params, m->weights);
   for (int i = 0; i < m->graph->n_nodes; i++) {
     if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;

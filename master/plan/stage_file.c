@@ -37,12 +37,100 @@ clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weigh
   return CLV_OK;
 }
 
+/* Of the whole model; what is tied under its own name, too, which old files have besides. */
+static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *ret_n,
+                         clv_err *err) {
+  clv_weights_want *known;
+  size_t n = (size_t)all->n;
+  *ret_n = n + (size_t)all->n_ties;
+  CLV_TRY(clv_alloc(*ret_n, sizeof *known, &known, err));
+  for (size_t i = 0; i < *ret_n; i++) {
+    const clv_param *p = i < n ? &all->list[i] : &all->ties[i - n].param;
+    known[i] = (clv_weights_want){p->name, p->dtype, p->shape, i >= n};
+  }
+  *ret = known;
+  return CLV_OK;
+}
+
+/* ---- what is one parameter here -------------------------------------------------------------- */
+
+enum { PART_VALUES = 1 << 18 };
+
+/* Values first.. of one of two tensors. */
+typedef struct two_tensors {
+  const clv_weights_file *file;
+  const clv_weights_entry *entry[2];
+  clv_weights_folder *folder;
+  size_t found[2];
+  clv_weights_want want[2];
+} two_tensors;
+
+static clv_code read_part(const two_tensors *t, int which, size_t first, size_t n, void *dst,
+                          clv_err *err) {
+  if (t->file) return clv_weights_part(t->file, t->entry[which], first * 4, dst, n * 4, err);
+  return clv_weights_folder_part(t->folder, t->found[which], &t->want[which], first, n, dst, err);
+}
+
+/* The first is the owner's. */
+static clv_code check_same(const two_tensors *t, clv_err *err) {
+  CLV_AUTO(clv_freep) char *parts = NULL;
+  size_t n, bytes = (size_t)PART_VALUES * 4;
+  CLV_TRY(clv_shape_numel(&t->want[0].shape, &n, err));
+  CLV_TRY(clv_alloc(2, bytes, &parts, err));
+  for (size_t at = 0, some; at < n; at += some) {
+    some = CLV_MIN(n - at, (size_t)PART_VALUES);
+    for (int i = 0; i < 2; i++) CLV_TRY(read_part(t, i, at, some, parts + bytes * (size_t)i, err));
+    if (memcmp(parts, parts + bytes, some * 4) != 0)
+      return clv_fail(err, CLV_INVALID,
+                      "'%.90s' and '%.90s' have other values there, and are one parameter here: "
+                      "untie them (tie_word_embeddings: false in config.json)",
+                      t->want[0].name, t->want[1].name);
+  }
+  return CLV_OK;
+}
+
+static void two_of(const clv_params *all, int tie, two_tensors *t) {
+  const clv_param *p[] = {&all->list[all->ties[tie].of], &all->ties[tie].param};
+  for (int i = 0; i < 2; i++)
+    t->want[i] = (clv_weights_want){p[i]->name, p[i]->dtype, p[i]->shape, true};
+}
+
+static clv_code check_ties_of_file(const clv_params *all, const clv_weights_file *f, clv_err *err) {
+  for (int i = 0; i < all->n_ties; i++) {
+    two_tensors t = {.file = f};
+    two_of(all, i, &t);
+    bool both = true;
+    for (int k = 0; k < 2; k++) {
+      const clv_weights_entry *e = t.entry[k] = clv_weights_find(f, t.want[k].name);
+      both &= e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.want[k].shape);
+    }
+    if (both) CLV_TRY(check_same(&t, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code check_ties_of_folder(const clv_params *all, clv_weights_folder *f, clv_err *err) {
+  for (int i = 0; i < all->n_ties; i++) {
+    two_tensors t = {.folder = f};
+    two_of(all, i, &t);
+    CLV_TRY(clv_weights_folder_match(f, t.want, 2, NULL, 0, t.found, err));
+    if (t.found[0] == CLV_WEIGHTS_NONE || t.found[1] == CLV_WEIGHTS_NONE) continue;
+    for (int k = 0; k < 2; k++) CLV_TRY(clv_weights_folder_check(f, t.found[k], &t.want[k], err));
+    CLV_TRY(check_same(&t, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
 static clv_code check_strangers(const clv_blueprint *b, const clv_weights_file *f, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
+  size_t n;
   CLV_TRY(clv_params_of(b->whole, &all, err));
-  CLV_TRY(wants_of(all, true, NULL, &known, err));
-  return clv_weights_only(f, known, (size_t)all->n, err);
+  CLV_TRY(known_of(all, &known, &n, err));
+  CLV_TRY(clv_weights_only(f, known, n, err));
+  return check_ties_of_file(all, f, err);
 }
 
 static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file *f, clv_err *err) {
@@ -168,10 +256,11 @@ static clv_code note_left(const clv_blueprint *b, const clv_stage_spec *spec,
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
-  size_t n;
+  size_t n, n_known;
   CLV_TRY(clv_params_of(b->whole, &all, err));
-  CLV_TRY(wants_of(all, true, NULL, &known, err));
-  CLV_TRY(clv_weights_folder_left(f->folder, known, (size_t)all->n, &names, &n, err));
+  CLV_TRY(known_of(all, &known, &n_known, err));
+  CLV_TRY(clv_weights_folder_left(f->folder, known, n_known, &names, &n, err));
+  CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
     clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",
                      notes->len ? "\n" : "", spec->weights_folder, n, CLV_S(n), names.data);

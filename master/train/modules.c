@@ -38,10 +38,34 @@ static uint32_t live_of(const clv_trainer *t, uint32_t stage) {
   return CLV_MAX(t->n_schedules ? t->schedules[0]->report.live[stage] : 1u, 1u);
 }
 
+/* What layers of the stage have of stages before it. */
+static clv_code ties_of(const clv_trainer *t, uint32_t i, cleave_tie **ret, size_t *ret_n,
+                        clv_err *err) {
+  const clv_params *p = t->b->stages[i].params;
+  uint32_t of;
+  CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof **ret, ret, err));
+  *ret_n = 0;
+  for (int k = 0; k < p->n_ties; k++) {
+    cleave_tie tie = {.weight = p->ties[k].param.name};
+    if (!clv_tie_of_stage(t->b, i, k, &of, &tie.of_weight)) continue;
+    tie.of = t->modules[of];
+    (*ret)[(*ret_n)++] = tie;
+  }
+  return CLV_OK;
+}
+
+static clv_code at_tf32(const clv_trainer *t, const clv_stage_spec *spec, clv_err *err) {
+  clv_err why = *err;
+  return clv_session_fail_at(t->config, spec->tf32_pos, err, "%s", why.text);
+}
+
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[i];
   const clv_stage_spec *spec = &t->config->stages[i];
   const char *direct[2];
+  CLV_AUTO(clv_freep) cleave_tie *ties = NULL;
+  size_t n_ties;
+  CLV_TRY(ties_of(t, i, &ties, &n_ties, err));
   CLV_AUTO(clv_freep) const char **frozen = NULL, **fresh = NULL;
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *fresh, &fresh, err));
@@ -60,6 +84,8 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .direct_to = direct,
                              .n_direct_to = direct_of(t, i, direct),
                              .fresh = fresh,
+                             .ties = ties,
+                             .n_ties = n_ties,
                              .artifact = spec->weights_artifact,
                              .artifact_sha256 = spec->weights_sha256};
   for (int k = 0; k < s->params->n; k++)
@@ -71,13 +97,8 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
     return clv_session_fail_at(t->config, spec->weights_pos, err,
                                "stage '%s': an artifact needs its sha256", spec->name);
-  clv_err why;
-  clv_code code = load_graph(t, &o, s->graph, &t->modules[i], &why);
-  if (code == CLV_OK) return CLV_OK;
-  if (code == CLV_PRECONDITION && spec->tf32)
-    return clv_session_fail_at(t->config, spec->tf32_pos, err, "%s", why.text);
-  *err = why;
-  return code;
+  clv_code code = load_graph(t, &o, s->graph, &t->modules[i], err);
+  return code == CLV_PRECONDITION && spec->tf32 ? at_tf32(t, spec, err) : code;
 }
 
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,

@@ -108,7 +108,7 @@ static clv_code open_model(char *const *argv, model *m, clv_err *err) {
   CLV_TRY(clv_alloc(n_y, 1, &m->y, err));
   CLV_TRY(clv_alloc(n_y, 1, &m->dy, err));
   CLV_TRY(clv_alloc(m->params->total_bytes, 1, &m->block, err));
-  CLV_TRY(clv_alloc(m->params->trainable_bytes, 1, &m->grads, err));
+  CLV_TRY(clv_alloc(m->params->gradient_bytes, 1, &m->grads, err));
   return open_optimizer(m, err);
 }
 

@@ -54,7 +54,7 @@ typedef struct part {
 
 static clv_code allocate(part *p, size_t n_x, size_t n_y, clv_err *err) {
   CLV_TRY(clv_alloc(p->params->total_bytes + 1, 1, &p->block, err));
-  CLV_TRY(clv_alloc(p->params->trainable_bytes + 1, 1, &p->grads, err));
+  CLV_TRY(clv_alloc(p->params->gradient_bytes + 1, 1, &p->grads, err));
   CLV_TRY(clv_alloc(n_x, 1, &p->x, err));
   CLV_TRY(clv_alloc(n_x, 1, &p->dx, err));
   CLV_TRY(clv_alloc(n_y, 1, &p->y, err));

@@ -194,7 +194,7 @@ static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_loa
   const clv_backend *ref = clv_backend_ref();
   const clv_backend *backend = k->world->weather.far && k->place > 1 ? far_backend(ref) : ref;
   const clv_device device = {.name = "cpu", .backend = backend};
-  CLV_TRY(clv_load_make(r, &device, k->pool, NULL, &m, err));
+  CLV_TRY(clv_load_make(r, &device, k->node, k->pool, NULL, &m, err));
   for (uint32_t i = 0; i < r->n_peers; i++) {
     if (dial_peer(k, r->peers[i], err) != CLV_OK)
       return clv_err_prefix(err, "peer %s at its address", r->peers[i]);

@@ -71,12 +71,18 @@ static bool is_gone(void *user) {
   return closed || __atomic_load_n(w->gone, __ATOMIC_RELAXED);
 }
 
+/* It starts once, with the lock of those that load, and ends with the session. */
+static clv_session_node *node_of(clv_session *s) {
+  pthread_mutex_lock(&s->lock);
+  clv_session_node *node = s->node;
+  pthread_mutex_unlock(&s->lock);
+  return node;
+}
+
 /* The node says so as well, when everything has been made. */
 static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
-  pthread_mutex_lock(&s->lock);
-  clv_code code = s->node ? clv_node_check_place(s->node, r->module, r->generation, err) : CLV_OK;
-  pthread_mutex_unlock(&s->lock);
-  return code;
+  clv_session_node *node = node_of(s);
+  return node ? clv_node_check_place(node, r->module, r->generation, err) : CLV_OK;
 }
 
 static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
@@ -98,7 +104,7 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_w
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;
   theirs.account = s->on_device[device - s->service->devices];
-  CLV_TRY(clv_load_make(r, &theirs, s->pool, waiter, &module, err));
+  CLV_TRY(clv_load_make(r, &theirs, node_of(s), s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);

@@ -2,6 +2,7 @@
  *
  * A module of a LoadModule's message, and what its answer says of it.
  */
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -42,11 +43,21 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   return CLV_OK;
 }
 
+/* Behind the last node: an owner may stand anywhere. */
+static clv_code add_ties(clv_graph *g, const clv_wire_load_request *r, clv_err *err) {
+  for (uint32_t i = 0; i < r->n_ties; i++) {
+    const clv_wire_tie *t = &r->ties[i];
+    CLV_TRY(clv_graph_tie(g, (int)t->node, t->owner, t->module, err));
+  }
+  return CLV_OK;
+}
+
 static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   uint32_t n_inputs = 0;
   CLV_TRY(clv_graph_new(&g, err));
   for (uint32_t i = 0; i < r->graph.n_nodes; i++) CLV_TRY(add_node(g, r, i, &n_inputs, err));
+  CLV_TRY(add_ties(g, r, err));
   if (r->graph.n_outputs != 1 || n_inputs != r->n_inputs || n_inputs == 0)
     return clv_fail(err, CLV_INVALID,
                     "a module has one output and a spec for each input (%u, %u of %u)",
@@ -106,8 +117,48 @@ static clv_code list_lent(const clv_wire_load_request *r, const clv_backend *bac
   return CLV_OK;
 }
 
-clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device, clv_pool *pool,
-                       const clv_waiter *waiter, clv_module **ret, clv_err *err) {
+/* ---- ties ------------------------------------------------------------------------------------ */
+
+/* The owners of what the graph has of other modules; they stay while the module is made, and then
+ * as long as it. */
+typedef struct owners {
+  clv_module_tie *list;
+  uint32_t n;
+} owners;
+
+static void owners_done(owners *o) {
+  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
+  free(o->list);
+}
+
+static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *node, owners *o,
+                           clv_err *err) {
+  CLV_TRY(clv_alloc(r->n_ties, sizeof *o->list, &o->list, err));
+  for (uint32_t i = 0; i < r->n_ties; i++) {
+    const clv_wire_tie *t = &r->ties[i];
+    clv_module_tie *to = &o->list[o->n];
+    if (!t->module) continue;
+    if (!node)
+      return clv_fail(err, CLV_NOT_FOUND, "module %u, to be tied to, is not here", t->module - 1);
+    CLV_TRY(clv_node_pin_module(node, t->module - 1, &to->of, err));
+    to->node = r->graph.nodes[t->node].name;
+    o->n++;
+  }
+  return CLV_OK;
+}
+
+/* ---- the module ------------------------------------------------------------------------------ */
+
+static void put_groups(const clv_wire_load_request *r, clv_module_group *groups) {
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
+                                   r->groups[i].n_params};
+}
+
+clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
+                       clv_session_node *node, clv_pool *pool, const clv_waiter *waiter,
+                       clv_module **ret, clv_err *err) {
+  CLV_AUTO(owners_done) owners ties = {0};
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   CLV_AUTO(clv_freep) const char **lent = NULL;
   uint32_t n_lent = 0;
@@ -116,9 +167,8 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
   CLV_TRY(list_lent(r, device->backend, &lent, &n_lent, err));
-  for (uint32_t i = 0; i < r->n_groups; i++)
-    groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
-                                   r->groups[i].n_params};
+  CLV_TRY(pin_owners(r, node, &ties, err));
+  put_groups(r, groups);
   clv_module_options o = {.index = r->module,
                           .generation = r->generation,
                           .name = r->name,
@@ -142,6 +192,8 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
                           .n_frozen = r->n_frozen,
                           .lent = lent,
                           .n_lent = n_lent,
+                          .ties = ties.list,
+                          .n_ties = ties.n,
                           .pool = pool,
                           .batch = batch_of(r),
                           .waiter = waiter};

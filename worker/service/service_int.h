@@ -254,10 +254,11 @@ clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *
                                    clv_err *err) CLV_USE_RESULT;
 
 /* load_module.c */
-/* The module of the message, charged to the pool; the message may go before it. */
+/* The module of the message, charged to the pool; the message may go before it. node: where modules
+ * are that it may be tied to; NULL: there is none yet. */
 clv_code clv_load_make(const clv_wire_load_request *request, const clv_device *device,
-                       clv_pool *pool, const clv_waiter *waiter, clv_module **ret,
-                       clv_err *err) CLV_USE_RESULT;
+                       clv_session_node *node, clv_pool *pool, const clv_waiter *waiter,
+                       clv_module **ret, clv_err *err) CLV_USE_RESULT;
 /* Fills *reply, whose names are views into the module. */
 clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
                            clv_err *err) CLV_USE_RESULT;

@@ -67,7 +67,7 @@ static inline void rig_memory(rig *r) {
   r->out = take(r->out_bytes);
   r->dout = take(r->out_bytes);
   fill(r->dout, out->dtype, r->out_bytes / clv_dtype_size(out->dtype), 100);
-  r->grads = take(r->params->trainable_bytes);
+  r->grads = take(r->params->gradient_bytes);
   r->block = take(r->params->total_bytes);
   clv_params_init(r->g, r->params, r->block);
 }
@@ -91,6 +91,7 @@ static inline rig rig_new(clv_graph *g, const rig_options *o) {
       po.need_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->no_input_grad[k];
       k++;
     }
+  clv_params_follow(r.params);
   assert_ok(clv_plan_new(g, r.params, &po, &r.plan, err));
   rig_memory(&r);
   return r;
@@ -117,9 +118,9 @@ static inline void lend(rig *r, char **ret_block, char **ret_grads) {
   *ret_grads = r->grads;
   if (!b->memory) return;
   assert_ok(clv_backend_take(b, r->params->total_bytes, ret_block, err));
-  assert_ok(clv_backend_take(b, r->params->trainable_bytes, ret_grads, err));
+  assert_ok(clv_backend_take(b, r->params->gradient_bytes, ret_grads, err));
   assert_ok(clv_backend_put(b, *ret_block, r->block, r->params->total_bytes, err));
-  assert_ok(clv_backend_put(b, *ret_grads, r->grads, r->params->trainable_bytes, err));
+  assert_ok(clv_backend_put(b, *ret_grads, r->grads, r->params->gradient_bytes, err));
   r->plan->fresh = false;
 }
 
@@ -127,7 +128,7 @@ static inline void take_back(rig *r, char *block, char *grads) {
   const clv_backend *b = r->plan->backend;
   if (!b->memory) return;
   assert_ok(clv_backend_get(b, r->block, block, r->params->total_bytes, err));
-  assert_ok(clv_backend_get(b, r->grads, grads, r->params->trainable_bytes, err));
+  assert_ok(clv_backend_get(b, r->grads, grads, r->params->gradient_bytes, err));
   clv_backend_give(b, block);
   clv_backend_give(b, grads);
 }

@@ -189,6 +189,39 @@ static void first_weights_have_the_deviation_of_the_config(void **state) {
   }
 }
 
+/* The decoder has the table of tokens, which is listed once, and a bias of its own. */
+static void a_tied_head_has_the_table_of_tokens(void **state) {
+  static const struct {
+    const char *family, *table, *decoder;
+    clv_hf_head head;
+  } of[] = {
+      {"bert", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder", CLV_HF_MASKED},
+      {"roberta", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder", CLV_HF_MASKED},
+      {"layoutlm", "layoutlm.embeddings.word_embeddings.weight", "cls.predictions.decoder",
+       CLV_HF_MASKED},
+      {"gpt2", "transformer.wte.weight", "lm_head", CLV_HF_CAUSAL},
+      {"llama", "model.embed_tokens.weight", "lm_head", CLV_HF_CAUSAL},
+      {"qwen2", "model.embed_tokens.weight", "lm_head", CLV_HF_CAUSAL}};
+  clv_err err;
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(of); i++) {
+    CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+    CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+    clv_hf_config c = config_of(of[i].family);
+    char weight[96];
+    c.tied = true;
+    must(build(&c, of[i].head, true, &g, &err), &err);
+    must(clv_params_of(g, &p, &err), &err);
+    snprintf(weight, sizeof weight, "%s.weight", of[i].decoder);
+    assert_int_equal(p->n_ties, 1);
+    assert_string_equal(p->ties[0].param.name, weight);
+    assert_string_equal(p->list[p->ties[0].of].name, of[i].table);
+    assert_null(clv_params_find(p, weight));
+    snprintf(weight, sizeof weight, "%s.bias", of[i].decoder);
+    assert_int_equal(clv_params_find(p, weight) != NULL, of[i].head == CLV_HF_MASKED);
+  }
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void what_cannot_be_had_is_refused(void **state) {
@@ -198,9 +231,6 @@ static void what_cannot_be_had_is_refused(void **state) {
   (void)state;
   expect_error(CLV_INVALID, "a llama has no head 'masked', only none, sequence, token, causal",
                build(&c, CLV_HF_MASKED, false, &g, &err), &err);
-  c.tied = true;
-  expect_error(CLV_INVALID, "with tie_word_embeddings: false it has one of its own",
-               build(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
   c = config_of("layoutlm");
   c.positions = PLACES - 1;
   expect_error(CLV_INVALID, "position_embeddings", build(&c, CLV_HF_TOKEN, false, &g, &err), &err);
@@ -216,6 +246,7 @@ int main(void) {
       cmocka_unit_test(attention_and_heads_drop_as_transformers_does),
       cmocka_unit_test(layers_are_counted_and_named),
       cmocka_unit_test(first_weights_have_the_deviation_of_the_config),
+      cmocka_unit_test(a_tied_head_has_the_table_of_tokens),
       cmocka_unit_test(what_cannot_be_had_is_refused),
   };
   return cmocka_run_group_tests_name("hf_graph", tests, NULL, NULL);

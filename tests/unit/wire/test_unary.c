@@ -24,6 +24,7 @@ static clv_wire_node nodes[] = {
 };
 static const char *frozen[] = {"conv1.weight", "conv1.bias"};
 static const char *peers[] = {"worker-2", "worker-3"};
+static clv_wire_tie ties[] = {{1, 0, "input"}, {2, 255, "words"}};
 static clv_wire_spec inputs[] = {{CLV_F32, {4, {64, 8, 14, 14}}}, {CLV_I64, {1, {64}}}};
 
 static clv_wire_load_request some_load(void) {
@@ -55,7 +56,9 @@ static clv_wire_load_request some_load(void) {
       .init = CLV_WIRE_INIT_ARTIFACT,
       .artifact = {"tail.safetensors", some_digest(3)},
       .frozen = frozen,
-      .inputs = inputs};
+      .inputs = inputs,
+      .ties = ties,
+      .n_ties = 2};
 }
 
 static void assert_graph(const clv_wire_graph *g) {
@@ -114,6 +117,32 @@ static void loading_round_trips(void **state) {
   assert_int_equal(got.n_inputs, 2);
   assert_true(clv_shape_equal(&got.inputs[0].shape, &inputs[0].shape));
   assert_int_equal(got.inputs[1].dtype, CLV_I64);
+  assert_int_equal(got.n_ties, 2);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(got.ties[i].node, ties[i].node);
+    assert_int_equal(got.ties[i].module, ties[i].module);
+    assert_string_equal(got.ties[i].owner, ties[i].owner);
+  }
+}
+
+static void ties_are_of_nodes_and_modules(void **state) {
+  (void)state;
+  static const struct {
+    clv_wire_tie tie;
+    const char *says;
+  } bad[] = {{{3, 0, "input"}, "tie 0 is of node 3 of 3"},
+             {{1, 256, "input"}, "to module 256 - 1"},
+             {{1, 1, ""}, "owner of a tie"}};
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    clv_err err = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+    clv_wire_load_request m = some_load();
+    clv_wire_tie tie = bad[i].tie;
+    m.ties = &tie;
+    m.n_ties = 1;
+    assert_int_equal(clv_wire_load_request_encode(&m, &bytes, &err), CLV_INVALID);
+    assert_non_null(strstr(err.text, bad[i].says));
+  }
 }
 
 /* A module of a master of before has none. */
@@ -654,6 +683,7 @@ int main(void) {
       cmocka_unit_test(loading_round_trips),
       cmocka_unit_test(a_name_may_be_empty),
       cmocka_unit_test(a_final_optimizer_round_trips),
+      cmocka_unit_test(ties_are_of_nodes_and_modules),
       cmocka_unit_test(groups_round_trip),
       cmocka_unit_test(names_in_groups_are_counted),
       cmocka_unit_test(calls_in_flight_are_counted),

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ties: a parameter of a module that is another's, or that its own graph has twice. It has one set
+ * of values, one optimiser and one name. Each module that reads it adds up a gradient of its own,
+ * in the order of its own calls; at the end of a backward pass these become part of the owner's, in
+ * the order of modules and nodes. So the bits are the same wherever the network is cut.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/engine/module_int.h"
+
+/* ---- finding owners -------------------------------------------------------------------------- */
+
+static const char *node_of(const clv_module *m, const clv_tie *t) {
+  return m->graph->nodes[t->param.node].name;
+}
+
+static clv_module *given(const clv_module *m, const clv_module_options *o, const clv_tie *t) {
+  for (uint32_t i = 0; i < o->n_ties; i++)
+    if (strcmp(o->ties[i].node, node_of(m, t)) == 0) return o->ties[i].of;
+  return NULL;
+}
+
+/* One memory, and nobody else's number format. */
+static clv_code check_place(const clv_module *m, const clv_module *owner, const clv_tie *t,
+                            clv_err *err) {
+  if (strcmp(m->device, owner->device) == 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "module %u is on device %s, and '%s' is a parameter of module %u on %s: tied "
+                  "modules share memory",
+                  m->o.index, m->device, t->param.name, owner->o.index, owner->device);
+}
+
+static clv_code take_from(clv_module *m, clv_tie *t, const clv_module *owner, clv_err *err) {
+  const char *name = m->graph->nodes[t->param.node].tied;
+  const clv_param *of = clv_params_first(owner->graph, owner->params, name);
+  if (!of || !clv_shape_equal(&of->shape, &t->param.shape) || of->dtype != t->param.dtype)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "module %u has no parameter of '%s' that could be '%s' of %u", owner->o.index,
+                    name, t->param.name, m->o.index);
+  CLV_TRY(check_place(m, owner, t, err));
+  t->param.elsewhere = of->lent ? owner->lent[of->index]->data : (char *)owner->block + of->offset;
+  t->param.offset = of->offset;
+  t->param.frozen = of->frozen;
+  t->param.fixed = of->fixed;
+  return CLV_OK;
+}
+
+clv_code clv_module_tie_to(clv_module *m, const clv_module_options *o, clv_err *err) {
+  clv_params *p = m->params;
+  CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof(clv_module *), &m->owners, err));
+  for (int i = 0; i < p->n_ties; i++) {
+    clv_tie *t = &p->ties[i];
+    clv_module *owner = t->of < 0 ? given(m, o, t) : m;
+    if (!owner)
+      return clv_fail(err, CLV_INVALID, "module %u: '%s' is tied to '%s', which is not here",
+                      m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
+    if (t->of < 0) CLV_TRY(take_from(m, t, owner, err));
+    m->owners[i] = owner;
+    if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
+  }
+  clv_params_follow(p);
+  return CLV_OK;
+}
+
+void clv_module_untie(clv_module *m) {
+  for (int i = 0; m->owners && i < m->params->n_ties; i++)
+    if (m->owners[i] && m->owners[i] != m)
+      __atomic_sub_fetch(&m->owners[i]->pins, 1, __ATOMIC_RELAXED);
+  free(m->owners);
+  m->owners = NULL;
+}
+
+/* ---- what follows from them ------------------------------------------------------------------ */
+
+bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner) {
+  bool any = false;
+  for (int i = 0; i < m->params->n_ties; i++) any |= m->owners[i] == owner && owner != m;
+  return any;
+}
+
+bool clv_module_ties_learn(const clv_module *m) {
+  bool any = false;
+  for (int i = 0; i < m->params->n_ties; i++) any |= !m->params->ties[i].param.frozen;
+  return any;
+}
+
+uint64_t clv_module_version(const clv_module *m) {
+  uint64_t version = m->version;
+  for (int i = 0; i < m->params->n_ties; i++)
+    if (m->owners[i] != m) version += m->owners[i]->version;
+  return version;
+}
+
+clv_code clv_module_tie_add(const clv_module *m, int i, void *gradients, void *owner,
+                            clv_err *err) {
+  const clv_param *p = &m->params->ties[i].param;
+  const clv_backend *b = m->owners[i]->o.backend;
+  char *mine = (char *)gradients + p->gradient;
+  if (p->frozen) return CLV_OK;
+  b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);
+  return clv_backend_fill(b, mine, 0, p->bytes, err);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layers of two stages with one parameter, as a decoder that has the table of tokens. Both stages
+ * are at one node: across nodes the table, or its gradient, would be sent in every step, and who
+ * has it can tell from a hidden state which token it stands for.
+ */
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+typedef struct tied {
+  const clv_session_config *c;
+  const clv_blueprint *b;
+  uint32_t stage, of; /* stages of the layer, and of the owner */
+  const char *name, *owner;
+} tied;
+
+static const char *place_of(const tied *t, uint32_t stage) {
+  int worker = t->b->stages[stage].worker;
+  return worker < 0 ? "master" : t->c->workers[worker].name;
+}
+
+static clv_code check_node(const tied *t, clv_err *err) {
+  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
+  if (s->worker != of->worker)
+    return clv_session_fail_at(
+        t->c, s->at_pos, err,
+        "stage '%.40s' at %.40s has layer '%.64s', whose weight is that of '%.64s' in stage "
+        "'%.40s' at %.40s: it would be sent in every step, and tells a worker what the tokens "
+        "are; put both stages at one node, such as master, or untie them (%s)",
+        s->name, place_of(t, t->stage), t->name, t->owner, of->name, place_of(t, t->of),
+        t->c->model.hf ? "tie_word_embeddings: false in config.json" : "leave `tied` out");
+  if (strcmp(s->device, of->device) == 0) return CLV_OK;
+  return clv_session_fail_at(
+      t->c, s->at_pos, err,
+      "stage '%.40s' on device %.32s has layer '%.64s', whose weight is that "
+      "of '%.64s' in stage '%.40s' on %.32s: put both on one device",
+      s->name, s->device, t->name, t->owner, of->name, of->device);
+}
+
+/* Its stages would step at other times than the sum of both gradients is there. */
+static clv_code check_schedule(const tied *t, clv_err *err) {
+  clv_pipeline_kind kind = t->c->pipeline.schedule;
+  if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return CLV_OK;
+  return clv_session_fail_at(
+      t->c, t->c->pipeline.pos, err,
+      "stages step by themselves in this schedule, and the weight of '%.64s' "
+      "is that of '%.64s' in another stage: take another schedule, as 1f1b",
+      t->name, t->owner);
+}
+
+/* What is frozen is so for both. */
+static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
+  const clv_stage_spec *s = &t->c->stages[t->stage];
+  if (!s->freeze || frozen) return CLV_OK;
+  return clv_session_fail_at(t->c, s->pos, err,
+                             "stage '%.40s' is frozen, and the weight of its layer '%.64s' is that "
+                             "of '%.64s', which learns: freeze both or neither",
+                             s->name, t->name, t->owner);
+}
+
+static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **ret, clv_err *err) {
+  for (t->of = 0; t->of < b->n_stages; t->of++) {
+    const clv_stage_plan *s = &b->stages[t->of];
+    if ((*ret = clv_params_first(s->graph, s->params, t->owner)) != NULL) return CLV_OK;
+  }
+  return clv_session_fail_at(t->c, t->c->model.pos, err,
+                             "layer '%.64s' is tied to '%.64s', which is in no stage", t->name,
+                             t->owner);
+}
+
+static clv_code follow(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv_err *err) {
+  const clv_node *n = &b->stages[stage].graph->nodes[tie->param.node];
+  tied t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tied};
+  const clv_param *owner = tie->of < 0 ? NULL : &b->stages[stage].params->list[tie->of];
+  t.of = stage;
+  if (!owner) CLV_TRY(find_owner(b, &t, &owner, err));
+  CLV_TRY(check_node(&t, err));
+  if (t.of != stage) CLV_TRY(check_schedule(&t, err));
+  CLV_TRY(check_frozen(&t, owner->frozen, err));
+  tie->param.frozen = owner->frozen;
+  tie->param.fixed = owner->fixed;
+  return CLV_OK;
+}
+
+clv_code clv_ties_follow(clv_blueprint *b, clv_err *err) {
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    clv_params *p = b->stages[i].params;
+    for (int k = 0; k < p->n_ties; k++) CLV_TRY(follow(b, i, &p->ties[k], err));
+    clv_params_follow(p);
+  }
+  return CLV_OK;
+}
+
+bool clv_tie_of_stage(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
+                      const char **ret_weight) {
+  const clv_stage_plan *s = &b->stages[stage];
+  const char *owner = s->graph->nodes[s->params->ties[tie].param.node].tied;
+  for (*ret_stage = 0; *ret_stage < b->n_stages; ++*ret_stage) {
+    const clv_stage_plan *of = &b->stages[*ret_stage];
+    const clv_param *p = clv_params_first(of->graph, of->params, owner);
+    if (p) *ret_weight = p->name;
+    if (p) return *ret_stage != stage;
+  }
+  return false;
+}

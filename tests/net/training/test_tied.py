@@ -1,0 +1,210 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tied weights: the decoder at the master has the table of tokens of the front, which is at the
+master too, with the blocks between at workers. The bits are those of one module, whatever the
+schedule; the run resumes; elsewhere it is refused with the reason."""
+import json, os, re, struct, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import numpy as np
+
+suite = Suite()
+RECORDS, PLACES, ROWS, STEPS = 24, 7, 30, 6
+COMMON = {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+CONFIGS = {"bert": {"model_type": "bert", "max_position_embeddings": PLACES, "type_vocab_size": 2, **COMMON},
+           "gpt2": {"model_type": "gpt2", "vocab_size": ROWS, "n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": PLACES},
+           "llama": {"model_type": "llama", "tie_word_embeddings": True, **COMMON}}
+PARTS = {"bert": ("masked", ["embeddings", "encoder.layer.0", "encoder.layer.1", "cls"]),
+         "gpt2": ("causal", ["wte..drop", "h.0", "h.1", "ln_f..lm_head"]),
+         "llama": ("causal", ["embed_tokens", "layers.0", "layers.1", "norm..lm_head"])}
+TABLES = {"bert": "bert.embeddings.word_embeddings.weight", "gpt2": "transformer.wte.weight", "llama": "model.embed_tokens.weight"}
+TIED = {"bert": "cls.predictions.decoder.weight", "gpt2": "lm_head.weight", "llama": "lm_head.weight"}
+cluster = None
+
+
+def records(folder):
+    rng = np.random.default_rng(3)
+    for part in ("train", "test"):
+        ids = rng.integers(1, ROWS, (RECORDS, PLACES))
+        np.save(f"{folder}/{part}-ids.npy", ids)
+        np.save(f"{folder}/{part}-y.npy", np.where(rng.random(ids.shape) < 0.6, (ids * 7) % ROWS, -100))
+
+
+def body(places, cuts=(1, 2, 3), model="bert", micro=4, schedule="1f1b", steps=STEPS, more="", own="", leaves=False):
+    """Stages that end behind these of the model's four parts."""
+    head, parts = PARTS[model]
+    ends = [*cuts, len(parts)] if len(places) > 1 else [len(parts)]
+    text = ""
+    for i, (first, last, at) in enumerate(zip([0, *ends], ends, places)):
+        layers = f"{parts[first].split('..')[0]}..{parts[last - 1].split('..')[-1]}"
+        text += f"  - {{name: s{i}, at: {at}, {own}layers: {layers}}}\n"
+    return ("data: {format: npy, root: data, train: [train-ids.npy, train-y.npy], test: [test-ids.npy, test-y.npy]}\n"
+            f"model: {{hf: {model}, head: {head}}}\nstages:\n{text}loss: {{kind: cross_entropy}}\n"
+            f"train: {{epochs: 100, max_steps: {steps}, batch: 8, seed: {SEED}, clip_grad_norm: 0.5,"
+            f" optimizer: {{kind: adamw, lr: 0.003}}{more}}}\n"
+            f"pipeline: {{micro_batches: {micro}, schedule: {schedule}}}\nlog: {{every: 1}}\ncheckpoint: {{every_steps: 100000}}\n"
+            + ("privacy: {raw_input_leaves: true}\n" if leaves else ""))
+
+
+UNSPLIT = {}
+U = ("master", "w1", "w2", "master")
+
+
+def unsplit(model):
+    if model not in UNSPLIT:
+        UNSPLIT[model] = cluster.trained(f"one-{model}", body(["master"], model=model), STEPS)[:2]
+    return UNSPLIT[model]
+
+
+def compare(tag, places, model="bert", **how):
+    one, one_log = unsplit(model)
+    weights, log, _ = cluster.trained(tag, body(places, model=model, **how), STEPS)
+    assert weights.keys() == one.keys(), weights.keys() ^ one.keys()
+    for k in one:
+        assert weights[k] == one[k], f"{tag}: {k} differs"
+    assert log == one_log, f"{tag}: the loss log differs"
+
+
+@suite.test
+def two_modules_give_the_bits_of_one():
+    for model in CONFIGS:
+        compare(f"u-{model}", U, model)
+        assert TABLES[model] in UNSPLIT[model][0] and TIED[model] not in UNSPLIT[model][0], UNSPLIT[model][0].keys()
+
+
+@suite.test
+def whatever_the_cuts_and_the_schedule():
+    """Two stages at one worker as well, and both layers in a module at a worker."""
+    compare("pair", ("master", "master"), cuts=(2,))
+    compare("far-pair", ("w1", "w1"), cuts=(2,), leaves=True)
+    compare("far", ("w1",), leaves=True)
+    for schedule in ("naive", "gpipe", "zb-h1"):
+        compare(schedule, U, schedule=schedule)
+    compare("again", U, own="recompute: true, ")
+
+
+@suite.test
+def parts_of_a_batch_are_as_micro_batches():
+    parts = body(U).replace("micro_batches: 4, schedule: 1f1b", "micro_batches: 1").replace("batch: 8,", "batch: 8, accumulate: 4,")
+    assert cluster.trained("parts", parts, STEPS)[0] == unsplit("bert")[0]
+
+
+@suite.test
+def it_resumes_to_the_bit():
+    session = cluster.session("halves", body(U))
+    for more in (["--max-steps", "2"], ["--resume"]):
+        done = cluster.train(session, *more)
+        assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "halves"), STEPS) == unsplit("bert")[0]
+    state = checkpoint_tensors(os.path.join(cluster.dir, "runs", "halves"), STEPS, "optimizer-")
+    table = sorted(name for _, name in state if "word_embeddings" in name or "decoder.weight" in name)
+    assert table == [f"{TABLES['bert']}.exp_avg", f"{TABLES['bert']}.exp_avg_sq"], table
+
+
+@suite.test
+def one_parameter_is_counted_once():
+    """It is not as without ties; and what is frozen of it is so for both."""
+    one = unsplit("bert")[0]
+    with open(os.path.join(cluster.dir, "bert/config.json")) as f:
+        config("untied", {**json.load(f), "tie_word_embeddings": False})
+    PARTS["untied"] = PARTS["bert"]
+    untied = cluster.trained("untied", body(["master"], model="untied"), STEPS)[0]
+    assert untied.keys() - one.keys() == {TIED["bert"]} and untied[TABLES["bert"]] != one[TABLES["bert"]]
+    still = body(U, more=f", freeze: [{TABLES['bert']}]")
+    frozen, log, _ = cluster.trained("still", still, STEPS)
+    first = cluster.trained("first", body(U).replace("lr: 0.003", "lr: 1e-300, weight_decay: 0"), STEPS)[0]
+    assert frozen[TABLES["bert"]] == first[TABLES["bert"]] != one[TABLES["bert"]]
+    assert frozen["cls.predictions.decoder.bias"] != first["cls.predictions.decoder.bias"]
+
+
+def planned(text, *args, tag="planned", code=0):
+    done = master("plan", cluster.session(tag, text), *args, cwd=cluster.dir)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@suite.test
+def the_plan_says_whose_it_is():
+    assert f"    tied: {TIED['bert']} is {TABLES['bert']} of stage s0\n" in planned(body(U))
+    assert f"    tied: {TIED['bert']} is {TABLES['bert']}\n" in planned(body(["master"]))
+    stage = json.loads(planned(body(U), "--json"))["stages"][3]
+    assert stage["ties"] == [{"weight": TIED["bert"], "of": TABLES["bert"], "stage": "s0"}], stage
+
+
+@suite.test
+def what_cannot_be_is_refused_with_the_reason():
+    for places, stage, at in ((("master", "w1", "w2", "w1"), "s3", "w1"), (("w1", "w2", "w2", "master"), "s3", "master")):
+        for command in ("check", "plan"):
+            done = master(command, cluster.session("across", body(places, leaves=True)), cwd=cluster.dir)
+            assert done.returncode == 3, done.stdout
+            for says in (rf"across\.yaml:\d+:\d+: stage '{stage}' at {at} has layer 'cls\.predictions\.decoder', whose weight is that of"
+                         rf" 'bert\.embeddings\.word_embeddings' in stage 's0'", "sent in every step", "what the tokens are",
+                         "put both stages at one node", "tie_word_embeddings: false"):
+                assert re.search(says, done.stderr), done.stderr
+    for schedule in ("pipedream, flush_every: 2", "pipedream-2bw, flush_every: 2"):
+        text = body(U, micro=1 if "2bw" not in schedule else 4, schedule=schedule).replace(" clip_grad_norm: 0.5,", "")
+        assert "stages step by themselves in this schedule" in planned(text, code=3)
+    text = body(U).replace("name: s3, at: master,", "name: s3, at: master, freeze: true,")
+    assert "freeze both or neither" in planned(text, code=3)
+
+
+@suite.test
+def a_known_table_hides_no_labels():
+    """The decoder's values are the table's: drawn from a secret seed, or of a public file."""
+    done = cluster.train(cluster.session("public", body(["master"], model="gpt2", steps=1)))
+    assert done.returncode == 0, done.stderr
+    for tag, own, code in ("drawn", "", 0), ("known", "weights: {folder: runs/public/checkpoint-1}, ", 3):
+        text = body(("master", "w1", "master"), cuts=(1, 3), model="gpt2").replace("at: master, ", f"at: master, {own}", 1)
+        done = master("check", cluster.session(tag, text, keys="front_known: true, tokens_readable: true"), cwd=cluster.dir)
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "set privacy.labels_readable: true" in done.stderr and "lm_head (linear)" in done.stderr, done.stderr
+
+
+@suite.test
+def what_is_exported_has_one_name_and_is_begun_with():
+    trained = cluster.trained("exported", body(U), STEPS)[0]
+    done = master("export", "exported", "--hf", "out", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    out = safetensors(os.path.join(cluster.dir, "out/model.safetensors"))
+    assert out.pop("cls.predictions.bias") == trained["cls.predictions.decoder.bias"] and out == trained
+    with open(os.path.join(cluster.dir, "out/config.json")) as f:
+        assert json.load(f).get("tie_word_embeddings", True)
+    still = body(U, steps=1).replace("lr: 0.003", "lr: 1e-300, weight_decay: 0")
+    both = {**trained, TIED["bert"]: trained[TABLES["bert"]]}
+    write_safetensors(os.path.join(cluster.dir, "both.safetensors"), both)
+    os.mkdir(os.path.join(cluster.dir, "twice"))
+    write_safetensors(os.path.join(cluster.dir, "twice/model.safetensors"), both)
+    for tag, own in ("folder", "out"), ("file", "both.safetensors"), ("folder", "twice"):
+        begun = still.replace("layers:", f"weights: {{{tag}: {own}}}, layers:")
+        assert cluster.trained(f"begun-{own}", begun, 1)[0] == trained, own
+    other = (*trained[TABLES["bert"]][:2], bytes(trained[TABLES["bert"]][2][:-1]) + b"\x12")
+    for path in "both.safetensors", "twice/model.safetensors":
+        write_safetensors(os.path.join(cluster.dir, path), {**both, TIED["bert"]: other})
+    for own in "file: both.safetensors", "folder: twice":
+        done = master("check", cluster.session("apart", still.replace("layers:", f"weights: {{{own}}}, layers:")), cwd=cluster.dir)
+        assert done.returncode and f"'{TABLES['bert']}' and '{TIED['bert']}' have other values there" in done.stderr, done.stderr
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def config(name, values):
+    os.makedirs(os.path.join(cluster.dir, name), exist_ok=True)
+    with open(os.path.join(cluster.dir, name, "config.json"), "w") as f:
+        json.dump(values, f)
+
+
+with Cluster(2) as cluster:
+    os.mkdir(os.path.join(cluster.dir, "data"))
+    records(os.path.join(cluster.dir, "data"))
+    for name, values in CONFIGS.items():
+        config(name, values)
+    suite.main()

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One parameter of two layers: its gradient against differences, and the bits of two modules
+ * against those of one; what cannot be tied is refused.
+ */
+#include <math.h>
+
+#include "tests/unit/graph/plan_test.h"
+
+enum { N = 3, PLACES = 4, ROWS = 5, WIDTH = 6 };
+
+/* Tokens to rows of a table, a square layer, and back to tokens by the table. */
+static clv_graph *language(clv_dtype dtype) {
+  int x;
+  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, PLACES), &x);
+  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, ROWS), int_attr(CLV_ATTR_OUT, WIDTH)};
+  clv_attr_value out[] = {int_attr(CLV_ATTR_OUT, ROWS), int_attr(CLV_ATTR_BIAS, 1)};
+  g->dtype = dtype;
+  x = add_node(g, CLV_OP_EMBEDDING, 0, x, -1, rows, 2);
+  x = add_plain(g, CLV_OP_TANH, 2, add_linear(g, 1, x, WIDTH));
+  x = add_node(g, CLV_OP_LINEAR, 3, x, -1, out, 2);
+  assert_ok(clv_graph_tie(g, x, "0", false, err));
+  return g;
+}
+
+/* ---- one module ------------------------------------------------------------------------------ */
+
+static const clv_param *table_of(const rig *r) { return clv_params_find(r->params, "0.weight"); }
+
+/* The sum of both layers' gradients. */
+static double gradient_at(const rig *r, size_t i) {
+  const clv_param *table = table_of(r), *tied = &r->params->ties[0].param;
+  const double *grads = (const double *)(const void *)r->grads;
+  return grads[table->gradient / 8 + i] + grads[tied->gradient / 8 + i];
+}
+
+static double loss_of(rig *r) {
+  clv_call *c;
+  double sum = 0;
+  assert_ok(clv_plan_call_get(r->plan, &c, err));
+  forward(r, c);
+  clv_plan_call_put(r->plan, c);
+  for (size_t i = 0; i < r->out_bytes / 8; i++)
+    sum += ((double *)(void *)r->out)[i] * ((double *)(void *)r->dout)[i];
+  return sum;
+}
+
+static void the_gradient_is_that_of_differences(void **state) {
+  (void)state;
+  rig r = rig_new(language(CLV_F64), &(rig_options){.backend = clv_backend_ref()});
+  step(&r);
+  double *table = (double *)(void *)(r.block + table_of(&r)->offset);
+  for (size_t i = 0; i < ROWS * WIDTH; i++) {
+    double at = table[i], h = 1e-6, want = gradient_at(&r, i);
+    table[i] = at + h;
+    double up = loss_of(&r);
+    table[i] = at - h;
+    double found = (up - loss_of(&r)) / (2 * h);
+    table[i] = at;
+    if (fabs(found - want) > 1e-7) fail_msg("value %zu: %g by differences, %g", i, found, want);
+  }
+  rig_done(&r);
+}
+
+/* It is listed once, and has room for values and moments once, for gradients twice. */
+static void it_is_one_parameter(void **state) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  (void)state;
+  assert_ok(clv_params_of(g, &p, err));
+  assert_int_equal(p->n, 4); /* the table, a weight, two biases */
+  assert_int_equal(p->n_ties, 1);
+  assert_string_equal(p->ties[0].param.name, "3.weight");
+  assert_int_equal(p->ties[0].param.offset, clv_params_find(p, "0.weight")->offset);
+  assert_int_equal(p->ties[0].param.gradient, p->trainable_bytes);
+  assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128); /* 120 bytes, aligned */
+  assert_int_equal(p->n_values, ROWS * WIDTH + WIDTH * WIDTH + WIDTH + ROWS);
+  p->list[0].frozen = true;
+  clv_params_fix(p);
+  assert_true(p->ties[0].param.frozen && p->ties[0].param.fixed);
+  assert_int_equal(p->gradient_bytes, p->trainable_bytes);
+}
+
+/* ---- two modules ----------------------------------------------------------------------------- */
+
+/* The head has the values of the front's block, and a gradient of its own. */
+static void two_modules_have_the_bits_of_one(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
+  clv_graph *front, *head;
+  assert_ok(clv_graph_slice(g, 0, 2, &front, err));
+  assert_ok(clv_graph_slice(g, 3, 3, &head, err));
+  assert_true(head->nodes[1].tied_outside && !g->nodes[4].tied_outside);
+  rig all = rig_new(language(CLV_F32), &(rig_options){.backend = clv_backend_cpu()});
+  rig one = rig_new(front, &(rig_options){.backend = clv_backend_cpu()});
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  assert_ok(clv_params_of(head, &p, err));
+  assert_int_equal(p->ties[0].of, -1);
+  p->ties[0].param.elsewhere = one.block + table_of(&one)->offset;
+  clv_plan_options o = {.backend = clv_backend_cpu(),
+                        .dtype = CLV_F32,
+                        .batch = N,
+                        .training = true,
+                        .need_input_grad = {true},
+                        .threads = 1};
+  rig two = {.g = head, .params = clv_steal(&p)};
+  assert_ok(clv_plan_new(head, two.params, &o, &two.plan, err));
+  rig_memory(&two);
+  clv_call *first, *second;
+  step(&all);
+  memcpy(two.dout, all.dout, all.out_bytes);
+  assert_ok(clv_plan_call_get(one.plan, &first, err));
+  assert_ok(clv_plan_call_get(two.plan, &second, err));
+  forward(&one, first);
+  memcpy(two.in[0], one.out, one.out_bytes);
+  forward(&two, second);
+  assert_memory_equal(two.out, all.out, all.out_bytes);
+  backward_input(&two, second, false);
+  backward_weight(&two, second, false);
+  memcpy(one.dout, two.din[0], one.out_bytes);
+  backward_input(&one, first, false);
+  backward_weight(&one, first, false);
+  const clv_param *table = table_of(&one), *tied = &two.params->ties[0].param;
+  assert_memory_equal(one.grads + table->gradient, all.grads + table_of(&all)->gradient,
+                      table->bytes);
+  assert_memory_equal(two.grads + tied->gradient, all.grads + all.params->ties[0].param.gradient,
+                      tied->bytes);
+  rig_done(&all);
+  rig_done(&one);
+  rig_done(&two);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void what_cannot_be_tied_is_refused(void **state) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
+  int tanh = 3, square = 2, head = 4;
+  (void)state;
+  assert_fails(clv_graph_tie(g, tanh, "0", false, err), CLV_INVALID,
+               "layer 2 (tanh) has no parameter to be tied");
+  assert_fails(clv_graph_tie(g, square, "2", false, err), CLV_INVALID,
+               "layer 2 (tanh) has no parameter to be tied");
+  assert_fails(clv_graph_tie(g, square, "0", false, err), CLV_INVALID,
+               "layer 1 has a weight [6, 6], and is tied to '0', which has [5, 6]");
+  assert_fails(clv_graph_tie(g, square, "1", false, err), CLV_INVALID, "which is itself");
+  assert_fails(clv_graph_tie(g, square, "3", false, err), CLV_INVALID, "which is tied to 0");
+  assert_fails(clv_graph_tie(g, square, "far", false, err), CLV_INVALID, "no layer is called so");
+  assert_fails(clv_graph_tie(g, head, "", true, err), CLV_INVALID, "a name has 1 to 63 characters");
+  assert_fails(clv_graph_tie(g, 1, "4", true, err), CLV_INVALID, "layer 0 is tied, and layer 3");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_gradient_is_that_of_differences),
+      cmocka_unit_test(it_is_one_parameter),
+      cmocka_unit_test(two_modules_have_the_bits_of_one),
+      cmocka_unit_test(what_cannot_be_tied_is_refused),
+  };
+  return cmocka_run_group_tests_name("ties", tests, NULL, NULL);
+}
