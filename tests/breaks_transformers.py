@@ -6,14 +6,23 @@ from breaks import of
 PLANS = "tests/unit/graph/test_plan_bf16"
 of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16)", "if (d->bf16 && !ret)"))
 of("kernels/cpu/linear_bf16.c", PLANS,
-   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", "a->accumulate ? &k->weight.add : &k->weight.run", "&k->weight.run"),
-   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "(uint8_t *)a->cache + k->backward_at", "a->cache"))
-of("kernels/cpu/linear_amx.c", PLANS,
-   weights_stored_transposed_are_taken_as_they_lie=("static cpu_amx_factor weights_of(", ".turned = turned != t", ".turned = turned"),
-   a_bias_is_left_out_with_amx=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
-of("kernels/cpu/amx.c", PLANS,
-   blocks_at_an_edge_write_behind_it=("TARGET static void any_block(", "i + BLOCK > p->m || j + BLOCK > p->n", "false"),
-   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 take(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"))
+   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".add = a->accumulate", ".add = false"),
+   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "at(a->cache, k->backward_at)", "at(a->cache, 0)"),
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor weights_of(", ".turned = turned != t", ".turned = turned"),
+   a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
+of("kernels/cpu/pairs.c", PLANS,
+   blocks_at_an_edge_write_behind_it=("static void any_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
+   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 take(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
+   the_rest_of_a_long_sum_begins_anew=("static const float *begin_with(", "p->add || t->first ? p->n : 0", "p->add ? p->n : 0"),
+   parts_of_a_sum_take_the_first_weights=("static void any_block(", " + t->first * PAIRS_TILE", ""))
+of("kernels/cpu/dots.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void rows_from(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
+FALLBACK = "tests/unit/cpu/test_fallback"
+of("kernels/cpu/backend.c", FALLBACK,
+   amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"),
+   a_node_names_what_it_may_not_use=("static const char *cpu_isa(", "clv_cpu_amx_ready()", "true"))
+BF16 = "tests/net/training/test_bf16.py"
+of("master/api/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, ours) != 0", "false"))
+of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void compare_machines(", "i < CLV_COUNT(said)", "i < 1"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"

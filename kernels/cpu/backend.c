@@ -95,9 +95,9 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static const char *cpu_isa(const clv_backend *b) {
+const char *clv_cpu_isa_name(unsigned isa, bool amx_ready) {
   static const struct {
-    dnnl_cpu_isa_t isa;
+    unsigned isa;
     const char *name;
   } names[] = {
       {dnnl_cpu_isa_sse41, "sse41"},
@@ -109,11 +109,15 @@ static const char *cpu_isa(const clv_backend *b) {
       {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
       {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"},
   };
-  (void)b;
-  dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+  if (isa == dnnl_cpu_isa_avx512_core_amx && !amx_ready) return "avx512_core_amx_refused";
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     if (names[i].isa == isa) return names[i].name;
   return "generic";
+}
+
+static const char *cpu_isa(const clv_backend *b) {
+  (void)b;
+  return clv_cpu_isa_name((unsigned)dnnl_get_effective_cpu_isa(), clv_cpu_amx_ready());
 }
 
 int clv_cpu_block(void) {

@@ -155,6 +155,14 @@ void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *d
 /* y[i][j] += b[j]. */
 void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns);
 
+/* Whether the processor has AMX, the system lets this process use it, and DNNL_MAX_CPU_ISA does. */
+bool clv_cpu_amx_ready(void);
+
+/* What nodes tell each other of their processors: of an instruction set that oneDNN finds
+ * (dnnl_cpu_isa_t). Those whose bits may differ have other names; so has AMX that the system does
+ * not let this process use. */
+const char *clv_cpu_isa_name(unsigned isa, bool amx_ready);
+
 /* linear with bf16 factors, where check_bf16 has agreed; see linear_bf16.c. */
 cpu_prepare_fn clv_cpu_linear_bf16;
 

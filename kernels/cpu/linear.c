@@ -2,7 +2,7 @@
  *
  * linear: y = x W^T + b, x [rows, F], W [out, F]; dx = dy W, dW = dy^T x, db = column sums of dy.
  */
-#include "kernels/cpu/amx_int.h"
+#include "kernels/cpu/cpu_int.h"
 
 /* From this many rows on the weight gradient goes to OpenBLAS; see gemm.c. */
 enum { LONG_SUM = 256 };
@@ -42,7 +42,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];
   linear_kernel *k;
-  if (d->bf16) return (clv_cpu_amx_ready() ? clv_cpu_linear_amx : clv_cpu_linear_bf16)(d, ret, err);
+  if (d->bf16) return clv_cpu_linear_bf16(d, ret, err);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   int64_t features = in->dim[in->rank - 1], out = d->attrs.out;
   bool t = d->attrs.transposed;

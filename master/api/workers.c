@@ -53,21 +53,34 @@ static clv_code wrong_answer(clv_code code, clv_err *err) {
   return clv_err_prefix(err, "its answer makes no sense");
 }
 
-/* Bits are promised for one kind of device, and one instruction set or capability of it. */
+/* libraries: "" from workers before 0.6.2. */
+static void compare_processors(const api_peer *p, const char *isa, const char *libraries) {
+  const char *our_isa = clv_backend_isa(clv_backend_cpu());
+  const char *ours = clv_backend_libraries(clv_backend_cpu());
+  if (strcmp(isa, our_isa) != 0)
+    clv_notify(
+        p->runtime->notice,
+        "worker %s computes with %s, this master with %s: results will not be bit-identical to "
+        "another placement (cap both with DNNL_MAX_CPU_ISA)",
+        p->name, isa, our_isa);
+  else if (libraries[0] && strcmp(libraries, ours) != 0)
+    clv_notify(p->runtime->notice,
+               "worker %s computes with %s, this master with %s: results will not be "
+               "bit-identical to another placement",
+               p->name, libraries, ours);
+}
+
+/* Bits are promised for one kind of device, one instruction set or capability of it, and one
+ * version of its libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
-  const char *isa = clv_backend_isa(clv_backend_cpu());
   const clv_wire_about *theirs = &h->about;
   int at = clv_wire_device_of(h, p->device);
   const char *kind = at < 0 ? "cpu" : h->kinds[at].kind;
   const char *their_isa = at < 0 ? theirs->isa : h->kinds[at].isa;
   bool processor = strcmp(kind, "cpu") == 0;
-  if (processor && strcmp(their_isa, isa) != 0)
-    clv_notify(
-        p->runtime->notice,
-        "worker %s computes with %s, this master with %s: results will not be bit-identical to "
-        "another placement (cap both with DNNL_MAX_CPU_ISA)",
-        p->name, their_isa, isa);
-  if (!processor)
+  if (processor)
+    compare_processors(p, their_isa, at < 0 ? "" : h->kinds[at].libraries);
+  else
     clv_notify(p->runtime->notice,
                "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
                "on such devices, and near those of processors",

@@ -227,6 +227,19 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
   return clv_trainer_restore_from(t, c, ret_cursor, notes, err);
 }
 
+static void compare_machines(const clv_trainer_state *s, clv_bytes *notes) {
+  const clv_backend *cpu = clv_backend_cpu();
+  const struct {
+    const char *then, *now;
+  } said[] = {{clv_trainer_state_get(s, "isa"), clv_backend_isa(cpu)},
+              {clv_trainer_state_get(s, "libraries"), clv_backend_libraries(cpu)}};
+  for (size_t i = 0; i < CLV_COUNT(said); i++)
+    if (said[i].then && strcmp(said[i].then, said[i].now) != 0)
+      clv_bytes_printf(
+          notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n",
+          said[i].then, said[i].now);
+}
+
 clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_cursor *ret_cursor,
                                   clv_bytes *notes, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
@@ -234,11 +247,7 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
   if (m->stages != t->b->n_stages)
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
-  const char *isa = clv_trainer_state_get(s, "isa");
-  if (isa && strcmp(isa, clv_backend_isa(clv_backend_cpu())) != 0)
-    clv_bytes_printf(
-        notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n", isa,
-        clv_backend_isa(clv_backend_cpu()));
+  compare_machines(s, notes);
   t->committed = m->step;
   if (t->optimizer) CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {

@@ -1,6 +1,6 @@
 """Convolutions in bf16 over real daemons: the bits of one process, a loss near that of f32, and a
 refusal by whoever cannot."""
-import json, os, sys
+import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -90,6 +90,23 @@ def a_worker_without_it_is_named():
         assert done.returncode != 0, said
         for word in ("w1", "bf16 needs a processor with AVX512-BF16", "use train.dtype: f32"):
             assert word in said, f"it should say '{word}': {said}"
+
+
+@suite.test
+def processors_whose_bits_may_differ_are_named():
+    """A BLAS that takes another processor's kernels has other sums."""
+    other, said = {"OPENBLAS_CORETYPE": "Prescott"}, r"oneDNN [0-9.]+, OpenBLAS [0-9.]+ "
+    notice = rf"worker w1 computes with {said}Prescott, this master with {said}(?!Prescott)\w+: results will not be bit-identical"
+    again = rf"was computed with {said}(?!Prescott)\w+, this machine has {said}Prescott: not bit-identical"
+    with Cluster(1, env=other) as there:
+        os.symlink(os.path.join(cluster.dir, "data"), os.path.join(there.dir, "data"))
+        done = there.train(there.session("there", body(["master", "w1", "w1"], "f32", 1)))
+        assert done.returncode == 0 and re.search(notice, done.stdout + done.stderr), done.stdout + done.stderr
+    session = cluster.session("alike", body(["master", "w1", "w1"], "f32", 2))
+    done = cluster.train(session, "--max-steps", "1")
+    assert done.returncode == 0 and "bit-identical" not in done.stdout + done.stderr, done.stdout + done.stderr
+    done = cluster.train(session, "--resume", env=other)
+    assert done.returncode == 0 and re.search(again, done.stdout + done.stderr), done.stdout + done.stderr
 
 
 with Cluster(2) as cluster:

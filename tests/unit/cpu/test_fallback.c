@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Numbers that are no ops have no kernel. Which ops the cpu backend leaves to ref stands in their
- * cases (`cpu: ref`), where tests/ops/test_pair.c compares it.
+ * cases (`cpu: ref`), where tests/ops/test_pair.c compares it. And how
+ * a node names its processor.
  */
+#include <dnnl.h>
+
+#include "kernels/cpu/cpu_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
 static void test_unknown_numbers(void **state) {
@@ -12,7 +16,35 @@ static void test_unknown_numbers(void **state) {
   assert_false(clv_backend_cpu()->has((clv_op)-1));
 }
 
+/* Each has products of its own, but for the first two. */
+static void test_processors_have_names_of_their_own(void **state) {
+  const char *names[] = {
+      clv_cpu_isa_name(0, false),
+      clv_cpu_isa_name(UINT32_MAX, true),
+      clv_cpu_isa_name(dnnl_cpu_isa_avx2, false),
+      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core, false),
+      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_bf16, false),
+      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false), /* the system refuses it */
+      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, true),
+  };
+  (void)state;
+  assert_string_equal(names[0], names[1]);
+  for (size_t i = 1; i < CLV_COUNT(names); i++)
+    for (size_t j = i + 1; j < CLV_COUNT(names); j++)
+      assert_int_not_equal(strcmp(names[i], names[j]), 0);
+}
+
+static void test_this_one_is_named(void **state) {
+  (void)state;
+  bool amx = strcmp(clv_backend_isa(clv_backend_cpu()), "avx512_core_amx") == 0;
+  assert_true(amx == clv_cpu_amx_ready());
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_unknown_numbers)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_unknown_numbers),
+      cmocka_unit_test(test_processors_have_names_of_their_own),
+      cmocka_unit_test(test_this_one_is_named),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packing factors as pairs of bf16, and going through a product by blocks. The left factor's rows
+ * are packed by as many as stay in the second cache, and for these the right factor goes by once,
+ * 32 columns at a time. Where a sum is long for that, it goes by in parts: sums are put down and
+ * taken up again, which changes no bit.
+ */
+#include "kernels/cpu/pairs_int.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define INLINE TARGET static inline __attribute__((always_inline))
+
+const cpu_pairs_way *clv_cpu_pairs_way(void) {
+  return clv_cpu_amx_ready() ? clv_cpu_amx() : clv_cpu_dots();
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static size_t tiles_of(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
+
+/* Whole blocks beside the sum. */
+static size_t strips_of(size_t other) { return (other + PAIRS_BLOCK - 1) / PAIRS_BLOCK * 2; }
+
+size_t clv_cpu_pairs_bytes(size_t other, size_t k) {
+  return strips_of(other) * tiles_of(k) * PAIRS_TILE * sizeof(uint16_t);
+}
+
+INLINE __mmask16 mask_of(size_t begin, size_t end) {
+  size_t left = begin < end ? end - begin : 0;
+  return (__mmask16)(left >= PAIRS_SIDE ? 0xFFFF : (1u << left) - 1);
+}
+
+INLINE __m512 take(const cpu_pairs_factor *f, size_t row, size_t column) {
+  __mmask16 mask = row < f->rows ? mask_of(column, f->columns) : 0;
+  return _mm512_maskz_loadu_ps(mask, f->x + row * f->columns + column);
+}
+
+/* Pairs of neighbours in 16 rows from `row` on. */
+INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
+                        __m512i pair[PAIRS_SIDE]) {
+  for (size_t r = 0; r < PAIRS_SIDE; r++) {
+    __m512 low = take(f, row + r, column), high = take(f, row + r, column + PAIRS_SIDE);
+    pair[r] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  }
+}
+
+/* Pairs of values below each other, in 32 rows from `row` on. */
+INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
+                         __m512i pair[PAIRS_SIDE]) {
+  for (size_t r = 0; r < PAIRS_SIDE; r++) {
+    __m512 a = take(f, row + 2 * r, column), b = take(f, row + 2 * r + 1, column);
+    __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+    __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
+    pair[r] = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+  }
+}
+
+/* The 16 x 16 pairs, rows and columns exchanged. */
+INLINE void exchange(__m512i x[PAIRS_SIDE]) {
+  __m512i t[PAIRS_SIDE], u[PAIRS_SIDE];
+  for (int i = 0; i < PAIRS_SIDE; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < PAIRS_SIDE; i += 4)
+    for (int k = 0; k < 2; k++) {
+      u[i + 2 * k] = _mm512_unpacklo_epi64(t[i + k], t[i + k + 2]);
+      u[i + 2 * k + 1] = _mm512_unpackhi_epi64(t[i + k], t[i + k + 2]);
+    }
+  for (int c = 0; c < 4; c++) {
+    __m512i even0 = _mm512_shuffle_i32x4(u[c], u[4 + c], 0x88);
+    __m512i even1 = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0x88);
+    __m512i odd0 = _mm512_shuffle_i32x4(u[c], u[4 + c], 0xDD);
+    __m512i odd1 = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0xDD);
+    x[c] = _mm512_shuffle_i32x4(even0, even1, 0x88);
+    x[4 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+    x[8 + c] = _mm512_shuffle_i32x4(even0, even1, 0xDD);
+    x[12 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0xDD);
+  }
+}
+
+/* Whether the sum runs along the rows of x. */
+INLINE bool is_along(const cpu_pairs_factor *f) { return f->right == f->turned; }
+
+/* Tiles [first, end) of 16 values beside the sum, from `strip` times 16 on. Where the pairs lie as
+ * the tile has them, nothing is exchanged: left [m][k], right [k][n]. */
+INLINE void pack_strip(const cpu_pairs_factor *f, size_t strip, size_t first, size_t end,
+                       uint16_t *to) {
+  for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
+    __m512i pair[PAIRS_SIDE];
+    if (is_along(f))
+      pairs_along(f, strip * PAIRS_SIDE, k * PAIRS_WIDE, pair);
+    else
+      pairs_across(f, k * PAIRS_WIDE, strip * PAIRS_SIDE, pair);
+    if (f->turned) exchange(pair);
+    for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
+  }
+}
+
+typedef struct pack_job {
+  const cpu_pairs_factor *f;
+  size_t tiles;
+  uint16_t *to;
+} pack_job;
+
+TARGET static void pack_strips(void *arg, size_t begin, size_t end) {
+  const pack_job *j = arg;
+  for (size_t strip = begin; strip < end; strip++)
+    pack_strip(j->f, strip, 0, j->tiles, j->to + strip * j->tiles * PAIRS_TILE);
+}
+
+void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
+  bool along = f->right == f->turned;
+  pack_job j = {f, tiles_of(along ? f->columns : f->rows), ret};
+  clv_cpu_parallel(clv_cpu_worth(threads, f->rows * f->columns),
+                   strips_of(along ? f->rows : f->columns), pack_strips, &j);
+}
+
+/* ---- multiplying ----------------------------------------------------------------------------- */
+
+/* Rows and tiles along the sum that one thread packs and takes at once. */
+typedef struct at_once {
+  size_t blocks, tiles;
+} at_once;
+
+static at_once most_at_once(const cpu_pairs_way *way, size_t m, size_t k) {
+  size_t tiles = tiles_of(k);
+  if (way->tiles) tiles = CLV_MIN(tiles, way->tiles);
+  size_t most = way->cache / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
+  size_t all = (m + PAIRS_BLOCK - 1) / PAIRS_BLOCK;
+  return (at_once){CLV_MIN(CLV_MAX(most, (size_t)1), all), tiles};
+}
+
+static size_t room_of(at_once most) { return most.blocks * most.tiles * 2 * PAIRS_TILE; }
+
+size_t clv_cpu_pairs_room(int threads, size_t m, size_t k) {
+  return (size_t)threads * room_of(most_at_once(clv_cpu_pairs_way(), m, k)) * sizeof(uint16_t);
+}
+
+/* Blocks [begin, end) of rows and tiles [first, last) of the sum. */
+typedef struct pairs_part {
+  const cpu_pairs_product *p;
+  const cpu_pairs_way *way;
+  size_t begin, end, first, last;
+  uint16_t *room;
+} pairs_part;
+
+/* What the sums at row i and column j begin with; the result's rows are *ret_row apart. */
+static const float *begin_with(const pairs_part *t, size_t i, size_t j, size_t *ret_row) {
+  static const float zeros[PAIRS_BLOCK];
+  const cpu_pairs_product *p = t->p;
+  *ret_row = p->add || t->first ? p->n : 0;
+  if (*ret_row) return p->c + i * p->n + j;
+  return p->bias ? p->bias + j : zeros;
+}
+
+/* At an edge, by way of a whole block. */
+static void edge_block(const pairs_part *t, cpu_pairs_block *b, size_t i, size_t j) {
+  const cpu_pairs_product *p = t->p;
+  float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
+  size_t columns = CLV_MIN(p->n - j, (size_t)PAIRS_BLOCK);
+  bool given = b->from_row || p->bias;
+  for (size_t r = 0; given && r < b->rows; r++)
+    memcpy(sums[r], b->from + r * b->from_row, columns * sizeof **sums);
+  b->from = b->c = sums[0];
+  b->from_row = b->c_row = PAIRS_BLOCK;
+  t->way->block(b);
+  for (size_t r = 0; r < b->rows; r++)
+    memcpy(p->c + (i + r) * p->n + j, sums[r], columns * sizeof **sums);
+}
+
+/* a: two strips, of rows i and on. */
+static void any_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j) {
+  const cpu_pairs_product *p = t->p;
+  size_t strip = tiles_of(p->k) * PAIRS_TILE;
+  cpu_pairs_block b = {.a = a,
+                       .b = p->right + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
+                       .a_strip = (t->last - t->first) * PAIRS_TILE,
+                       .b_strip = strip,
+                       .tiles = t->last - t->first,
+                       .c = p->c + i * p->n + j,
+                       .c_row = p->n,
+                       .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
+  b.from = begin_with(t, i, j, &b.from_row);
+  if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
+    edge_block(t, &b, i, j);
+  else
+    t->way->block(&b);
+}
+
+TARGET static void multiply_part(const pairs_part *t) {
+  size_t strip = (t->last - t->first) * PAIRS_TILE;
+  for (size_t i = 2 * t->begin; i < 2 * t->end; i++)
+    pack_strip(&t->p->left, i, t->first, t->last, t->room + (i - 2 * t->begin) * strip);
+  for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
+    for (size_t i = t->begin; i < t->end; i++)
+      any_block(t, t->room + (i - t->begin) * 2 * strip, i * PAIRS_BLOCK, j);
+}
+
+typedef struct multiply_job {
+  const cpu_pairs_product *p;
+  size_t parts, blocks; /* of rows */
+} multiply_job;
+
+static void multiply_parts(void *arg, size_t begin, size_t end) {
+  const multiply_job *j = arg;
+  const cpu_pairs_way *way = clv_cpu_pairs_way();
+  at_once most = most_at_once(way, j->p->m, j->p->k);
+  size_t tiles = tiles_of(j->p->k);
+  way->begin();
+  for (size_t n = begin; n < end; n++) {
+    size_t last = j->blocks * (n + 1) / j->parts;
+    pairs_part t = {.p = j->p, .way = way, .room = j->p->room + n * room_of(most)};
+    for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
+      t.end = CLV_MIN(t.begin + most.blocks, last);
+      for (t.first = 0; t.first < tiles; t.first = t.last) {
+        t.last = CLV_MIN(t.first + most.tiles, tiles);
+        multiply_part(&t);
+      }
+    }
+  }
+  way->end();
+}
+
+void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {
+  size_t blocks = (p->m + PAIRS_BLOCK - 1) / PAIRS_BLOCK;
+  int worth = clv_cpu_worth(threads, p->m * p->n);
+  multiply_job j = {p, CLV_MIN((size_t)worth, blocks), blocks};
+  clv_cpu_parallel(worth, j.parts, multiply_parts, &j);
+}
