@@ -89,9 +89,15 @@ clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
 clv_heads clv_heads_of(const clv_node_desc *d) {
   const clv_shape *q = &d->in[0], *k = &d->in[1];
   int64_t heads = d->attrs.heads, kv = d->attrs.kv_heads ? d->attrs.kv_heads : heads;
-  int64_t width = q->dim[2] / heads;
-  return (clv_heads){q->dim[0], q->dim[1], k->dim[1],  heads,
-                     kv,        width,     heads / kv, 1 / sqrt((double)width)};
+  int64_t width = q->dim[q->rank - 1] / heads, packed = d->attrs.packed;
+  return (clv_heads){packed ? d->in[3].dim[0] : q->dim[0],
+                     packed ? packed : q->dim[1],
+                     packed ? packed : k->dim[1],
+                     heads,
+                     kv,
+                     width,
+                     heads / kv,
+                     1 / sqrt((double)width)};
 }
 
 bool clv_is_conv_transpose(clv_op op) {

@@ -76,6 +76,7 @@ typedef struct clv_attrs {
   double label_smoothing;
   clv_class_weights class_weights;
   bool init_zero; /* of linear: weight and bias begin with 0 */
+  int64_t packed; /* most places of a sequence, where they are packed; 0: they are not */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -175,6 +176,14 @@ typedef struct clv_heads {
   double scale; /* of scores: 1 / sqrt(width) */
 } clv_heads;
 clv_heads clv_heads_of(const clv_node_desc *d);
+
+/* Packed sequences lie one behind the other: [T, ...] in place of [N, S, ...], with lengths [N].
+ * Rows behind the last one are of none. Here: the rows before sequence n. */
+static inline int64_t clv_packed_before(const int64_t *lengths, int64_t n) {
+  int64_t rows = 0;
+  for (int64_t i = 0; i < n; i++) rows += lengths[i];
+  return rows;
+}
 
 /* matmul's products: `batch` of [m, k] by [k, n]. */
 typedef struct clv_matmul {

@@ -91,7 +91,7 @@ of("kernels/ops/embedding.c", "tests/ops/test_refusals embedding",
    columns_may_be_missing=("static clv_code columns_fit(", "in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1]", "false"),
    what_is_subtracted_needs_no_column=("static clv_code columns_fit(", "if (column < 0)", "if (false)"))
 of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
-   there_are_steps_without_a_position=("static clv_code positions_shape(", "if (in->dim[1] + a->offset > a->rows)", "if (false)"))
+   there_are_steps_without_a_position=("static clv_code positions_shape(", "if (steps + a->offset > a->rows)", "if (false)"))
 of("kernels/kernels.h", "tests/unit/graph/test_sequence",
    a_difference_may_overflow=("static inline int64_t clv_row_number_at(", "if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;", "if (l->minus >= 0) row = (int64_t)((uint64_t)row - (uint64_t)at[l->minus]);"))
 of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
@@ -752,7 +752,7 @@ of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    the_reference_drops_by_padded_place=("static void factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
-   any_length_of_a_sample_is_taken=("static clv_code run(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
+   any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
 
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"

@@ -265,6 +265,8 @@ typedef struct clv_data_config {
   double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten;
+  bool packed; /* sequences without pads */
+  clv_config_pos packed_pos;
   uint64_t threads; /* that read and decode images */
   struct {
     clv_config_pos pos;

@@ -146,6 +146,10 @@ static const clv_row rows[] = {
      .max = UINT32_MAX, .initial = "0", .doc = "Use only so many test records; 0 is all."},
     {.path = "data.flatten", .kind = CLV_ROW_BOOL, .offset = AT(data.flatten), .initial = "false",
      .doc = "Hand each record to the model as one row of numbers."},
+    {.path = "data.packed", .kind = CLV_ROW_BOOL, .offset = AT(data.packed),
+     .pos = AT(data.packed_pos), .initial = "false",
+     .doc = "Sequences lie one behind the other, by the input lengths: no pads are computed or sent. "
+            "How long they are then shows."},
     {.path = "data.threads", .kind = CLV_ROW_INT, .offset = AT(data.threads), .min = 1, .max = 64,
      .initial = "2", .doc = "Threads that read and decode images; any number gives the same bits."},
     {.path = "data.non_finite", .kind = CLV_ROW_ENUM, .offset = AT(data.non_finite),

@@ -7,15 +7,20 @@
 
 #include "common/engine/engine.h"
 
-enum { MAX_PLANS = 32 };
+/* Of graphs whose inputs have sizes of their own, of which there may be many, few idle plans are
+ * kept: each has its memory. */
+enum { MAX_PLANS = 32, KEPT_PLANS = 4 };
 
 typedef struct clv_module_plan {
   int64_t batch[CLV_MAX_INPUTS]; /* N of each input, one for all unless the graph joins some */
   bool training;
-  uint32_t input_grads; /* bit i: the gradient of input i is computed */
-  clv_plan *plan;
+  uint32_t input_grads;      /* bit i: the gradient of input i is computed */
+  clv_plan *plan;            /* NULL: the place is free */
   uint32_t calls, calls_out; /* made, in use */
   bool charged;
+  size_t bytes;  /* of those of the module, */
+  size_t paid;   /* and of those that it was charged */
+  uint64_t used; /* when, as counted in the module */
 } clv_module_plan;
 
 struct clv_module {
@@ -45,6 +50,7 @@ struct clv_module {
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
+  uint64_t plan_uses;
   clv_tensor *snapshot;   /* what the last APPLY of a context changed, as it was before: */
   int64_t snapshot_steps; /* parameters and moments, and the step count */
   clv_tensor **blocks;    /* that clv_module_block has made, each with a reference */

@@ -360,19 +360,52 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
   return code;
 }
 
+/* No call of it is under way. */
+static void forget_plan(clv_module *m, clv_module_plan *p) {
+  clv_plan_free(p->plan);
+  if (payer(m)) clv_module_discharge(m, payer(m), p->paid);
+  m->charged -= p->paid;
+  m->bytes -= p->bytes;
+  *p = (clv_module_plan){0};
+}
+
+/* A free one; where there is none, or enough are kept, the idle one that was used longest ago. */
+static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *err) {
+  clv_module_plan *oldest = NULL, *empty = NULL;
+  int idle = 0;
+  for (int i = 0; i < m->n_plans; i++) {
+    clv_module_plan *p = &m->plans[i];
+    if (!p->plan) empty = p;
+    if (!p->plan || p->calls_out) continue;
+    if (!oldest || p->used < oldest->used) oldest = p;
+    idle++;
+  }
+  if (!empty && m->n_plans < MAX_PLANS) empty = &m->plans[m->n_plans++];
+  if (oldest && (!empty || (m->graph->joins && idle >= KEPT_PLANS))) {
+    forget_plan(m, oldest);
+    empty = oldest;
+  }
+  if (!empty)
+    return clv_fail(err, CLV_EXHAUSTED, "module %u has calls of more than %d batch sizes",
+                    m->o.index, MAX_PLANS);
+  *ret = empty;
+  return CLV_OK;
+}
+
 clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                              uint32_t input_grads, clv_module_plan **ret, clv_err *err) {
+  clv_module_plan *place = NULL;
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
     bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
-    if (!sizes || p->training != training || p->input_grads != input_grads) continue;
+    if (!p->plan || !sizes || p->training != training || p->input_grads != input_grads) continue;
+    p->used = ++m->plan_uses;
     *ret = p;
     return CLV_OK;
   }
-  if (m->n_plans == MAX_PLANS)
-    return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", m->o.index,
-                    MAX_PLANS);
-  clv_module_plan made = {.training = training, .input_grads = input_grads};
+  CLV_TRY(place_for_plan(m, &place, err));
+  size_t bytes = m->bytes, charged = m->charged;
+  clv_module_plan made = {.training = training, .input_grads = input_grads, .used = ++m->plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
   if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
@@ -384,8 +417,10 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
       return code;
     }
   }
-  m->plans[m->n_plans] = made;
-  *ret = &m->plans[m->n_plans++];
+  made.bytes = m->bytes - bytes;
+  made.paid = m->pool || m->o.pool ? m->charged - charged : made.bytes;
+  *place = made;
+  *ret = place;
   return CLV_OK;
 }
 
@@ -401,6 +436,7 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
     return code;
   }
   m->charged += bytes;
+  p->paid += bytes;
   p->charged = true;
   p->calls += more;
   p->calls_out++;

@@ -73,6 +73,8 @@ static const struct {
         KEY(dilation, KIND_PAIR, "distance from one tap of the window to the next"),
     [CLV_ATTR_OUTPUT_PAD] =
         KEY(output_pad, KIND_PAIR, "places at the end of the output that a stride leaves open"),
+    [CLV_ATTR_PACKED] =
+        KEY(packed, KIND_INT, "most places of a sequence, where they are packed; 0: they are not"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 

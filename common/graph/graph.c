@@ -186,6 +186,7 @@ static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node,
   CLV_TRY(infer(g, node, err));
   CLV_TRY(push(g, node, ret_node, err));
   g->joins |= node->op == CLV_OP_CONCAT && clv_axis_of(&node->attrs, &node->shape) == 0;
+  g->joins |= node->attrs.packed > 0;
   return CLV_OK;
 }
 
@@ -299,7 +300,10 @@ clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], cl
 
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) {
   int64_t n[CLV_MAX_INPUTS];
-  for (int i = 0; i < CLV_MAX_INPUTS; i++) n[i] = batch;
+  for (int i = 0, input = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT &&
+        __builtin_mul_overflow(batch, CLV_MAX(g->nodes[i].places, 1), &n[input++]))
+      return clv_fail(err, CLV_RANGE, "a batch of %" PRId64, batch);
   return clv_graph_set_batches(g, n, err);
 }
 

@@ -64,6 +64,9 @@ typedef struct clv_node {
   /* In training, nodes of one number keep nothing for backward, which computes them once more; what
    * they read of others is kept. 0: kept. Any number on any node gives the same bits. */
   uint32_t recompute;
+  /* The most places of a record, all of whose rows lie one behind the other along dimension 0; 0:
+   * it counts records. Known where a graph is packed, and not on the wire. */
+  int64_t places;
   int n_in;
   int in[CLV_MAX_IN];
   char tied[CLV_NAME_MAX]; /* the node whose first parameter is this one's too; "": none */
@@ -78,7 +81,7 @@ typedef struct clv_graph {
   int n_nodes, cap;
   int output;      /* index of the node whose value leaves (the last one unless set) */
   clv_dtype dtype; /* of values made from integers (embedding): f32 unless set */
-  bool joins;      /* a concat along dimension 0: N may be another for each input */
+  bool joins;      /* a concat along dimension 0, or packed: N may be another for each input */
   char prefix[16]; /* of names, "bert."; people may leave it out */
 } clv_graph;
 
@@ -104,7 +107,8 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
 clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Shapes of all nodes again, for another batch size (N of every input). */
+/* Shapes of all nodes again, for another batch size (N of every input; of one whose records have
+ * places, as many times those). */
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
 /* The same with N of each input, in their order; what must be alike is refused where it meets.
  * Takes no memory. */
@@ -162,6 +166,16 @@ clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) C
 /* How many steps the readers of input `node` have at least, if each takes it as the lengths of
  * sequences and no more than that; 0: it is no such input. */
 int64_t clv_graph_lengths(const clv_graph *g, int node);
+
+/* ---- packed sequences (pack.c) --------------------------------------------------------------- */
+
+/* The graph over packed sequences, of the same nodes and parameters: where g has [N, S, ...], it
+ * has [T, ...], the places of all sequences that count one behind the other, T up to N S. g reads
+ * the lengths of its sequences, which say what belongs together. Rows behind the last sequence are
+ * of none, meet nothing, and have the gradient 0 where the output's is. Values and gradients are
+ * those of g at real places, and dropout draws the same. Sums over places have another order.
+ * CLV_INVALID: g reads no lengths, or an op does not take packed sequences; it is named. */
+clv_code clv_graph_pack(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- tensor parallelism (divide.c) ----------------------------------------------------------- */
 

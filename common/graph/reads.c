@@ -86,9 +86,10 @@ int64_t clv_graph_lengths(const clv_graph *g, int node) {
   for (int i = node + 1; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
       const clv_shape *of = &g->nodes[g->nodes[i].in[0]].shape;
+      int64_t packed = g->nodes[i].attrs.packed, own = packed ? packed : of->dim[1];
       if (g->nodes[i].in[k] != node) continue;
       if (!takes_lengths(&g->nodes[i], k) || of->rank < 2) return 0;
-      steps = steps ? CLV_MIN(steps, of->dim[1]) : of->dim[1];
+      steps = steps ? CLV_MIN(steps, own) : own;
     }
   return steps;
 }

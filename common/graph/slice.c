@@ -108,6 +108,7 @@ static clv_code join(slicer *s, clv_err *err) {
     n = 1;
   }
   s->to->output = in[0];
+  s->to->nodes[in[0]].places = s->g->nodes[s->after[0]].places;
   return CLV_OK;
 }
 
@@ -147,12 +148,16 @@ static clv_code add_cut(slicer *s, clv_err *err) {
   int joined;
   if (!s->n_before) return CLV_OK;
   const clv_node *v = &s->g->nodes[s->before[0]];
-  if (s->n_before == 1)
-    return clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &v->shape, &s->place[s->before[0]],
-                               err);
+  if (s->n_before == 1) {
+    CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &v->shape, &s->place[s->before[0]],
+                                err));
+    s->to->nodes[s->place[s->before[0]]].places = v->places;
+    return CLV_OK;
+  }
   shape.dim[0] = v->shape.dim[0];
   for (int i = 0; i < s->n_before; i++) shape.dim[1] += width_of(&s->g->nodes[s->before[i]]);
   CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &shape, &joined, err));
+  s->to->nodes[joined].places = v->places;
   return CLV_OK;
 }
 
@@ -160,8 +165,9 @@ static clv_code add_inputs(slicer *s, clv_err *err) {
   CLV_TRY(add_cut(s, err));
   for (int i = 0; i < s->g->n_nodes; i++) {
     const clv_node *n = &s->g->nodes[i];
-    if (n->op == CLV_OP_INPUT && is_read(s, i))
-      CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->place[i], err));
+    if (n->op != CLV_OP_INPUT || !is_read(s, i)) continue;
+    CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->place[i], err));
+    s->to->nodes[s->place[i]].places = n->places;
   }
   return s->n_before > 1 ? take_apart(s, 0, err) : CLV_OK;
 }
@@ -186,6 +192,7 @@ static clv_code add_layers(slicer *s, clv_err *err) {
     s->to->nodes[s->place[i]].key = n->key;
     s->to->nodes[s->place[i]].recompute = n->recompute;
     keep_tie(s, n, &s->to->nodes[s->place[i]]);
+    s->to->nodes[s->place[i]].places = n->places;
   }
   if (s->n_after > 1) return join(s, err);
   s->to->output = s->place[s->after[0]];

@@ -33,10 +33,12 @@ typedef struct heads_job {
   size_t items; /* heads to go through, shared out among the parts */
 } heads_job;
 
-/* A head of queries, with the keys and values that it meets. */
+/* A head of queries, with the keys and values that it meets: t queries from row q on, `steps` keys
+ * from row key on, of which the first `length` count. */
 typedef struct head {
   const heads_job *j;
   int64_t n, h, length;
+  int64_t t, steps, q, key;
   float *scratch;
 } head;
 
@@ -48,18 +50,18 @@ static size_t k_row(const attention_kernel *k) { return (size_t)(k->x.kv_heads *
 /* Where row i of the head begins among queries and outputs. */
 static size_t q_at(const head *e, int64_t i) {
   const clv_heads *x = &e->j->k->x;
-  return (size_t)((e->n * x->t + i) * x->heads + e->h) * (size_t)x->width;
+  return (size_t)((e->q + i) * x->heads + e->h) * (size_t)x->width;
 }
 
 static size_t k_at(const head *e) {
   const clv_heads *x = &e->j->k->x;
-  return (size_t)(e->n * x->s * x->kv_heads + e->h / x->group) * (size_t)x->width;
+  return (size_t)(e->key * x->kv_heads + e->h / x->group) * (size_t)x->width;
 }
 
 /* Its largest score and the inverse of its sum, of each row. */
 static float *saved_of(const head *e, int64_t i) {
   const clv_heads *x = &e->j->k->x;
-  return (float *)e->j->a->saved + 2 * (size_t)((e->n * x->heads + e->h) * x->t + i);
+  return (float *)e->j->a->saved + 2 * (size_t)(e->q * x->heads + e->h * e->t + i);
 }
 
 /* x [s][width], rows k_row apart, turned into [width][keys]. */
@@ -160,7 +162,7 @@ typedef struct tile {
 
 static tile tile_at(const head *e, int64_t i) {
   const attention_kernel *k = e->j->k;
-  int64_t rows = CLV_MIN((int64_t)TILE, k->x.t - i);
+  int64_t rows = CLV_MIN((int64_t)TILE, e->t - i);
   return (tile){i, (size_t)rows, (size_t)clv_heads_seen(&k->k.d.attrs, i + rows - 1, e->length)};
 }
 
@@ -245,7 +247,7 @@ static void forward_head(const head *e) {
   const attention_kernel *k = e->j->k;
   float *turned = e->scratch, *score = turned + (size_t)k->x.width * k->keys;
   transpose(e, (const float *)e->j->a->in[1] + k_at(e), turned);
-  for (int64_t i = 0; i < k->x.t; i += TILE) forward_tile(e, tile_at(e, i), turned, score);
+  for (int64_t i = 0; i < e->t; i += TILE) forward_tile(e, tile_at(e, i), turned, score);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -287,7 +289,7 @@ static void backward_tile(const head *e, tile t, bool first, const back_scratch 
 /* Rows of the keys from `first` on. */
 static void clear(const head *e, size_t first, float *x) {
   const attention_kernel *k = e->j->k;
-  for (size_t s = first; x && s < (size_t)k->x.s; s++)
+  for (size_t s = first; x && s < (size_t)e->steps; s++)
     memset(x + k_at(e) + s * k_row(k), 0, (size_t)k->x.width * sizeof *x);
 }
 
@@ -305,18 +307,51 @@ static void backward_heads(head e) {
   clear(&e, tile_at(&e, 0).keys, a->din[1]);
   clear(&e, tile_at(&e, 0).keys, a->din[2]);
   for (; e.h < first + k->x.group; e.h++)
-    for (int64_t i = 0; i < k->x.t; i += TILE)
+    for (int64_t i = 0; i < e.t; i += TILE)
       backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 static head head_of(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t part) {
-  const attention_kernel *k = j->k;
-  int64_t n = (int64_t)item / heads, length = k->x.s;
-  if (k->k.d.n_in > 3) length = ((const int64_t *)j->a->in[3])[n];
-  return (head){j, n, (int64_t)item % heads * group, length,
-                (float *)j->a->scratch + part * k->floats};
+  const clv_heads *x = &j->k->x;
+  const int64_t *lengths = j->k->k.d.n_in > 3 ? j->a->in[3] : NULL;
+  int64_t n = (int64_t)item / heads, length = lengths ? lengths[n] : x->s;
+  head e = {.j = j,
+            .n = n,
+            .h = (int64_t)item % heads * group,
+            .length = length,
+            .t = x->t,
+            .steps = x->s,
+            .q = n * x->t,
+            .key = n * x->s,
+            .scratch = (float *)j->a->scratch + part * j->k->floats};
+  if (!j->k->k.d.attrs.packed) return e;
+  e.t = e.steps = length;
+  e.q = e.key = clv_packed_before(lengths, n);
+  return e;
+}
+
+/* Rows behind the last of the packed sequences, of what the heads have written. */
+static void clear_rest(const attention_kernel *k, const clv_kernel_args *a, bool back) {
+  const clv_node_desc *d = &k->k.d;
+  int64_t used = d->attrs.packed ? clv_packed_before(a->in[3], k->x.n) : d->in[0].dim[0];
+  for (int i = 0; i < (back ? 3 : 1); i++) {
+    float *x = back ? a->din[i] : a->out;
+    size_t row = (size_t)d->in[i].dim[1];
+    if (x && used < d->in[0].dim[0])
+      memset(x + (size_t)used * row, 0, (size_t)(d->in[0].dim[0] - used) * row * sizeof *x);
+  }
+}
+
+static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  const clv_node_desc *d = &k->k.d;
+  int64_t length;
+  if (d->attrs.packed)
+    return clv_check_packed(a->in[3], k->x.n, d->attrs.packed, d->in[0].dim[0], err);
+  for (int64_t n = 0; d->n_in > 3 && n < k->x.n; n++)
+    CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));
+  return CLV_OK;
 }
 
 /* Parts [begin, end) of the items. */
@@ -342,10 +377,9 @@ static clv_code run(clv_kernel *base, const clv_kernel_args *a, int64_t heads, c
                     clv_err *err) {
   const attention_kernel *k = (const attention_kernel *)base;
   heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->x.n * heads)};
-  size_t work = (size_t)(k->x.n * k->x.t * k->x.heads * k->x.s * k->x.width);
-  int64_t length;
-  for (int64_t n = 0; k->k.d.n_in > 3 && n < k->x.n; n++)
-    CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));
+  size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->x.s;
+  CLV_TRY(check_lengths(k, a, err));
+  clear_rest(k, a, fn == backward_parts);
   clv_cpu_parallel(CLV_MIN(clv_cpu_worth(k->k.threads, work), k->parts), (size_t)k->parts, fn, &j);
   return CLV_OK;
 }
@@ -370,8 +404,8 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.learns ? attention_backward : NULL;
   for (int i = 0; k->k.learns && i < d->n_in; i++) k->k.base.saves |= clv_save_in(i);
-  k->k.base.saved_bytes =
-      k->k.learns ? (size_t)(k->x.n * k->x.heads * k->x.t) * 2 * sizeof(float) : 0;
+  size_t rows = clv_layout_numel(&d->in[0], 1) / (size_t)k->x.width; /* of all heads */
+  k->k.base.saved_bytes = k->k.learns ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->parts * k->floats * sizeof(float);
   *ret = &k->k.base;
   return CLV_OK;

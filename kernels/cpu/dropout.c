@@ -13,6 +13,8 @@ typedef struct mask_job {
   uint8_t *mask;
   size_t n;
   uint32_t limit;
+  const int64_t *lengths; /* of packed sequences */
+  size_t row, padded;     /* values of a place, and of a sequence with its pads */
 } mask_job;
 
 CPU_INLINE void keep_body(const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask) {
@@ -32,6 +34,36 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
     clv_cpu_words(&j->stream, (uint32_t)(at / 4), word);
     keep(word, CLV_MIN(j->n - at, (size_t)CPU_WORDS), j->limit, j->mask + at);
   }
+}
+
+/* Packed sequences [begin, end): each begins in the midst of a block where its values do. */
+static void draw_sequences(void *arg, size_t begin, size_t end) {
+  const mask_job *j = arg;
+  uint32_t word[CPU_WORDS];
+  uint8_t *mask = j->mask + (size_t)clv_packed_before(j->lengths, (int64_t)begin) * j->row;
+  for (size_t n = begin; n < end; n++) {
+    size_t values = (size_t)j->lengths[n] * j->row, first = n * j->padded;
+    for (size_t at = 0, now; at < values; at += now, mask += now) {
+      size_t skip = (first + at) % 4;
+      clv_cpu_words(&j->stream, (uint32_t)((first + at) / 4), word);
+      now = CLV_MIN(values - at, CPU_WORDS - skip);
+      keep(word + skip, now, j->limit, mask);
+    }
+  }
+}
+
+static clv_code draw_packed(const cpu_kernel *k, const clv_kernel_args *a, mask_job *j,
+                            clv_err *err) {
+  const clv_node_desc *d = &k->d;
+  int64_t n = d->in[1].dim[0];
+  j->lengths = a->in[1];
+  j->row = (size_t)d->in[0].dim[1];
+  j->padded = (size_t)d->attrs.packed * j->row;
+  CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
+  size_t used = (size_t)clv_packed_before(j->lengths, n) * j->row;
+  memset(j->mask + used, 0, j->n - used);
+  clv_cpu_parallel(clv_cpu_worth(k->threads, j->n * 2), (size_t)n, draw_sequences, j);
+  return CLV_OK;
 }
 
 CPU_INLINE void apply_flat_body(const float *x, const uint8_t *mask, float scale, float *y,
@@ -70,14 +102,19 @@ static void apply_mask(const cpu_kernel *k, const float *x, const uint8_t *mask,
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   size_t n = clv_layout_numel(&k->d.in[0], 1);
-  (void)err;
   if (!k->d.training) {
     if (a->out != a->in[0]) memcpy(a->out, a->in[0], k->n_in * sizeof(float));
     return CLV_OK;
   }
-  mask_job j = {clv_rng_stream_of(&a->key), a->saved, n, clv_cpu_limit(k->d.attrs.p)};
-  clv_cpu_parallel(clv_cpu_worth(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS, draw_mask,
-                   &j);
+  mask_job j = {.stream = clv_rng_stream_of(&a->key),
+                .mask = a->saved,
+                .n = n,
+                .limit = clv_cpu_limit(k->d.attrs.p)};
+  if (k->d.attrs.packed)
+    CLV_TRY(draw_packed(k, a, &j, err));
+  else
+    clv_cpu_parallel(clv_cpu_worth(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS, draw_mask,
+                     &j);
   apply_mask(k, a->in[0], a->saved, a->out);
   return CLV_OK;
 }

@@ -10,12 +10,18 @@ typedef struct positions_job {
   const float *x, *w;
   float *y;
   size_t extent;
+  const int64_t *lengths; /* of packed sequences */
+  size_t features;
 } positions_job;
 
+static size_t features_of(const cpu_kernel *k) {
+  return (size_t)k->d.in[0].dim[k->d.in[0].rank - 1];
+}
+
 static size_t extent_of(const cpu_kernel *k, size_t *ret_before) {
-  const int64_t *dim = k->d.in[0].dim;
-  *ret_before = (size_t)(k->d.attrs.offset * dim[2]);
-  return (size_t)(dim[1] * dim[2]);
+  int64_t packed = k->d.attrs.packed;
+  *ret_before = (size_t)k->d.attrs.offset * features_of(k);
+  return (size_t)(packed ? packed : k->d.in[0].dim[1]) * features_of(k);
 }
 
 CPU_INLINE void sum_body(const float *x, const float *w, float *y, size_t n) {
@@ -31,12 +37,47 @@ static void add_samples(void *arg, size_t begin, size_t end) {
     sum(j->x + i * j->extent, j->w, j->y + i * j->extent, j->extent);
 }
 
+static void add_sequences(void *arg, size_t begin, size_t end) {
+  const positions_job *j = arg;
+  size_t at = (size_t)clv_packed_before(j->lengths, (int64_t)begin) * j->features;
+  for (size_t i = begin, n; i < end; i++, at += n) {
+    n = (size_t)j->lengths[i] * j->features;
+    sum(j->x + at, j->w, j->y + at, n);
+  }
+}
+
+/* Rows that are of no sequence stay as they are. */
+static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positions_job *j,
+                           clv_err *err) {
+  const clv_node_desc *d = &k->d;
+  int64_t n = d->in[1].dim[0];
+  j->lengths = a->in[1];
+  j->features = features_of(k);
+  CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
+  size_t used = (size_t)clv_packed_before(j->lengths, n) * j->features;
+  if (j->y != j->x) memcpy(j->y + used, j->x + used, (k->n_in - used) * sizeof *j->y);
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), (size_t)n, add_sequences, j);
+  return CLV_OK;
+}
+
+/* The sums of a place over the sequences that have it, in their order. */
+static void sum_packed(const cpu_kernel *k, const clv_kernel_args *a, float *dw) {
+  const int64_t *lengths = a->in[1];
+  const float *dy = a->dout;
+  size_t features = features_of(k);
+  for (int64_t n = 0; n < k->d.in[1].dim[0]; n++) {
+    size_t values = (size_t)lengths[n] * features;
+    sum(dw, dy, dw, values);
+    dy += values;
+  }
+}
+
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   size_t before;
   positions_job j = {.x = a->in[0], .y = a->out, .extent = extent_of(k, &before)};
   j.w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
-  (void)err;
+  if (k->d.attrs.packed) return add_packed(k, a, &j, err);
   clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), (size_t)k->d.in[0].dim[0], add_samples, &j);
   return CLV_OK;
 }
@@ -55,9 +96,12 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
   size_t before, extent = extent_of(k, &before);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   (void)err;
-  if (!a->accumulate) memset(dw, 0, (size_t)(k->d.attrs.rows * dim[2]) * sizeof(float));
+  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * features_of(k) * sizeof(float));
   clv_cpu_set_threads(k->threads);
-  clv_cpu_column_sums(a->dout, (size_t)dim[0], extent, dw + before, true);
+  if (k->d.attrs.packed)
+    sum_packed(k, a, dw + before);
+  else
+    clv_cpu_column_sums(a->dout, (size_t)dim[0], extent, dw + before, true);
   return CLV_OK;
 }
 
@@ -67,6 +111,7 @@ static clv_code positions_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.forward = positions_forward;
   k->base.backward_input = d->need_dx[0] ? positions_backward_input : NULL;
   k->base.backward_weight = d->need_dw ? positions_backward_weight : NULL;
+  if (d->need_dw && d->attrs.packed) k->base.saves_for_dw = k->base.saves = CLV_SAVE_IN1;
   k->base.in_place = true;
   k->base.din_in_place = 1u << 0;
   *ret = &k->base;

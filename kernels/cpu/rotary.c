@@ -4,6 +4,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/cpu_int.h"
 
@@ -18,6 +19,7 @@ typedef struct rotary_job {
   const float *x;
   float *y;
   float sign;
+  const int64_t *lengths; /* of packed sequences */
 } rotary_job;
 
 CPU_INLINE void rotate_body(const float *x, const float *cosine, const float *sine, size_t half,
@@ -44,22 +46,46 @@ static void rotate_heads(void *arg, size_t begin, size_t end) {
   }
 }
 
-static clv_code run(clv_kernel *base, const float *x, float *y, float sign) {
+/* Packed sequences [begin, end). */
+static void rotate_sequences(void *arg, size_t begin, size_t end) {
+  const rotary_job *j = arg;
+  size_t half = j->k->half, i = (size_t)clv_packed_before(j->lengths, (int64_t)begin);
+  i *= j->k->heads;
+  for (size_t n = begin; n < end; n++)
+    for (size_t t = 0; t < (size_t)j->lengths[n]; t++) {
+      const float *at = j->k->table + t * 2 * half;
+      for (size_t h = 0; h < j->k->heads; h++, i++)
+        rotate(j->x + i * 2 * half, at, at + half, half, j->sign, j->y + i * 2 * half);
+    }
+}
+
+/* Rows that are of no sequence become 0. */
+static clv_code run_packed(rotary_job *j, clv_err *err) {
+  const cpu_kernel *k = &j->k->k;
+  int64_t n = k->d.in[1].dim[0];
+  CLV_TRY(clv_check_packed(j->lengths, n, k->d.attrs.packed, k->d.in[0].dim[0], err));
+  size_t used = (size_t)(clv_packed_before(j->lengths, n) * k->d.in[0].dim[1]);
+  memset(j->y + used, 0, (k->n_in - used) * sizeof *j->y);
+  clv_cpu_parallel(clv_cpu_worth(k->threads, 2 * k->n_in), (size_t)n, rotate_sequences, j);
+  return CLV_OK;
+}
+
+static clv_code run(clv_kernel *base, const clv_kernel_args *a, const float *x, float *y,
+                    float sign, clv_err *err) {
   const rotary_kernel *k = (const rotary_kernel *)base;
-  rotary_job j = {k, x, y, sign};
+  rotary_job j = {k, x, y, sign, a->in[1]};
+  if (k->k.d.attrs.packed) return run_packed(&j, err);
   size_t heads = k->half ? k->k.n_in / (2 * k->half) : 0;
   clv_cpu_parallel(clv_cpu_worth(k->k.threads, 2 * k->k.n_in), heads, rotate_heads, &j);
   return CLV_OK;
 }
 
 static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  (void)err;
-  return run(base, a->in[0], a->out, 1);
+  return run(base, a, a->in[0], a->out, 1, err);
 }
 
 static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  (void)err;
-  return run(base, a->dout, a->din[0], -1);
+  return run(base, a, a->dout, a->din[0], -1, err);
 }
 
 static void rotary_free(clv_kernel *base) {
@@ -81,9 +107,9 @@ static clv_code rotary_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   rotary_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->k.base.free = rotary_free;
-  k->steps = (size_t)d->in[0].dim[1];
+  k->steps = (size_t)(d->attrs.packed ? d->attrs.packed : d->in[0].dim[1]);
   k->heads = (size_t)d->attrs.heads;
-  k->half = (size_t)(d->in[0].dim[2] / d->attrs.heads / 2);
+  k->half = (size_t)(d->in[0].dim[d->in[0].rank - 1] / d->attrs.heads / 2);
   clv_code code = clv_alloc(k->steps * 2 * k->half, sizeof *k->table, &k->table, err);
   if (code != CLV_OK) {
     rotary_free(&k->k.base);
@@ -92,6 +118,7 @@ static clv_code rotary_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   fill_table(k);
   k->k.base.forward = rotary_forward;
   k->k.base.backward_input = d->need_dx[0] ? rotary_backward : NULL;
+  if (d->need_dx[0] && d->attrs.packed) k->k.base.saves = CLV_SAVE_IN1;
   *ret = &k->k.base;
   return CLV_OK;
 }

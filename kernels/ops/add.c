@@ -23,6 +23,7 @@ CLV_OP_ROW(add) = {
     .torch_module = "",
     .no_torch_module = "torch.add is a function",
     .n_in = 2,
+    .packs = CLV_PACKS_PLACES,
     .shape = add_shape,
     .elementwise = true,
     .zero_stays = true,

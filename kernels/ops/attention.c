@@ -11,7 +11,8 @@
 
 static clv_code attention_heads(const clv_op_site *s, clv_err *err) {
   const clv_attrs *a = s->attrs;
-  int64_t kv = a->kv_heads ? a->kv_heads : a->heads, q = s->in[0].dim[2], k = s->in[1].dim[2];
+  int64_t kv = a->kv_heads ? a->kv_heads : a->heads, q = s->in[0].dim[s->in[0].rank - 1],
+          k = s->in[1].dim[s->in[1].rank - 1];
   if (a->heads % kv)
     return clv_fail(err, CLV_INVALID, "attention: kv_heads %lld does not divide heads %lld",
                     (long long)kv, (long long)a->heads);
@@ -28,8 +29,11 @@ static clv_code attention_heads(const clv_op_site *s, clv_err *err) {
 
 static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   char text[160], like[160];
+  bool packed = s->attrs->packed;
   for (int i = 0; i < 3; i++)
-    CLV_TRY(clv_need_rank("attention", &s->in[i], 3, "[N, T, F]", "", err));
+    CLV_TRY(clv_need_rank("attention", &s->in[i], packed ? 2 : 3, packed ? "[T, F]" : "[N, T, F]",
+                          packed ? "; its sequences are packed" : "", err));
+  if (packed) CLV_TRY(clv_packed_shape("attention", s, 3, err));
   if (!clv_shape_equal(&s->in[1], &s->in[2]))
     return clv_fail(err, CLV_INVALID, "attention: keys %s and values %s differ",
                     clv_shape_format(&s->in[1], text, sizeof text),
@@ -38,7 +42,7 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
     return clv_fail(err, CLV_INVALID, "attention: queries %s and keys %s are of other batches",
                     clv_shape_format(&s->in[0], text, sizeof text),
                     clv_shape_format(&s->in[1], like, sizeof like));
-  if (s->n_in == 4 && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
+  if (s->n_in == 4 && !packed && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
     return clv_fail(err, CLV_INVALID, "attention: lengths are [N], got %s",
                     clv_shape_format(&s->in[3], text, sizeof text));
   CLV_TRY(clv_check_no_empty("attention", &s->in[1], err));
@@ -49,21 +53,53 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 
 /* ---- one row of scores ----------------------------------------------------------------------- */
 
+/* x.t and x.s are those of the sample at hand, whose queries and keys begin at these rows. */
 typedef struct site {
   const clv_ref_kernel *k;
   const clv_kernel_args *a;
   clv_heads x;
   clv_rng_stream stream;
+  int64_t q, key;
 } site;
 
 static site site_of(clv_kernel *base, const clv_kernel_args *a) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key)};
+  return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
 }
 
-/* Where row i of head h of sample n begins in [N, steps, heads * width]. */
-static size_t place(const site *s, int64_t n, int64_t steps, int64_t i, int64_t heads, int64_t h) {
-  return (size_t)(((n * steps + i) * heads + h) * s->x.width);
+/* Where row i of head h begins in [rows, heads * width]. */
+static size_t place(const site *s, int64_t i, int64_t heads, int64_t h) {
+  return (size_t)((i * heads + h) * s->x.width);
+}
+
+/* Goes to sample n; *ret: its keys that count. */
+static clv_code enter(site *s, int64_t n, int64_t *ret, clv_err *err) {
+  const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
+  int64_t most = clv_heads_of(&s->k->d).s;
+  *ret = most;
+  if (lengths) CLV_TRY(clv_check_length(lengths, n, most, ret, err));
+  if (s->k->d.attrs.packed) {
+    s->x.t = s->x.s = *ret;
+    s->q = s->key = clv_packed_before(lengths, n);
+  } else {
+    s->q = n * s->x.t;
+    s->key = n * s->x.s;
+  }
+  return CLV_OK;
+}
+
+/* Packed sequences fit into the rows; those behind the last one, of x, are 0. */
+static clv_code clear_rest(const site *s, REAL *const x[3], clv_err *err) {
+  const clv_node_desc *d = &s->k->d;
+  if (!d->attrs.packed) return CLV_OK;
+  CLV_TRY(clv_check_packed(s->a->in[3], s->x.n, d->attrs.packed, d->in[0].dim[0], err));
+  int64_t used = clv_packed_before(s->a->in[3], s->x.n);
+  for (int i = 0; i < 3; i++) {
+    size_t row = (size_t)d->in[i].dim[1];
+    if (x[i])
+      memset(x[i] + (size_t)used * row, 0, (size_t)(d->in[i].dim[0] - used) * row * sizeof(REAL));
+  }
+  return CLV_OK;
 }
 
 static double dot(const REAL *x, const REAL *y, int64_t n) {
@@ -73,14 +109,13 @@ static double dot(const REAL *x, const REAL *y, int64_t n) {
 }
 
 /* The row's scores, for the keys that it meets; their number is returned. */
-static int64_t scores(const site *s, int64_t n, int64_t h, int64_t i, int64_t length, double *ret) {
+static int64_t scores(const site *s, int64_t h, int64_t i, int64_t length, double *ret) {
   int64_t seen = clv_heads_seen(&s->k->d.attrs, i, length);
-  const REAL *q = (const REAL *)s->a->in[0] + place(s, n, s->x.t, i, s->x.heads, h);
+  const REAL *q = (const REAL *)s->a->in[0] + place(s, s->q + i, s->x.heads, h);
   for (int64_t j = 0; j < seen; j++)
-    ret[j] =
-        s->x.scale *
-        dot(q, (const REAL *)s->a->in[1] + place(s, n, s->x.s, j, s->x.kv_heads, h / s->x.group),
-            s->x.width);
+    ret[j] = s->x.scale *
+             dot(q, (const REAL *)s->a->in[1] + place(s, s->key + j, s->x.kv_heads, h / s->x.group),
+                 s->x.width);
   return seen;
 }
 
@@ -115,35 +150,36 @@ static void draw(const site *s, int64_t n, int64_t h, int64_t i, int64_t seen, d
     keep_all(seen, ret);
 }
 
-static clv_code length_of(const site *s, int64_t n, int64_t *ret, clv_err *err) {
-  *ret = s->x.s;
-  return s->k->d.n_in < 4 ? CLV_OK : clv_check_length(s->a->in[3], n, s->x.s, ret, err);
+/* Where the log sum of row i of head h is kept. */
+static double *saved_of(const site *s, int64_t h, int64_t i) {
+  return (double *)s->a->saved + s->q * s->x.heads + h * s->x.t + i;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* Scratch: scores, factors. */
 static void forward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length) {
-  double *score = s->a->scratch, *factor = score + s->x.s, *saved = s->a->saved;
-  int64_t seen = scores(s, n, h, i, length, score);
+  double *score = s->a->scratch, *factor = score + s->x.s;
+  int64_t seen = scores(s, h, i, length, score);
   double sum = log_sum(score, seen);
   draw(s, n, h, i, seen, factor);
-  REAL *out = (REAL *)s->a->out + place(s, n, s->x.t, i, s->x.heads, h);
-  const REAL *v = (const REAL *)s->a->in[2] + place(s, n, s->x.s, 0, s->x.kv_heads, h / s->x.group);
+  REAL *out = (REAL *)s->a->out + place(s, s->q + i, s->x.heads, h);
+  const REAL *v = (const REAL *)s->a->in[2] + place(s, s->key, s->x.kv_heads, h / s->x.group);
   for (int64_t d = 0; d < s->x.width; d++) {
     double total = 0;
     for (int64_t j = 0; j < seen; j++)
       total += exp(score[j] - sum) * factor[j] * v[j * s->x.kv_heads * s->x.width + d];
     out[d] = (REAL)total;
   }
-  if (s->k->learns) saved[(n * s->x.heads + h) * s->x.t + i] = sum;
+  if (s->k->learns) *saved_of(s, h, i) = sum;
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   site s = site_of(base, a);
   int64_t length;
+  CLV_TRY(clear_rest(&s, (REAL *const[3]){a->out, NULL, NULL}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
-    CLV_TRY(length_of(&s, n, &length, err));
+    CLV_TRY(enter(&s, n, &length, err));
     for (int64_t h = 0; h < s.x.heads; h++)
       for (int64_t i = 0; i < s.x.t; i++) forward_row(&s, n, h, i, length);
   }
@@ -162,16 +198,16 @@ typedef struct sums {
  * Scratch: scores, factors, then dP. */
 static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length, sums to) {
   double *score = s->a->scratch, *factor = score + s->x.s, *dp = factor + s->x.s, mean = 0;
-  int64_t seen = scores(s, n, h, i, length, score), width = s->x.width;
+  int64_t seen = scores(s, h, i, length, score), width = s->x.width;
   int64_t step = s->x.kv_heads * width;
-  size_t at = place(s, n, s->x.t, i, s->x.heads, h);
-  size_t of = place(s, n, s->x.s, 0, s->x.kv_heads, h / s->x.group);
+  size_t at = place(s, s->q + i, s->x.heads, h);
+  size_t of = place(s, s->key, s->x.kv_heads, h / s->x.group);
   const REAL *q = (const REAL *)s->a->in[0] + at, *dy = (const REAL *)s->a->dout + at;
   const REAL *k = (const REAL *)s->a->in[1] + of, *v = (const REAL *)s->a->in[2] + of;
-  const double *saved = s->a->saved;
+  const double sum = *saved_of(s, h, i);
   draw(s, n, h, i, seen, factor);
   for (int64_t j = 0; j < seen; j++) {
-    score[j] = exp(score[j] - saved[(n * s->x.heads + h) * s->x.t + i]);
+    score[j] = exp(score[j] - sum);
     dp[j] = factor[j] * dot(dy, v + j * step, width);
     mean += score[j] * dp[j];
   }
@@ -191,11 +227,11 @@ static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t
   }
 }
 
-static void put_sums(const site *s, int64_t n, int64_t g, int input, const double *from) {
+static void put_sums(const site *s, int64_t g, int input, const double *from) {
   REAL *to = s->a->din[input];
   for (int64_t j = 0; to && j < s->x.s; j++)
     for (int64_t d = 0; d < s->x.width; d++)
-      to[place(s, n, s->x.s, j, s->x.kv_heads, g) + (size_t)d] = (REAL)from[j * s->x.width + d];
+      to[place(s, s->key + j, s->x.kv_heads, g) + (size_t)d] = (REAL)from[j * s->x.width + d];
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -204,14 +240,15 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   double *rows = a->scratch;
   sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + each};
   int64_t length;
+  CLV_TRY(clear_rest(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
-    CLV_TRY(length_of(&s, n, &length, err));
+    CLV_TRY(enter(&s, n, &length, err));
     for (int64_t g = 0; g < s.x.kv_heads; g++) {
       memset(to.dk, 0, 2 * each * sizeof *to.dk);
       for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
         for (int64_t i = 0; i < s.x.t; i++) backward_row(&s, n, h, i, length, to);
-      put_sums(&s, n, g, 1, to.dk);
-      put_sums(&s, n, g, 2, to.dv);
+      put_sums(&s, g, 1, to.dk);
+      put_sums(&s, g, 2, to.dv);
     }
   }
   return CLV_OK;
@@ -220,7 +257,8 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 /* ---- the row --------------------------------------------------------------------------------- */
 
 static size_t attention_saved(const clv_ref_kernel *k) {
-  return (size_t)(k->d.in[0].dim[0] * k->d.attrs.heads * k->d.in[0].dim[1]) * sizeof(double);
+  clv_heads x = clv_heads_of(&k->d);
+  return k->n_in / (size_t)x.width * sizeof(double);
 }
 
 static size_t attention_scratch(const clv_ref_kernel *k) {
@@ -230,9 +268,10 @@ static size_t attention_scratch(const clv_ref_kernel *k) {
 
 /* Parts of a stream are counted in 32 bits. */
 static clv_code attention_limits(const clv_node_desc *d, clv_err *err) {
-  if (d->in[0].dim[0] <= UINT32_MAX / d->attrs.heads) return CLV_OK;
+  int64_t n = clv_heads_of(d).n;
+  if (n <= UINT32_MAX / d->attrs.heads) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED, "attention of %lld samples by %lld heads; it takes 2^32",
-                  (long long)d->in[0].dim[0], (long long)d->attrs.heads);
+                  (long long)n, (long long)d->attrs.heads);
 }
 
 CLV_OP_ROW(attention) = {
@@ -240,17 +279,21 @@ CLV_OP_ROW(attention) = {
     .doc =
         "y = dropout(softmax(q k' / sqrt(width))) v in each head: queries [N, T, heads width], "
         "keys "
-        "and values [N, S, kv_heads width]; with lengths [N] only the first keys of a sample count "
+        "and values [N, S, kv_heads width]; with lengths [N] only the first keys of a sample "
+        "count; "
+        "packed: [T, ...] for [N, T, ...], one sequence behind the other "
         "(torch.nn.functional.scaled_dot_product_attention; other random numbers)",
     .torch_module = "",
     .no_torch_module = "scaled_dot_product_attention is a function",
     .n_in = 3,
     .max_in = 4,
     .lengths = true,
+    .packs = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_HEADS, .required = true, .low = 1, .high = 65536},
               {.key = CLV_ATTR_KV_HEADS, .low = 0, .high = 65536},
               {.key = CLV_ATTR_CAUSAL, .low = 0, .high = 1},
-              {.key = CLV_ATTR_P, .low = 0, .high = 0.999}},
+              {.key = CLV_ATTR_P, .low = 0, .high = 0.999},
+              PACKED_ATTR},
     .shape = attention_shape,
     .check_kernel = attention_limits,
     .forward = attention_forward,

@@ -7,21 +7,51 @@ static REAL dropout_scale(const clv_ref_kernel *k) {
   return (REAL)(p < 1 ? 1 / (1 - p) : 0);
 }
 
+static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  CLV_TRY(clv_packed_shape("dropout", s, 1, err));
+  return clv_same_shape(s, ret, err);
+}
+
 /* Element i is kept when u_i >= p, u_i the top 24 bits of word i%4 of Philox block i/4 over 2^24:
- * a function of key and row-major index alone. Factors multiply, so NaN passes as in torch. */
-static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+ * a function of key and row-major index alone, which is that among padded sequences where they are
+ * packed. Factors multiply, so NaN passes as in torch. Here: n elements from `at` on, the first of
+ * which is number `first`. */
+static void drop(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, size_t n,
+                 size_t first) {
   const REAL *x = a->in[0];
   REAL *y = a->out, scale = dropout_scale(k);
   uint8_t *mask = a->saved;
   uint32_t word[4] = {0};
-  if (!k->d.training) return pass_forward(base, a, err);
-  for (size_t i = 0; i < k->n_in; i++) {
-    if (i % 4 == 0) clv_rng_block(&a->key, (uint32_t)(i / 4), word);
+  for (size_t j = 0; j < n; j++) {
+    size_t i = first + j;
+    if (i % 4 == 0 || !j) clv_rng_block(&a->key, (uint32_t)(i / 4), word);
     bool keep = (word[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
-    y[i] = x[i] * (keep ? scale : 0);
-    if (k->learns) mask[i] = keep;
+    y[at + j] = x[at + j] * (keep ? scale : 0);
+    if (k->learns) mask[at + j] = keep;
   }
+}
+
+/* Rows that are of no sequence become 0. */
+static clv_code drop_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  const clv_node_desc *d = &k->d;
+  const int64_t *lengths = a->in[1];
+  size_t row = (size_t)d->in[0].dim[1], at = 0;
+  CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
+  for (int64_t n = 0; n < d->in[1].dim[0]; n++) {
+    size_t values = (size_t)lengths[n] * row;
+    drop(k, a, at, values, (size_t)(n * d->attrs.packed) * row);
+    at += values;
+  }
+  memset((REAL *)a->out + at, 0, (k->n_in - at) * sizeof(REAL));
+  if (k->learns) memset((uint8_t *)a->saved + at, 0, k->n_in - at);
+  return CLV_OK;
+}
+
+static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  if (!k->d.training) return pass_forward(base, a, err);
+  if (k->d.attrs.packed) return drop_packed(k, a, err);
+  drop(k, a, 0, k->n_in, 0);
   return CLV_OK;
 }
 
@@ -39,6 +69,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 static clv_code check_stream(const clv_node_desc *d, clv_err *err) {
   size_t n = clv_layout_numel(&d->in[0], 1);
+  if (d->attrs.packed) n = (size_t)(d->in[1].dim[0] * d->attrs.packed) * (size_t)d->in[0].dim[1];
   if (n / 4 <= UINT32_MAX) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED, "dropout over %zu values; a stream has %zu", n,
                   (size_t)UINT32_MAX * 4);
@@ -48,11 +79,15 @@ CLV_OP_ROW(dropout) = {
     .name = "dropout",
     .doc =
         "training: y = 0 with probability p, else x / (1 - p); evaluation: y = x "
-        "(torch.nn.functional.dropout; other random numbers)",
+        "(torch.nn.functional.dropout; other random numbers); packed: with lengths, what it would "
+        "be were the sequences padded",
     .torch_module = "Dropout(p=p)",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_P, .fallback = 0.5, .low = 0, .high = 1}},
-    .shape = clv_same_shape,
+    .max_in = 2,
+    .lengths = true,
+    .packs = CLV_PACKS_LENGTHS,
+    .attrs = {{.key = CLV_ATTR_P, .fallback = 0.5, .low = 0, .high = 1}, PACKED_ATTR},
+    .shape = dropout_shape,
     .identity_in_eval = true,
     .elementwise = true,
     .zero_stays = true,

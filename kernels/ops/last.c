@@ -7,6 +7,11 @@
 static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = s->in;
   char a[160], b[160];
+  if (s->attrs->packed) {
+    CLV_TRY(clv_packed_shape("last", s, 1, err));
+    *ret = CLV_SHAPE(in[1].dim[0], in[0].dim[1]);
+    return CLV_OK;
+  }
   CLV_TRY(clv_need_rank("last", &in[0], 3, "[N, S, F]", "", err));
   if (in[1].rank != 1 || in[1].dim[0] != in[0].dim[0])
     return clv_fail(err, CLV_INVALID, "last needs a length for each sample of %s, got %s",
@@ -18,20 +23,22 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
 /* Where the last step of sample n lies in x, -1: it has none. */
 static clv_code place_of(const clv_ref_kernel *k, const clv_kernel_args *a, int64_t n, int64_t *ret,
                          clv_err *err) {
-  const int64_t *dim = k->d.in[0].dim;
-  int64_t length;
-  CLV_TRY(clv_check_length(a->in[1], n, dim[1], &length, err));
-  *ret = length ? (n * dim[1] + length - 1) * dim[2] : -1;
+  const clv_shape *in = &k->d.in[0];
+  int64_t packed = k->d.attrs.packed, steps = packed ? packed : in->dim[1], length;
+  if (packed) CLV_TRY(clv_check_packed(a->in[1], n + 1, packed, in->dim[0], err));
+  CLV_TRY(clv_check_length(a->in[1], n, steps, &length, err));
+  int64_t first = packed ? clv_packed_before(a->in[1], n) : n * steps;
+  *ret = length ? (first + length - 1) * in->dim[in->rank - 1] : -1;
   return CLV_OK;
 }
 
 static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  size_t features = (size_t)k->d.in[0].dim[2];
+  size_t features = (size_t)k->d.out.dim[1];
   REAL *y = a->out;
   int64_t at;
   memset(y, 0, k->n_out * sizeof *y);
-  for (int64_t n = 0; n < k->d.in[0].dim[0]; n++, y += features) {
+  for (int64_t n = 0; n < k->d.out.dim[0]; n++, y += features) {
     CLV_TRY(place_of(k, a, n, &at, err));
     if (at >= 0) memcpy(y, (const REAL *)a->in[0] + at, features * sizeof *y);
   }
@@ -40,12 +47,12 @@ static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 static clv_code last_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  size_t features = (size_t)k->d.in[0].dim[2];
+  size_t features = (size_t)k->d.out.dim[1];
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
   int64_t at;
   memset(dx, 0, k->n_in * sizeof *dx);
-  for (int64_t n = 0; n < k->d.in[0].dim[0]; n++, dy += features) {
+  for (int64_t n = 0; n < k->d.out.dim[0]; n++, dy += features) {
     CLV_TRY(place_of(k, a, n, &at, err));
     if (at >= 0) memcpy(dx + at, dy, features * sizeof *dx);
   }
@@ -56,12 +63,14 @@ CLV_OP_ROW(last) = {
     .name = "last",
     .doc =
         "y[n] = x[n, length n - 1], 0 where the length is 0, x: [N, S, F], i64 lengths: [N] "
-        "(torch.Tensor.gather)",
+        "(torch.Tensor.gather); packed: of each sequence of [T, F]",
     .torch_module = "",
     .no_torch_module = "torch has no such module",
     .n_in = 2,
     .max_in = 2,
     .lengths = true,
+    .packs = CLV_PACKS_ENDS,
+    .attrs = {PACKED_ATTR},
     .shape = last_shape,
     .forward = last_forward,
     .backward_input = last_backward,

@@ -104,6 +104,7 @@ CLV_OP_ROW(layernorm) = {
     .torch_needs = "elementwise_affine=True",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX}, EPS_ATTR},
+    .packs = CLV_PACKS_PLACES,
     .shape = layernorm_shape,
     .slots = layernorm_slots,
     .most_params = 2,

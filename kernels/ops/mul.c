@@ -31,6 +31,7 @@ CLV_OP_ROW(mul) = {
     .torch_module = "",
     .no_torch_module = "torch.mul is a function",
     .n_in = 2,
+    .packs = CLV_PACKS_PLACES,
     .shape = mul_shape,
     .elementwise = true,
     .zero_stays = true,

@@ -49,6 +49,8 @@ static inline void put(REAL *dst, double value, bool accumulate) {
   { .key = CLV_ATTR_INIT_ZERO, .low = 0, .high = 1 }
 #define EPS_ATTR \
   { .key = CLV_ATTR_EPS, .fallback = 1e-5, .low = 1e-30, .high = 1 }
+#define PACKED_ATTR \
+  { .key = CLV_ATTR_PACKED, .low = 0, .high = CLV_EXTENT_MAX }
 #define DIM_ATTR(...) \
   { .key = CLV_ATTR_DIM, .low = -CLV_MAX_RANK, .high = CLV_MAX_RANK - 1, __VA_ARGS__ }
 

@@ -71,6 +71,7 @@ typedef enum clv_attr_key {
   CLV_ATTR_INIT_ZERO = 37,
   CLV_ATTR_DILATION = 38,
   CLV_ATTR_OUTPUT_PAD = 39,
+  CLV_ATTR_PACKED = 40,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -120,6 +121,14 @@ typedef enum clv_mixing {
   CLV_MIXES_ALL,  /* several places too */
 } clv_mixing;
 
+/* What becomes of an op over sequences when they are packed: see clv_graph_pack. */
+typedef enum clv_packing {
+  CLV_PACKS_NOT,     /* it is refused: it would count pads, or take one sequence for another */
+  CLV_PACKS_PLACES,  /* each place of a sequence goes by itself */
+  CLV_PACKS_LENGTHS, /* it takes lengths as its last input, and `packed`; each place has a row */
+  CLV_PACKS_ENDS,    /* the same, but the output has a row for each sequence */
+} clv_packing;
+
 /* What the reference loops get. */
 typedef struct clv_ref_kernel {
   clv_kernel base; /* first: a clv_kernel of the backend `ref` is a clv_ref_kernel */
@@ -153,6 +162,7 @@ typedef struct clv_op_def {
   bool labels;  /* input 1 is i64 class indices; all other inputs are floats */
   bool rows;    /* input 0 is i64 row numbers; the output is of the graph's dtype */
   bool lengths; /* input max_in - 1, if given, is i64: how many steps of each sample count */
+  clv_packing packs;
   /* What hides what went in from who does not know slot 0; see master/plan/privacy.c. mixed: the
    * most inputs that one output is a sum of; NULL: the values of one row of a slot's shape. */
   clv_mixing mixes;
@@ -242,6 +252,13 @@ clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) C
 
 /* The length of sample i, of 0..steps, or CLV_INVALID with the range; it is the error's element. */
 clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* Packed sequences of so many `steps` at most: each has its length, and they fit into the rows. */
+clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
+                          clv_err *err) CLV_USE_RESULT;
+/* Where `packed` is given, input 0 is [T, F] and input number `lengths` [N]; else there is none. */
+clv_code clv_packed_shape(const char *op, const clv_op_site *site, int lengths,
                           clv_err *err) CLV_USE_RESULT;
 
 /* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */

@@ -9,19 +9,21 @@ static clv_code positions_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   const clv_attrs *a = s->attrs;
   const clv_shape *in = &s->in[0];
   char text[160];
-  CLV_TRY(clv_need_rank("positions", in, 3, "[N, S, F]", "", err));
-  if (in->dim[1] + a->offset > a->rows)
+  CLV_TRY(clv_packed_shape("positions", s, 1, err));
+  if (!a->packed) CLV_TRY(clv_need_rank("positions", in, 3, "[N, S, F]", "", err));
+  int64_t steps = a->packed ? a->packed : in->dim[1];
+  if (steps + a->offset > a->rows)
     return clv_fail(err, CLV_INVALID,
                     "positions has %lld rows, and %s needs rows %lld to %lld: let a sequence have "
                     "at most %lld places (max_tokens), or give it more rows",
                     (long long)a->rows, clv_shape_format(in, text, sizeof text),
-                    (long long)a->offset, (long long)(in->dim[1] + a->offset - 1),
+                    (long long)a->offset, (long long)(steps + a->offset - 1),
                     (long long)CLV_MAX(a->rows - a->offset, 0));
   return clv_same_shape(s, ret, err);
 }
 
 static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
-  int64_t rows = s->attrs->rows, features = s->in[0].dim[2];
+  int64_t rows = s->attrs->rows, features = s->in[0].dim[s->in[0].rank - 1];
   ret[CLV_SLOT_WEIGHT] =
       (clv_slot){.suffix = "weight",
                  .bare = s->attrs->bare,
@@ -33,13 +35,40 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 
 /* Values of a sample, and those of W before the first that is added. */
 static size_t extent_of(const clv_ref_kernel *k, size_t *ret_before) {
-  const int64_t *dim = k->d.in[0].dim;
-  *ret_before = (size_t)(k->d.attrs.offset * dim[2]);
-  return (size_t)(dim[1] * dim[2]);
+  const clv_shape *in = &k->d.in[0];
+  int64_t packed = k->d.attrs.packed, features = in->dim[in->rank - 1];
+  *ret_before = (size_t)(k->d.attrs.offset * features);
+  return (size_t)((packed ? packed : in->dim[1]) * features);
+}
+
+/* Packed: W is added to each sequence from its first place on. */
+static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  const clv_node_desc *d = &k->d;
+  const int64_t *lengths = a->in[1];
+  size_t row = (size_t)d->in[0].dim[1], before = (size_t)d->attrs.offset * row;
+  const REAL *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + before;
+  CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
+  memmove(a->out, a->in[0], k->n_in * sizeof(REAL));
+  REAL *y = a->out;
+  for (int64_t n = 0; n < d->in[1].dim[0]; n++)
+    for (size_t i = 0; i < (size_t)lengths[n] * row; i++) *y++ += w[i];
+  return CLV_OK;
+}
+
+/* The sum at value j of a sequence's. */
+static double packed_sum(const clv_ref_kernel *k, const clv_kernel_args *a, size_t j) {
+  const int64_t *lengths = a->in[1];
+  const REAL *dy = a->dout;
+  size_t row = (size_t)k->d.in[0].dim[1];
+  double sum = 0;
+  for (int64_t n = 0; n < k->d.in[1].dim[0]; dy += (size_t)lengths[n++] * row)
+    if (j < (size_t)lengths[n] * row) sum += dy[j];
+  return sum;
 }
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  if (k->d.attrs.packed) return add_packed(k, a, err);
   size_t before, extent = extent_of(k, &before);
   const REAL *x = a->in[0], *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + before;
   REAL *y = a->out;
@@ -55,10 +84,11 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
   const REAL *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   (void)err;
-  if (!a->accumulate) memset(dw, 0, (size_t)(k->d.attrs.rows * k->d.in[0].dim[2]) * sizeof *dw);
+  size_t features = (size_t)k->d.in[0].dim[k->d.in[0].rank - 1];
+  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * features * sizeof *dw);
   for (size_t j = 0; j < extent; j++) {
-    double sum = 0;
-    for (size_t i = j; i < k->n_in; i += extent) sum += dy[i];
+    double sum = k->d.attrs.packed ? packed_sum(k, a, j) : 0;
+    for (size_t i = j; !k->d.attrs.packed && i < k->n_in; i += extent) sum += dy[i];
     put(&dw[before + j], sum, true);
   }
   return CLV_OK;
@@ -68,19 +98,24 @@ CLV_OP_ROW(positions) = {
     .name = "positions",
     .doc =
         "y[n, s] = x[n, s] + W[offset + s], W: [rows, F], x: [N, S, F] (torch.nn.functional."
-        "embedding of torch.arange, and a sum)",
+        "embedding of torch.arange, and a sum); packed: s is counted in each sequence of [T, F]",
     .torch_module = "",
     .no_torch_module = "torch has no such module",
     .n_in = 1,
+    .max_in = 2,
+    .lengths = true,
+    .packs = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_OFFSET, .low = 0, .high = CLV_EXTENT_MAX},
               INIT_STD_ATTR,
-              {.key = CLV_ATTR_BARE, .low = 0, .high = 1}},
+              {.key = CLV_ATTR_BARE, .low = 0, .high = 1},
+              PACKED_ATTR},
     .shape = positions_shape,
     .slots = positions_slots,
     .most_params = 1,
     .forward = positions_forward,
     .backward_input = pass_backward,
     .backward_weight = positions_backward_weight,
+    .saves_dw = CLV_SAVE_IN1,
     .in_place = true,
 };

@@ -92,6 +92,7 @@ CLV_OP_ROW(rmsnorm) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_EPS, .fallback = FLT_EPSILON, .low = 1e-30, .high = 1}},
+    .packs = CLV_PACKS_PLACES,
     .shape = rmsnorm_shape,
     .slots = rmsnorm_slots,
     .most_params = 1,

@@ -7,16 +7,20 @@
 
 static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   int64_t heads = s->attrs->heads;
-  CLV_TRY(clv_need_rank("rotary", &s->in[0], 3, "[N, T, F]", "", err));
-  if (s->in[0].dim[2] % (2 * heads))
+  CLV_TRY(clv_packed_shape("rotary", s, 1, err));
+  if (!s->attrs->packed) CLV_TRY(clv_need_rank("rotary", &s->in[0], 3, "[N, T, F]", "", err));
+  int64_t values = s->in[0].dim[s->in[0].rank - 1];
+  if (values % (2 * heads))
     return clv_fail(err, CLV_INVALID, "rotary: %lld values are no %lld heads of an even width",
-                    (long long)s->in[0].dim[2], (long long)heads);
+                    (long long)values, (long long)heads);
   return clv_same_shape(s, ret, err);
 }
 
-static void rotate(const clv_ref_kernel *k, const REAL *x, REAL *y, double sign) {
-  int64_t steps = k->d.in[0].dim[1], heads = k->d.attrs.heads, width = k->d.in[0].dim[2] / heads;
-  for (size_t i = 0; i < k->n_in; i++) {
+static void rotate(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, double sign) {
+  const clv_shape *in = &k->d.in[0];
+  int64_t steps = k->d.attrs.packed ? k->d.attrs.packed : in->dim[1], heads = k->d.attrs.heads;
+  int64_t width = in->dim[in->rank - 1] / heads;
+  for (size_t i = 0; i < n; i++) {
     int64_t d = (int64_t)i % width, half = width / 2;
     int64_t t = (int64_t)i / (width * heads) % steps;
     double angle = (double)t * pow(k->d.attrs.base, -2.0 * (double)(d % half) / (double)width);
@@ -25,16 +29,30 @@ static void rotate(const clv_ref_kernel *k, const REAL *x, REAL *y, double sign)
   }
 }
 
-static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  (void)err;
-  rotate((const clv_ref_kernel *)base, a->in[0], a->out, 1);
+/* Packed: each sequence begins at step 0; rows that are of none become 0. */
+static clv_code rotate_all(clv_kernel *base, const clv_kernel_args *a, const REAL *x, REAL *y,
+                           double sign, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const clv_node_desc *d = &k->d;
+  if (!d->attrs.packed) return rotate(k, x, y, k->n_in, sign), CLV_OK;
+  const int64_t *lengths = a->in[1];
+  CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
+  size_t at = 0;
+  for (int64_t n = 0; n < d->in[1].dim[0]; n++) {
+    size_t values = (size_t)(lengths[n] * d->in[0].dim[1]);
+    rotate(k, x + at, y + at, values, sign);
+    at += values;
+  }
+  memset(y + at, 0, (k->n_in - at) * sizeof *y);
   return CLV_OK;
 }
 
+static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  return rotate_all(base, a, a->in[0], a->out, 1, err);
+}
+
 static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  (void)err;
-  rotate((const clv_ref_kernel *)base, a->dout, a->din[0], -1);
-  return CLV_OK;
+  return rotate_all(base, a, a->dout, a->din[0], -1, err);
 }
 
 CLV_OP_ROW(rotary) = {
@@ -42,13 +60,18 @@ CLV_OP_ROW(rotary) = {
     .doc =
         "rotary positions: in each head of [N, T, heads width] values d and d + width/2 of step t "
         "are rotated by t / base^(2 d / width) (no function of torch; transformers' "
-        "apply_rotary_pos_emb)",
+        "apply_rotary_pos_emb); packed: t is counted in each sequence of [T, heads width]",
     .torch_module = "",
     .no_torch_module = "apply_rotary_pos_emb is a function",
     .n_in = 1,
+    .max_in = 2,
+    .lengths = true,
+    .packs = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_HEADS, .required = true, .low = 1, .high = 65536},
-              {.key = CLV_ATTR_BASE, .fallback = 10000, .low = 1, .high = 1e12}},
+              {.key = CLV_ATTR_BASE, .fallback = 10000, .low = 1, .high = 1e12},
+              PACKED_ATTR},
     .shape = rotary_shape,
     .forward = rotary_forward,
     .backward_input = rotary_backward,
+    .saves_dx = CLV_SAVE_IN1,
 };

@@ -98,6 +98,33 @@ clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int6
   return CLV_OK;
 }
 
+clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
+                          clv_err *err) {
+  int64_t length = 0, all = 0;
+  for (int64_t i = 0; i < n; i++) {
+    CLV_TRY(clv_check_length(lengths, i, steps, &length, err));
+    all += length;
+    if (all <= rows) continue;
+    clv_fail(err, CLV_INVALID, "the lengths up to sample %lld add up to more than %lld rows",
+             (long long)i, (long long)rows);
+    return clv_err_element(err, "%lld", (long long)length);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_packed_shape(const char *op, const clv_op_site *s, int lengths, clv_err *err) {
+  char text[160];
+  if (!s->attrs->packed && s->n_in > lengths)
+    return clv_fail(err, CLV_INVALID, "%s has lengths, and no packed sequences", op);
+  if (!s->attrs->packed) return CLV_OK;
+  if (s->n_in <= lengths)
+    return clv_fail(err, CLV_INVALID, "%s of packed sequences needs their lengths", op);
+  CLV_TRY(clv_need_rank(op, &s->in[0], 2, "[T, F]", "; its sequences are packed", err));
+  if (s->in[lengths].rank == 1) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: lengths are [N], got %s", op,
+                  clv_shape_format(&s->in[lengths], text, sizeof text));
+}
+
 clv_code clv_find_dim(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
   char text[160];
   *ret = clv_axis_of(s->attrs, &s->in[0]);

@@ -62,6 +62,7 @@ CLV_OP_ROW(slice) = {
                .fallback = CLV_TO_END,
                .low = -CLV_EXTENT_MAX,
                .high = CLV_EXTENT_MAX}},
+    .packs = CLV_PACKS_PLACES,
     .shape = slice_shape,
     .forward = slice_forward,
     .backward_input = slice_backward,

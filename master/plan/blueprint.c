@@ -88,19 +88,36 @@ static void find_leaves(const clv_blueprint *b, bool behind_cut, clv_stage_plan 
       if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0) s->leaf[s->n_leaves++] = k;
 }
 
+/* The graph that stages are cut out of. */
+static clv_code pack(clv_blueprint *b, clv_graph **ret, clv_err *err) {
+  const clv_session_config *c = b->config;
+  clv_err why;
+  if (clv_graph_pack(b->whole, ret, &why) != CLV_OK)
+    return clv_session_fail_at(c, c->data.packed_pos, err,
+                               "data.packed: %s (text and documents have an input lengths, which "
+                               "data.inputs names, and a model by hf reads it)",
+                               why.text);
+  for (int k = 0; k < (int)b->inputs.n; k++)
+    if (clv_graph_lengths(b->whole, k)) b->lengths = k;
+  b->places = clv_graph_lengths(b->whole, b->lengths);
+  return CLV_OK;
+}
+
 static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   const clv_model_inputs inputs = with_batch(&b->inputs, b->micro_size);
+  CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
   CLV_TRY(clv_model_graph_over(c, &inputs, &b->whole, first, last, err));
   CLV_TRY(clv_adapters_put(b, first, last, err));
+  if (c->data.packed) CLV_TRY(pack(b, &packed, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
   bool learned = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
-    CLV_TRY(clv_graph_slice(b->whole, first[i], last[i], &s->graph, err));
+    CLV_TRY(clv_graph_slice(packed ? packed : b->whole, first[i], last[i], &s->graph, err));
     find_leaves(b, i > 0, s);
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
@@ -127,10 +144,17 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   const clv_session_config *c = b->config;
   clv_stage_plan *s = &b->stages[b->n_stages];
   const clv_graph *last = b->stages[b->n_stages - 1].graph;
+  const clv_node *out = &last->nodes[last->output];
   clv_err why;
-  if (clv_session_loss_graph(c, &last->nodes[last->output].shape, b->micro_size, &s->graph, &why) !=
-      CLV_OK)
+  if (out->places && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
+    return clv_session_fail_at(c, c->data.packed_pos, err,
+                               "data.packed: loss %s counts the places of pads; cross_entropy "
+                               "ignores them",
+                               loss_op_name(c));
+  if (clv_session_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->places, 1), &s->graph,
+                             &why) != CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), why.text);
+  s->graph->nodes[0].places = s->graph->nodes[1].places = out->places;
   clv_dtype want = s->graph->nodes[1].dtype;
   if (want != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
@@ -174,8 +198,9 @@ static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, 
   size_t bytes = 0;
   r->dtype = value->dtype;
   r->shape = value->shape;
+  r->places = value->places;
   clv_shape step = value->shape;
-  if (step.rank) step.dim[0] = (int64_t)b->config->train.batch;
+  if (step.rank) step.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(r->places, 1);
   if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
 }
 
@@ -320,6 +345,7 @@ clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_in
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->config = config;
   b->inputs = *inputs;
+  b->lengths = -1;
   b->n_stages = (uint32_t)config->n_stages;
   clv_code code = blueprint_fill(b, label_dtype, err);
   if (code != CLV_OK) {

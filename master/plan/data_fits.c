@@ -23,8 +23,7 @@ static const char *records_of(const data_set *s, size_t k) {
 static const char *labels_of(const data_set *s) { return s->files->items[s->files->n - 1]; }
 
 static const clv_node *last_of(const clv_blueprint *b) {
-  const clv_graph *g = b->stages[b->n_stages - 1].graph;
-  return &g->nodes[g->output];
+  return &b->whole->nodes[b->whole->output];
 }
 
 /* Without the records. */

@@ -39,6 +39,9 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint
                          .threads = (int)c->stages[i].threads,
                          .bf16 = clv_blueprint_bf16(b),
                          .transient_weights = live <= 1};
+  for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
+    if (s->graph->nodes[k].op == CLV_OP_INPUT)
+      po.batches[input++] = s->graph->nodes[k].shape.dim[0];
   po.need_input_grad[0] = s->input_needs_grad;
   po.split_backward = s->input_needs_grad || live > 1;
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
@@ -198,7 +201,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   size_t cut = 0;
   const clv_node *last = &s->graph->nodes[s->graph->output];
   clv_shape full = last->shape;
-  full.dim[0] = (int64_t)b->config->train.batch;
+  full.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(last->places, 1);
   if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",

@@ -54,7 +54,7 @@ static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const 
   if (s->trained || r->kind == CLEAVE_SENDING_WEIGHTS)
     CLV_TRY(clv_policy_permits(b->policy, &t, err));
   if (!s->evaluated || !is_evaluated(b, r)) return CLV_OK;
-  t.shape.dim[0] = b->eval_size;
+  t.shape.dim[0] = b->eval_size * CLV_MAX(r->places, 1);
   return clv_policy_permits(b->policy, &t, err);
 }
 

@@ -75,12 +75,13 @@ typedef struct clv_egress_row {
   clv_dtype dtype;
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
+  int64_t places;          /* of clv_node: packed sequences have so many rows at most */
   bool relayed;            /* it came from another worker and only passes through */
   clv_shows shows;
 } clv_egress_row;
 
 typedef struct clv_stage_plan {
-  clv_graph *graph;   /* of a micro-batch */
+  clv_graph *graph;   /* of a micro-batch; over packed sequences where the session packs them */
   clv_params *params; /* with frozen ones marked */
   int worker;         /* index into the session's workers, -1 = master */
   uint32_t n_leaves;  /* inputs of the model that it reads, behind what crosses the cut */
@@ -97,11 +98,13 @@ typedef struct clv_stage_plan {
 
 typedef struct clv_blueprint {
   const clv_session_config *config; /* borrowed */
-  clv_graph *whole;
-  uint32_t n_stages;             /* of the model; the loss is stage n_stages */
-  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
-  clv_model_inputs inputs;       /* of one record, N = 1 */
-  int64_t micro_size, eval_size; /* largest micro-batch, samples */
+  clv_graph *whole;                 /* never packed */
+  uint32_t n_stages;                /* of the model; the loss is stage n_stages */
+  clv_stage_plan *stages;           /* [n_stages + 1], the loss last */
+  clv_model_inputs inputs;          /* of one record, N = 1 */
+  int64_t micro_size, eval_size;    /* largest micro-batch, samples */
+  int lengths;                      /* the input by which sequences are packed; -1: they are not */
+  int64_t places;                   /* of a sequence at most, where they are packed */
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;

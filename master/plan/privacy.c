@@ -569,13 +569,14 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_show
   bool tokens = any && shows == CLV_SHOWS_TOKENS;
   clv_bytes_printf(out,
                    "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,\"records\":\"%s\","
-                   "%s%s\"seed_guessable\":%s}",
+                   "%s%s%s\"seed_guessable\":%s}",
                    which, head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false",
                    any ? words[shows] : "stay",
                    !tokens                ? ""
                    : token_front_known(b) ? "\"front\":\"known\","
                                           : "\"front\":\"secret\",",
                    lengths_leave(b) ? "\"lengths\":\"leave\"," : "",
+                   any && b->lengths >= 0 ? "\"places\":\"show\"," : "",
                    b->config->train.seed.guessable ? "true" : "false");
 }
 
@@ -594,6 +595,10 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
     text_records(any, shows, out);
   if (lengths_leave(b))
     clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
+  if (any && b->lengths >= 0)
+    clv_bytes_puts(out,
+                   "places: sequences are packed (data.packed): the size of all that is sent shows "
+                   "how many places a micro-batch has\n");
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,
                    "train.seed can be tried out: weights that are drawn from it count as known\n");

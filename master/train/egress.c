@@ -24,7 +24,8 @@ static bool row_fits(const clv_blueprint *b, const clv_egress_row *r, const clea
   if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
   for (int i = 1; i < s->rank; i++)
     if (r->shape.dim[i] != s->shape[i]) return false;
-  return s->rank == 0 || s->shape[0] <= CLV_MAX(b->micro_size, b->eval_size);
+  return s->rank == 0 ||
+         s->shape[0] <= CLV_MAX(b->micro_size, b->eval_size) * CLV_MAX(r->places, 1);
 }
 
 static bool row_means(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s,
@@ -165,15 +166,16 @@ static void name_stage(const clv_trainer *t, uint32_t stage, clv_egress_what *re
            stage == t->b->n_stages ? CLV_LOSS_NAME : t->config->stages[stage].name);
 }
 
-/* What a sample is of it. */
-static clv_code measure(clv_dtype dtype, const clv_shape *batch, clv_egress_what *what,
-                        uint64_t *ret_bytes, clv_err *err) {
+/* What a sample is of it; of packed sequences a place, and a sample at most so many. */
+static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
+                        clv_egress_what *what, clv_flow *ret, clv_err *err) {
   size_t bytes;
   what->shape.rank = CLV_MAX(batch->rank - 1, 0);
   memcpy(what->shape.dim, batch->dim + 1, (size_t)what->shape.rank * sizeof *batch->dim);
   snprintf(what->dtype, sizeof what->dtype, "%s", clv_dtype_name(dtype));
   CLV_TRY(clv_shape_bytes(&what->shape, dtype, &bytes, err));
-  *ret_bytes = bytes;
+  ret->place_bytes = places ? bytes : 0;
+  ret->sample_bytes = bytes * (uint64_t)CLV_MAX(places, 1);
   return CLV_OK;
 }
 
@@ -184,7 +186,7 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret,
   name_stage(t, r->stage, &what);
   if (r->kind == CLEAVE_SENDING_LEAF && r->stage < t->b->n_stages && t->b->inputs.n > 1)
     snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
-  CLV_TRY(measure(r->dtype, &r->shape, &what, &ret->sample_bytes, err));
+  CLV_TRY(measure(r->dtype, &r->shape, r->places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
@@ -197,7 +199,7 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_flow *re
   if (!s->direct || (back && !s[1].input_needs_grad)) return CLV_OK;
   place(t, s[back].worker, s[!back].worker, &what);
   name_stage(t, stage, &what);
-  CLV_TRY(measure(value->dtype, &value->shape, &what, &ret->sample_bytes, err));
+  CLV_TRY(measure(value->dtype, &value->shape, value->places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
@@ -252,12 +254,16 @@ clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv
   return CLV_OK;
 }
 
-clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, bool training,
-                         clv_err *err) {
+static uint64_t bytes_of(const clv_flow *f, uint64_t samples, uint64_t places) {
+  return f->place_bytes ? places * f->place_bytes : samples * f->sample_bytes;
+}
+
+clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
+                         bool training, clv_err *err) {
   const clv_flow *there = &t->egress.hops[2 * stage], *back = there + 1;
-  if (there->flow) CLV_TRY(clv_egress_take(there->flow, samples * there->sample_bytes, err));
+  if (there->flow) CLV_TRY(clv_egress_take(there->flow, bytes_of(there, samples, places), err));
   if (!training || !back->flow) return CLV_OK;
-  return clv_egress_take(back->flow, samples * back->sample_bytes, err);
+  return clv_egress_take(back->flow, bytes_of(back, samples, places), err);
 }
 
 /* ---- what workers say ------------------------------------------------------------------------ */

@@ -10,7 +10,7 @@
 typedef struct eval_slot {
   cleave_context context;
   cleave_future output, loss;
-  clv_tensor *y;
+  clv_tensor *y, *lengths; /* lengths: NULL unless sequences are packed */
   size_t row, n;
 } eval_slot;
 
@@ -31,6 +31,7 @@ static void evaluation_done(evaluation *e) {
   for (; e->in_flight; e->in_flight--) {
     eval_slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
     s->y = clv_tensor_unref(s->y);
+    s->lengths = clv_tensor_unref(s->lengths);
     (void)!cleave_context_end(e->t->runtime, s->context, NULL);
   }
   clv_tensor_unref(e->predictions);
@@ -53,20 +54,32 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   clv_tensor *x[CLV_MAX_INPUTS];
   cleave_reference in[CLV_MAX_INPUTS];
   for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
+  clv_sequences of;
+  CLV_TRY(clv_trainer_sequences(t, x, 0, s->n, &of, err));
   for (uint32_t i = 0; i < last; i++) {
-    CLV_TRY(clv_trainer_leaves(t, s->context, i, x, 0, s->n, in, &n, err));
-    CLV_TRY(clv_trainer_hop(t, i, s->n, false, err));
+    CLV_TRY(clv_trainer_leaves(t, s->context, i, x, &of, in, &n, err));
+    CLV_TRY(clv_trainer_hop(t, i, s->n, (uint64_t)of.rows, false, err));
     CLV_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_WHY));
   }
-  CLV_TRY(clv_trainer_leaves(t, s->context, last, x, 0, s->n, in, &n, err));
+  CLV_TRY(clv_trainer_leaves(t, s->context, last, x, &of, in, &n, err));
   CLV_API(
       cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output, CLV_WHY));
   return CLV_OK;
 }
 
+static clv_code sequences_of(const clv_trainer *t, const eval_slot *s, clv_sequences *ret,
+                             clv_err *err) {
+  clv_tensor *x[CLV_MAX_INPUTS] = {NULL};
+  if (s->lengths) x[t->b->lengths] = s->lengths;
+  return clv_trainer_sequences(t, x, 0, s->n, ret, err);
+}
+
 static clv_code call_loss(evaluation *e, eval_slot *s, cleave_reference output, clv_err *err) {
   clv_trainer *t = e->t;
-  cleave_tensor y = clv_rows_of(s->y, 0, s->n);
+  clv_sequences of;
+  cleave_tensor y;
+  CLV_TRY(sequences_of(t, s, &of, err));
+  CLV_TRY(clv_trainer_targets(t, &of, s->y, &y, err));
   cleave_module *loss;
   cleave_reference target;
   CLV_TRY(local_loss(t, &loss, err));
@@ -76,26 +89,29 @@ static clv_code call_loss(evaluation *e, eval_slot *s, cleave_reference output, 
   return CLV_OK;
 }
 
-/* A batch's labels are needed again after the next one has been read. */
-static clv_code keep_labels(const clv_batch *batch, clv_tensor **ret, clv_err *err) {
-  if (!batch->y) return CLV_OK;
-  CLV_TRY(clv_tensor_new(batch->y->dtype, &batch->y->shape, ret, err));
-  memcpy((*ret)->data, batch->y->data, batch->y->bytes);
+/* A batch's labels and lengths are needed again after the next one has been read. */
+static clv_code keep(const clv_tensor *of, clv_tensor **ret, clv_err *err) {
+  if (!of) return CLV_OK;
+  CLV_TRY(clv_tensor_new(of->dtype, &of->shape, ret, err));
+  memcpy((*ret)->data, of->data, of->bytes);
   return CLV_OK;
 }
 
 static clv_code inject(evaluation *e, clv_err *err) {
   clv_trainer *t = e->t;
   eval_slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL, *lengths = NULL;
   clv_batch batch;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
-  CLV_TRY(keep_labels(&batch, &y, err));
+  CLV_TRY(keep(batch.y, &y, err));
+  if (t->b->lengths >= 0)
+    CLV_TRY(keep(clv_batch_input(&batch, (size_t)t->b->lengths), &lengths, err));
   *s = (eval_slot){.row = e->at, .n = batch.n};
   CLV_API(cleave_context_open(t->runtime, &o, &s->context, CLV_WHY));
   s->y = clv_steal(&y);
+  s->lengths = clv_steal(&lengths);
   e->in_flight++;
   e->at += batch.n;
   CLV_TRY(call_stages(e, s, &batch, &output, err));
@@ -113,8 +129,8 @@ static clv_code add_sides(clv_score *score, const float *outputs, const clv_tens
   return CLV_OK;
 }
 
-static clv_code add_scores(const evaluation *e, const eval_slot *s, clv_err *err) {
-  const float *outputs = e->t->fetched.data;
+static clv_code add_scores(const evaluation *e, const eval_slot *s, const float *outputs,
+                           clv_err *err) {
   if (!e->score || !s->y) return CLV_OK;
   if (s->y->dtype != CLV_I64) return add_sides(e->score, outputs, s->y, s->n, err);
   size_t per_row = s->y->n / (size_t)s->y->shape.dim[0];
@@ -124,12 +140,16 @@ static clv_code add_scores(const evaluation *e, const eval_slot *s, clv_err *err
 static clv_code take_output(evaluation *e, const eval_slot *s, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
   CLV_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_WHY));
-  size_t bytes = cleave_tensor_count(&t->fetched) * sizeof(float);
+  clv_sequences of;
+  cleave_tensor output;
+  CLV_TRY(sequences_of(t, s, &of, err));
+  CLV_TRY(clv_trainer_padded(t, &of, &t->fetched, &output, err));
+  size_t bytes = cleave_tensor_count(&output) * sizeof(float);
   if (e->predictions)
-    memcpy((char *)e->predictions->data + s->row * (bytes / s->n), t->fetched.data, bytes);
+    memcpy((char *)e->predictions->data + s->row * (bytes / s->n), output.data, bytes);
   if (s->y && clv_trainer_counts_right(t))
-    ret->correct += clv_trainer_count_right(t, &t->fetched, s->y, 0, s->n);
-  return add_scores(e, s, err);
+    ret->correct += clv_trainer_count_right(t, &output, s->y, 0, s->n);
+  return add_scores(e, s, output.data, err);
 }
 
 /* The oldest in flight. */
@@ -146,6 +166,7 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
   }
   CLV_API(cleave_context_end(t->runtime, s->context, CLV_WHY));
   s->y = clv_tensor_unref(s->y);
+  s->lengths = clv_tensor_unref(s->lengths);
   e->first++;
   e->in_flight--;
   return CLV_OK;
@@ -172,8 +193,8 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   clv_trainer_doing(t, "evaluation after step", t->committed);
   CLV_TRY(clv_trainer_expect(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));
   if (predictions) {
-    const clv_graph *last = t->b->stages[t->b->n_stages - 1].graph;
-    clv_shape shape = last->nodes[last->output].shape;
+    const clv_graph *whole = t->b->whole;
+    clv_shape shape = whole->nodes[whole->output].shape;
     shape.dim[0] = (int64_t)rows->n;
     CLV_TRY(clv_tensor_new(CLV_F32, &shape, &e.predictions, err));
   }

@@ -231,6 +231,7 @@ void clv_trainer_close(clv_trainer *t) {
   clv_sampler_done(&t->sampler);
   clv_bytes_done(&t->notes);
   pthread_mutex_destroy(&t->noting);
+  free(t->part);
   free(t->held);
   free(t->results);
   free(t->references);

@@ -12,27 +12,19 @@
 
 #include "master/train/train_int.h"
 
-cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
-  size_t row = batch->bytes / (size_t)batch->shape.dim[0];
-  cleave_tensor t = {.dtype = (cleave_dtype)batch->dtype,
-                     .rank = batch->shape.rank,
-                     .data = (char *)batch->data + start * row};
-  memcpy(t.shape, batch->shape.dim, sizeof t.shape);
-  t.shape[0] = (int64_t)n;
-  return t;
-}
-
 clv_tensor *clv_batch_input(const clv_batch *batch, size_t k) {
   return batch->n_inputs ? batch->inputs[k] : batch->x;
 }
 
 clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
-                            clv_tensor *const *x, size_t start, size_t rows,
+                            clv_tensor *const *x, const clv_sequences *of,
                             cleave_reference in[CLV_MAX_INPUTS], uint32_t *n, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   *n = stage > 0;
   for (uint32_t k = 0; k < s->n_leaves; k++) {
-    cleave_tensor leaf = clv_rows_of(x[s->leaf[k]], start, rows);
+    bool by_place = s->graph->nodes[*n].places; /* inputs come first in a graph */
+    cleave_tensor leaf;
+    CLV_TRY(clv_trainer_part(t, of, x[s->leaf[k]], by_place, 0, &leaf, err));
     CLV_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_WHY));
   }
   return CLV_OK;
@@ -94,12 +86,14 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   uint32_t n = t->b->n_stages;
   const clv_held_batch *batch = &r->batches[m->batch];
   cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
-  cleave_tensor y = clv_rows_of(batch->y, m->start, m->size);
+  clv_sequences of;
+  cleave_tensor y;
+  CLV_TRY(clv_trainer_sequences(t, batch->x, m->start, m->size, &of, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
     cleave_call_options o = call_options_of(t, r->l, i, k);
-    if (i < n)
-      CLV_TRY(clv_trainer_leaves(t, r->context, i, batch->x, m->start, m->size, in, &n_in, err));
-    if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, true, err));
+    if (i < n) CLV_TRY(clv_trainer_leaves(t, r->context, i, batch->x, &of, in, &n_in, err));
+    if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, (uint64_t)of.rows, true, err));
+    if (i == n) CLV_TRY(clv_trainer_targets(t, &of, batch->y, &y, err));
     if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
     CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
                              &refs[i], CLV_WHY));
@@ -134,8 +128,12 @@ static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
     if (!counted) continue;
     CLV_API(
         cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched, CLV_WHY));
-    result->correct +=
-        clv_trainer_count_right(t, &t->fetched, r->batches[m->batch].y, m->start, m->size);
+    const clv_held_batch *batch = &r->batches[m->batch];
+    clv_sequences of;
+    cleave_tensor output;
+    CLV_TRY(clv_trainer_sequences(t, batch->x, m->start, m->size, &of, err));
+    CLV_TRY(clv_trainer_padded(t, &of, &t->fetched, &output, err));
+    result->correct += clv_trainer_count_right(t, &output, batch->y, m->start, m->size);
   }
   return CLV_OK;
 }

@@ -2,8 +2,8 @@
  *
  * The inside of a trainer: modules.c connects and loads, egress.c
  * lets out what the table names and the record covers, placed.c keeps the placed schedules,
- * steps.c trains, right.c counts right answers, measure.c samples links and stages, profiler.c
- * traces rounds and sums them up,
+ * packed.c packs sequences, steps.c trains, right.c counts right answers, measure.c samples links
+ * and stages, profiler.c traces rounds and sums them up,
  * trial.c chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
  */
 #ifndef CLEAVE_TRAIN_INT_H
@@ -50,6 +50,7 @@ typedef struct clv_sampler {
 typedef struct clv_flow {
   clv_egress_flow *flow;
   uint64_t sample_bytes; /* of a sample; of a row of WEIGHTS there is no flow */
+  uint64_t place_bytes;  /* of a place of packed sequences; 0: they are not */
 } clv_flow;
 
 /* Of a piece of a stage's state. */
@@ -103,6 +104,8 @@ struct clv_trainer {
   pthread_mutex_t noting;       /* protects the next */
   clv_bytes notes;              /* lines for clv_trainer_notes */
   cleave_tensor fetched;        /* the last value that came here */
+  void *part;                   /* [part_bytes] of packed sequences (packed.c) */
+  size_t part_bytes;
 };
 
 /* The placed schedule of such a round, made if it is new. It is the trainer's. */
@@ -149,10 +152,34 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step);
 
 /* n rows of a batch from row `start` on, as an argument of libcleave. */
 cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n);
+/* ---- packed sequences (packed.c) ------------------------------------------------------------- */
+
+/* n sequences of a batch from `start` on; lengths NULL: the session packs none. */
+typedef struct clv_sequences {
+  const int64_t *lengths;
+  size_t start, n;
+  int64_t rows; /* of what is sent of them: their places, and a few more so that plans are few */
+} clv_sequences;
+/* CLV_INVALID: a length that is none. */
+clv_code clv_trainer_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start, size_t n,
+                               clv_sequences *ret, clv_err *err) CLV_USE_RESULT;
+/* Their rows of a batch [B, ...], or, by_place, those of their places of [B, S, ...] and then
+ * `rest`. It lends the trainer's memory until the next call. */
+clv_code clv_trainer_part(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
+                          bool by_place, int64_t rest, cleave_tensor *ret,
+                          clv_err *err) CLV_USE_RESULT;
+/* The labels of the loss. */
+clv_code clv_trainer_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
+                             cleave_tensor *ret, clv_err *err) CLV_USE_RESULT;
+/* What the model answers of them as a batch [n, S, ...], pads 0; as it is where it is no packed
+ * one. It lends likewise. */
+clv_code clv_trainer_padded(clv_trainer *t, const clv_sequences *s, const cleave_tensor *output,
+                            cleave_tensor *ret, clv_err *err) CLV_USE_RESULT;
+
 /* What stage i is called with: *n arguments in `in`, whose first one is what crosses the cut before
- * it, if there is one, and already there. The others are inputs of the model, of n rows of x. */
+ * it, if there is one, and already there. The others are inputs of the model, x. */
 clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
-                            clv_tensor *const *x, size_t start, size_t rows,
+                            clv_tensor *const *x, const clv_sequences *s,
                             cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
                             clv_err *err) CLV_USE_RESULT;
 /* Input k of a batch, whoever made it. */
@@ -197,9 +224,9 @@ void clv_trainer_drop_flows(clv_trainer *t);
 /* Before a step or batch of so many samples: allowances for it and the next ones. */
 clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training,
                             clv_err *err) CLV_USE_RESULT;
-/* So many samples go through the stage, to the next one and back. */
-clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, bool training,
-                         clv_err *err) CLV_USE_RESULT;
+/* So many samples go through the stage, or rows of packed ones, to the next one and back. */
+clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
+                         bool training, clv_err *err) CLV_USE_RESULT;
 /* Before these pieces of a stage's state are sent. */
 clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                   const clv_weights_want *items, size_t n,

@@ -89,6 +89,7 @@ static inline rig rig_new(clv_graph *g, const rig_options *o) {
   for (int i = 0, k = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) {
       po.need_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->no_input_grad[k];
+      po.batches[k] = g->nodes[i].shape.dim[0];
       k++;
     }
   clv_params_follow(r.params);

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packed sequences: batches are padded, and what is made of them for a step is not. Their places
+ * lie one behind the other; a few rows of no sequence may follow, which meet nothing and have no
+ * label, so that a node makes a plan for few numbers of rows.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
+  size_t row = batch->bytes / (size_t)batch->shape.dim[0];
+  cleave_tensor t = {.dtype = (cleave_dtype)batch->dtype,
+                     .rank = batch->shape.rank,
+                     .data = (char *)batch->data + start * row};
+  memcpy(t.shape, batch->shape.dim, sizeof t.shape);
+  t.shape[0] = (int64_t)n;
+  return t;
+}
+
+enum { SIZES = 32 }; /* numbers of rows, of one number of sequences */
+
+clv_code clv_trainer_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start, size_t n,
+                               clv_sequences *ret, clv_err *err) {
+  *ret = (clv_sequences){.start = start, .n = n};
+  if (t->b->lengths < 0) return CLV_OK;
+  const int64_t *lengths = (const int64_t *)x[t->b->lengths]->data + start;
+  int64_t most = (int64_t)n * t->b->places, unit = (most + SIZES - 1) / SIZES;
+  CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->places, most, err));
+  int64_t used = CLV_MAX(clv_packed_before(lengths, (int64_t)n), 1);
+  ret->lengths = lengths;
+  ret->rows = CLV_MIN((used + unit - 1) / unit * unit, most);
+  return CLV_OK;
+}
+
+/* Room for so many rows, which are set to `rest` where they are i64, else to 0. */
+static clv_code make_room(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_err *err) {
+  size_t n = cleave_tensor_count(of), bytes;
+  CLV_TRY(clv_mul_size(n, clv_dtype_size((clv_dtype)of->dtype), &bytes)
+              ? CLV_OK
+              : clv_fail(err, CLV_EXHAUSTED, "a part of %zu values", n));
+  if (bytes > t->part_bytes) {
+    void *more = realloc(t->part, bytes);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
+    t->part = more;
+    t->part_bytes = bytes;
+  }
+  of->data = t->part;
+  memset(of->data, 0, bytes);
+  for (size_t i = 0; of->dtype == CLEAVE_I64 && i < n; i++) ((int64_t *)of->data)[i] = rest;
+  return CLV_OK;
+}
+
+/* Between [n, S, ...] and [T, ...], of `width` bytes a place. */
+static void move_places(const clv_trainer *t, const clv_sequences *s, char *padded, char *packed,
+                        size_t width, bool unpack) {
+  for (size_t i = 0; i < s->n; i++) {
+    size_t bytes = (size_t)s->lengths[i] * width;
+    char *place = padded + i * (size_t)t->b->places * width;
+    if (bytes) memcpy(unpack ? place : packed, unpack ? packed : place, bytes);
+    packed += bytes;
+  }
+}
+
+clv_code clv_trainer_part(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
+                          bool by_place, int64_t rest, cleave_tensor *ret, clv_err *err) {
+  cleave_tensor rows = clv_rows_of(batch, s->start, s->n), part = rows;
+  if (by_place) {
+    part.rank--;
+    memmove(part.shape + 1, part.shape + 2, (size_t)(part.rank - 1) * sizeof *part.shape);
+    part.shape[0] = s->rows;
+    CLV_TRY(make_room(t, &part, rest, err));
+    size_t places = (size_t)(batch->shape.dim[0] * t->b->places);
+    move_places(t, s, rows.data, part.data, batch->bytes / places, false);
+  }
+  *ret = part;
+  return CLV_OK;
+}
+
+clv_code clv_trainer_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
+                             cleave_tensor *ret, clv_err *err) {
+  bool by_place = t->b->stages[t->b->n_stages].graph->nodes[1].places;
+  return clv_trainer_part(t, s, y, by_place, (int64_t)t->config->loss.ignore_index, ret, err);
+}
+
+clv_code clv_trainer_padded(clv_trainer *t, const clv_sequences *s, const cleave_tensor *output,
+                            cleave_tensor *ret, clv_err *err) {
+  cleave_tensor padded = *output;
+  if (t->b->stages[t->b->n_stages].graph->nodes[0].places) {
+    size_t width = cleave_tensor_count(output) / (size_t)output->shape[0] *
+                   clv_dtype_size((clv_dtype)output->dtype);
+    memmove(padded.shape + 2, padded.shape + 1, (size_t)(padded.rank++ - 1) * sizeof *padded.shape);
+    padded.shape[0] = (int64_t)s->n;
+    padded.shape[1] = t->b->places;
+    padded.capacity = 0;
+    CLV_TRY(make_room(t, &padded, 0, err));
+    move_places(t, s, padded.data, output->data, width, true);
+  }
+  *ret = padded;
+  return CLV_OK;
+}
