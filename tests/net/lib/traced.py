@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules as people write them, for deploy/export_torch.py --input; and what it must refuse."""
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+WIDTH, HEADS, PLACES, VOCAB, CLASSES, SIDE = 8, 2, 6, 11, 4, 8
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(approximate="tanh"), nn.Linear(2 * WIDTH, WIDTH))
+
+    def forward(self, x):
+        n, steps, width = x.size()
+        q, k, v = self.qkv(self.ln1(x)).split(width, dim=2)
+        q, k, v = (t.view(n, steps, HEADS, width // HEADS).transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).contiguous().view(n, steps, width))
+        return x + self.mlp(self.ln2(x))
+
+
+class Gpt(nn.Module):
+    """As nanoGPT has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCAB, WIDTH), nn.Embedding(PLACES + 2, WIDTH)
+        self.blocks = nn.ModuleList([Block()])
+        self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES, bias=False)
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe(torch.arange(0, ids.size(1), device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.ln_f(x))
+
+
+class ByHand(nn.Module):
+    """Two inputs; attention of matmul and softmax, and nn.MultiheadAttention."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(VOCAB, WIDTH), nn.Embedding(3, WIDTH)
+        self.places = nn.Parameter(torch.randn(1, PLACES, WIDTH))
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.norm, self.out = nn.LayerNorm(WIDTH), nn.Linear(2 * WIDTH, CLASSES)
+        self.attn = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def heads(self, x):
+        return x.reshape(x.shape[0], x.shape[1], HEADS, -1).permute(0, 2, 1, 3)
+
+    def forward(self, ids, types):
+        x = self.words(ids) + self.kinds(types) + self.places
+        q, k, v = self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x))
+        a = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(WIDTH / HEADS), dim=-1)
+        x = self.norm(x + (a @ v).permute(0, 2, 1, 3).flatten(2))
+        x = x - 0.5 * self.attn(x, x, x, need_weights=False)[0]
+        first, rest = x[:, 0], x[:, 1:].mean(dim=1)
+        return self.out(torch.cat([first, F.relu(rest)], dim=-1))
+
+
+class Picture(nn.Module):
+    """Branches of convolutions, a gate, halves that change places."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(3, 6, 1)
+        self.bn, self.pool, self.gate = nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Linear(6, 6)
+        self.fc = nn.Linear(6 * 4 * 4, CLASSES)
+
+    def forward(self, x):
+        y = F.relu(self.bn(self.a(x)) + self.b(x))
+        y = y * torch.sigmoid(self.gate(self.pool(y).flatten(1))).unsqueeze(-1).unsqueeze(-1)
+        u, v = y.chunk(2, dim=1)
+        y = torch.cat((v, F.silu(u)), 1)[:, :, 2:6, 2:6]
+        return self.fc(torch.flatten(y, 1))
+
+
+NETS = {"gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]), "picture": (Picture, ["pixels:f32:3x8x8"])}
+
+
+def net(name):
+    torch.manual_seed(7)
+    return NETS[name][0]().train()
+
+
+# ---- what cannot be a session ----------------------------------------------------------------------
+
+class Calls(nn.Module):
+    """One linear layer, and whatever is done with its value."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.q, self.then = nn.Linear(4, 4), then
+        self.table = nn.Parameter(torch.zeros(2, 4))
+
+    def forward(self, x):
+        return self.then(self, self.q(x))
+
+
+def masked(m, q):
+    q = q.unsqueeze(1)
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(3, 3, dtype=torch.bool))
+
+
+def both_ways(m, q):
+    return q if q.sum() > 0 else -q
+
+
+REFUSED = [
+    (lambda m, q: torch.cumsum(q, 1), r"'cumsum' \(\w+.*\): cumsum is no layer; what there is: add, bmm, "),
+    (masked, r"'scaled_dot_product_attention' .*: attn_mask; is_causal, or lengths"),
+    (both_ways, r"Calls: torch.fx cannot follow it: "),
+    (lambda m, q: q.reshape(-1, 4), r"'reshape' .*it joins or divides records of a batch"),
+    (lambda m, q: q.transpose(0, 1), r"'transpose' .*a permutation that moves the records"),
+    (lambda m, q: q.mean(0), r"'mean' .*a mean over the records of a batch"),
+    (lambda m, q: q + 1.0, r"'add' .*a number to add"),
+    (lambda m, q: m.q(q), r"'q_1' .*a second call of 'q', which has parameters"),
+    (lambda m, q: q[:, ::2], r"'getitem' .*a step of 2"),
+    (lambda m, q: q + m.table, r"'add' .*the parameter 'table' \[2, 4\] beside \[11, 3, 4\]"),
+    (lambda m, q: (q, q), r"'output' .*an output that is not one value"),
+    (lambda m, q: q, r"'table': belongs to no layer that is exported"),
+]
