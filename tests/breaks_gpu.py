@@ -27,3 +27,8 @@ of("common/link/departures.c", COMING,
    what_is_parked_stays_when_the_link_ends=("void clv_departures_end(", "clv_steal(&d->parked)", "NULL"))
 of("common/link/coming.c", COMING,
    a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
+
+# ---- bf16 ----------------------------------------------------------------------------------------
+of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
+   attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
+   weights_of_attention_are_read_as_f32=("static cuda_weights taken_weights(", "k->bf16 ? taken(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))

@@ -36,16 +36,63 @@ static heads_site heads_of(const cuda_kernel *k) {
   return v;
 }
 
-/* What scratch has behind the workspace; the lower half for backward alone. */
+/* What scratch has behind the workspace; from dq on for backward alone. q, k, v, the factors of
+ * weights and the output's gradient are what products read. */
 typedef struct heads_room {
-  float *q, *k, *v, *out, *weights;
-  float *dq, *dk, *dv, *back;
+  void *q, *k, *v, *out;
+  cuda_weights weights, back;
+  float *dq, *dk, *dv;
 } heads_room;
 
+static size_t factor_size(const cuda_kernel *k) {
+  return k->bf16 ? sizeof(cuda_bf16) : sizeof(float);
+}
+
+static void *taken(uintptr_t *at, size_t bytes) {
+  void *from = (void *)*at;
+  *at += clv_align_up(bytes, 256);
+  return from;
+}
+
+static float *taken_floats(uintptr_t *at, size_t n) { return taken(at, n * sizeof(float)); }
+
+static cuda_weights taken_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
+  cuda_weights w = {.x = taken_floats(at, n)};
+  w.factor = k->bf16 ? taken(at, n * sizeof(cuda_bf16)) : w.x;
+  return w;
+}
+
+/* From `at` on; *ret_forward and *ret_all: where forward's, and all of it, ends. */
+static heads_room room_at(const cuda_kernel *k, const heads_site *v, uintptr_t at,
+                          uintptr_t *ret_forward, uintptr_t *ret_all) {
+  size_t size = factor_size(k);
+  heads_room m = {.q = taken(&at, v->q * size), .out = taken_floats(&at, v->q)};
+  m.k = taken(&at, v->k * size);
+  m.v = taken(&at, v->k * size);
+  m.weights = taken_weights(k, v->tile, &at);
+  *ret_forward = at;
+  m.dq = taken_floats(&at, v->q);
+  m.dk = taken_floats(&at, v->k);
+  m.dv = taken_floats(&at, v->k);
+  m.back = taken_weights(k, v->tile, &at);
+  *ret_all = at;
+  return m;
+}
+
 static heads_room room_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
-  float *q = gpu_scratch(k, a), *keys = q + 2 * v->q, *weights = keys + 2 * v->k;
-  float *dq = weights + v->tile, *dk = dq + v->q;
-  return (heads_room){q, keys, keys + v->k, q + v->q, weights, dq, dk, dk + v->k, dk + 2 * v->k};
+  uintptr_t forward, all;
+  return room_at(k, v, (uintptr_t)gpu_scratch(k, a), &forward, &all);
+}
+
+static size_t room_bytes(const cuda_kernel *k, const heads_site *v) {
+  uintptr_t forward, all;
+  (void)room_at(k, v, 0, &forward, &all);
+  return k->r.learns ? all : forward;
+}
+
+/* Value i of what products read. */
+static char *factor_at(const cuda_kernel *k, void *factor, size_t i) {
+  return (char *)factor + i * factor_size(k);
 }
 
 static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
@@ -67,23 +114,36 @@ static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_k
                       .factor = (float)(1 / (1 - p)),
                       .stream = clv_rng_stream_of(&key),
                       .occasion = a->occasion,
-                      .layer = a->key.layer};
+                      .layer = a->key.layer,
+                      .bf16 = k->bf16};
 }
 
 static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.d.n_in > 3 ? a->in[3] : NULL;
 }
 
-static clv_code lay_queries(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
-                            bool back, clv_err *err) {
+static clv_code lay_queries(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
+                            clv_err *err) {
   return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.t, (size_t)v->x.heads,
-                          (size_t)v->x.width, x, y, back, err);
+                          (size_t)v->x.width, x, y, k->bf16, err);
 }
 
-static clv_code lay_keys(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
-                         bool back, clv_err *err) {
+static clv_code lay_keys(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
+                         clv_err *err) {
   return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.s, (size_t)v->x.kv_heads,
-                          (size_t)v->x.width, x, y, back, err);
+                          (size_t)v->x.width, x, y, k->bf16, err);
+}
+
+static clv_code lay_queries_back(const cuda_kernel *k, const heads_site *v, const float *x,
+                                 float *y, clv_err *err) {
+  return clv_gpu_from_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.t, (size_t)v->x.heads,
+                            (size_t)v->x.width, x, y, err);
+}
+
+static clv_code lay_keys_back(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+                              clv_err *err) {
+  return clv_gpu_from_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.s, (size_t)v->x.kv_heads,
+                            (size_t)v->x.width, x, y, err);
 }
 
 /* Product `which` of the tile that begins at row `first`. */
@@ -97,11 +157,11 @@ static clv_code multiply(const cuda_kernel *k, const heads_site *v, const clv_ke
 static clv_code forward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
                              const heads_room *m, cuda_heads *h, clv_err *err) {
   size_t at = h->first * h->width;
-  cuda_factors scores = {.a = m->k, .b = m->q + at, .d = m->weights};
-  cuda_factors out = {.a = m->v, .b = m->weights, .d = m->out + at};
+  cuda_factors scores = {.a = m->k, .b = factor_at(k, m->q, at), .d = m->weights.x};
+  cuda_factors out = {.a = m->v, .b = m->weights.factor, .d = (float *)m->out + at};
   CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
   CLV_TRY(
-      clv_gpu_weigh(k->gpu, h, m->weights, lengths_of(k, a), k->r.learns ? a->saved : NULL, err));
+      clv_gpu_weigh(k->gpu, h, &m->weights, lengths_of(k, a), k->r.learns ? a->saved : NULL, err));
   return multiply(k, v, a, OVER_KEYS, h->first, &out, err);
 }
 
@@ -110,15 +170,15 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   heads_site v = heads_of(k);
   heads_room m = room_of(k, &v, a);
   cuda_heads h = tile_of(k, &v, a);
-  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, false, err));
-  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, false, err));
-  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, false, err));
+  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, err));
+  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, err));
+  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, err));
   for (; h.first < v.all; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
   if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_length(k->gpu, &h, lengths_of(k, a), err));
-  return lay_queries(k, &v, m.out, a->out, true, err);
+  return lay_queries_back(k, &v, m.out, a->out, err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -127,14 +187,15 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const c
                               const heads_room *m, cuda_heads *h, clv_err *err) {
   size_t at = h->first * h->width;
   float beta = h->first ? 1 : 0;
-  cuda_factors scores = {.a = m->k, .b = m->q + at, .d = m->weights};
-  cuda_factors back = {.a = m->v, .b = m->out + at, .d = m->back};
-  cuda_factors dq = {.a = m->k, .b = m->back, .d = m->dq + at};
-  cuda_factors dk = {.a = m->q + at, .b = m->back, .beta = beta, .d = m->dk};
-  cuda_factors dv = {.a = m->out + at, .b = m->weights, .beta = beta, .d = m->dv};
+  const void *query = factor_at(k, m->q, at), *dout = factor_at(k, m->out, at);
+  cuda_factors scores = {.a = m->k, .b = query, .d = m->weights.x};
+  cuda_factors back = {.a = m->v, .b = dout, .d = m->back.x};
+  cuda_factors dq = {.a = m->k, .b = m->back.factor, .d = m->dq + at};
+  cuda_factors dk = {.a = query, .b = m->back.factor, .beta = beta, .d = m->dk};
+  cuda_factors dv = {.a = dout, .b = m->weights.factor, .beta = beta, .d = m->dv};
   CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
   CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &back, err));
-  CLV_TRY(clv_gpu_weigh_back(k->gpu, h, m->weights, m->back, lengths_of(k, a), a->saved, err));
+  CLV_TRY(clv_gpu_weigh_back(k->gpu, h, &m->weights, &m->back, lengths_of(k, a), a->saved, err));
   if (a->din[0]) CLV_TRY(multiply(k, v, a, OVER_KEYS, h->first, &dq, err));
   if (a->din[1]) CLV_TRY(multiply(k, v, a, OVER_ROWS, h->first, &dk, err));
   return a->din[2] ? multiply(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
@@ -146,17 +207,17 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   heads_site v = heads_of(k);
   heads_room m = room_of(k, &v, a);
   cuda_heads h = tile_of(k, &v, a);
-  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, false, err));
-  CLV_TRY(lay_queries(k, &v, a->dout, m.out, false, err));
-  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, false, err));
-  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, false, err));
+  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, err));
+  CLV_TRY(lay_queries(k, &v, a->dout, m.out, err));
+  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, err));
+  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, err));
   for (; h.first < v.all; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
   }
-  if (a->din[0]) CLV_TRY(lay_queries(k, &v, m.dq, a->din[0], true, err));
-  if (a->din[1]) CLV_TRY(lay_keys(k, &v, m.dk, a->din[1], true, err));
-  return a->din[2] ? lay_keys(k, &v, m.dv, a->din[2], true, err) : CLV_OK;
+  if (a->din[0]) CLV_TRY(lay_queries_back(k, &v, m.dq, a->din[0], err));
+  if (a->din[1]) CLV_TRY(lay_keys_back(k, &v, m.dk, a->din[1], err));
+  return a->din[2] ? lay_keys_back(k, &v, m.dv, a->din[2], err) : CLV_OK;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -184,11 +245,12 @@ static clv_code attention_open(cuda_kernel *k, clv_err *err) {
   size_t last = v.rows ? v.all % v.rows : 0;
   CLV_TRY(open_products(k, &v, v.rows, 0, err));
   if (last) CLV_TRY(open_products(k, &v, last, 1, err));
-  size_t forward = 2 * v.q + 2 * v.k + v.tile, backward = v.q + 2 * v.k + v.tile;
   k->r.base.reads_occasion = k->r.d.training && k->r.d.attrs.p > 0;
-  k->r.base.scratch_bytes = k->workspace + (forward + (k->r.learns ? backward : 0)) * sizeof(float);
+  k->r.base.scratch_bytes = k->workspace + room_bytes(k, &v);
   return CLV_OK;
 }
 
-CLV_CUDA_OP(attention) = {
-    .forward = attention_forward, .backward_input = attention_backward, .open = attention_open};
+CLV_CUDA_OP(attention) = {.forward = attention_forward,
+                          .backward_input = attention_backward,
+                          .bf16 = true,
+                          .open = attention_open};

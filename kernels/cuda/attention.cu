@@ -6,19 +6,31 @@
 #include "kernels/cuda/attention_int.h"
 #include "kernels/cuda/pointwise_int.cuh"
 
+template <typename D>
 static __global__ void turn(size_t n, size_t steps, size_t heads, size_t width, const float *x,
-                            float *y, bool back) {
+                            D *y, bool back) {
   GPU_FOR(i, n * steps * heads * width) {
     size_t d = i % width, s = i / width % steps, h = i / width / steps % heads;
     size_t at = (((i / width / steps / heads) * steps + s) * heads + h) * width + d;
-    y[back ? at : i] = x[back ? i : at];
+    y[back ? at : i] = gpu_as<D>(x[back ? i : at]);
   }
 }
 
+template <typename D>
+static clv_code launch_turn(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
+                            const float *x, void *y, bool back, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n * steps * heads * width), GPU_BLOCK, err, turn<D>, n, steps,
+                    heads, width, x, gpu_written<D>(y), back);
+}
+
 clv_code clv_gpu_to_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                          const float *x, float *y, bool back, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n * steps * heads * width), GPU_BLOCK, err, turn, n, steps, heads,
-                    width, x, y, back);
+                          const float *x, void *y, bool bf16, clv_err *err) {
+  return GPU_BY_TYPE(bf16, launch_turn, g, n, steps, heads, width, x, y, false, err);
+}
+
+clv_code clv_gpu_from_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
+                            const float *x, float *y, clv_err *err) {
+  return launch_turn<float>(g, n, steps, heads, width, x, y, true, err);
 }
 
 /* ---- a row ----------------------------------------------------------------------------------- */
@@ -71,11 +83,14 @@ static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_st
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static __global__ void weigh(cuda_heads h, float *xs, const int64_t *lengths, float *saved,
-                             clv_gpu_fault *f) {
+template <typename D>
+static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t *lengths,
+                             float *saved, clv_gpu_fault *f) {
   GPU_ROWS(r, h.n * h.kv_heads * h.rows) {
     cuda_row row = row_of(h, r, lengths);
-    float *x = xs + r * h.s, most = -INFINITY;
+    const float *x = xs + r * h.s;
+    D *y = ys + r * h.s;
+    float most = -INFINITY;
     double sum = 0;
     if (lengths && threadIdx.x == 0 &&
         (lengths[row.sample] < 0 || static_cast<size_t>(lengths[row.sample]) > h.s))
@@ -89,7 +104,7 @@ static __global__ void weigh(cuda_heads h, float *xs, const int64_t *lengths, fl
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four keep = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
-        x[j] = j < row.seen ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0;
+        y[j] = gpu_as<D>(j < row.seen ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0);
     }
     if (!saved || threadIdx.x) continue;
     saved[2 * row.saved] = top;
@@ -97,18 +112,27 @@ static __global__ void weigh(cuda_heads h, float *xs, const int64_t *lengths, fl
   }
 }
 
-clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, float *x, const int64_t *lengths,
-                       float *saved, clv_err *err) {
+template <typename D>
+static clv_code launch_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                             const int64_t *lengths, float *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
-                    weigh, *h, x, lengths, saved, g->fault);
+                    weigh<D>, *h, static_cast<const float *>(w->x), gpu_written<D>(w->factor),
+                    lengths, saved, g->fault);
+}
+
+clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                       const int64_t *lengths, float *saved, clv_err *err) {
+  return GPU_BY_TYPE(h->bf16, launch_weigh, g, h, w, lengths, saved, err);
 }
 
 /* See kernels/ops/attention.c: dS = P (M dP - sum P M dP) scale. */
-static __global__ void weigh_back(cuda_heads h, float *xs, float *dxs, const int64_t *lengths,
-                                  const float *saved) {
+template <typename D>
+static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dxs, D *ys, D *dys,
+                                  const int64_t *lengths, const float *saved) {
   GPU_ROWS(r, h.n * h.kv_heads * h.rows) {
     cuda_row row = row_of(h, r, lengths);
-    float *x = xs + r * h.s, *dx = dxs + r * h.s;
+    const float *x = xs + r * h.s, *dx = dxs + r * h.s;
+    D *y = ys + r * h.s, *dy = dys + r * h.s;
     float top = saved[2 * row.saved], inverse = saved[2 * row.saved + 1];
     clv_rng_stream s = stream_of(h, row);
     double sum = 0;
@@ -123,17 +147,27 @@ static __global__ void weigh_back(cuda_heads h, float *xs, float *dxs, const int
       cuda_four keep = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++) {
         float p = j < row.seen ? expf(x[j] * h.scale - top) * inverse : 0;
-        dx[j] = j < row.seen ? p * (dx[j] * keep.of[j % 4] - mean) * h.scale : 0;
-        x[j] = p * keep.of[j % 4];
+        dy[j] = gpu_as<D>(j < row.seen ? p * (dx[j] * keep.of[j % 4] - mean) * h.scale : 0);
+        y[j] = gpu_as<D>(p * keep.of[j % 4]);
       }
     }
   }
 }
 
-clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, float *x, float *dx,
-                            const int64_t *lengths, const float *saved, clv_err *err) {
+template <typename D>
+static clv_code launch_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                                  const cuda_weights *dw, const int64_t *lengths,
+                                  const float *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
-                    weigh_back, *h, x, dx, lengths, saved);
+                    weigh_back<D>, *h, static_cast<const float *>(w->x),
+                    static_cast<const float *>(dw->x), gpu_written<D>(w->factor),
+                    gpu_written<D>(dw->factor), lengths, saved);
+}
+
+clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                            const cuda_weights *dw, const int64_t *lengths, const float *saved,
+                            clv_err *err) {
+  return GPU_BY_TYPE(h->bf16, launch_weigh_back, g, h, w, dw, lengths, saved, err);
 }
 
 static __global__ void note_length(cuda_refusal r, const int64_t *lengths, clv_gpu_fault *f) {

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
 #define CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,21 +23,31 @@ typedef struct cuda_heads {
   clv_rng_stream stream; /* without step and micro-batch where there is an occasion */
   const clv_occasion *occasion;
   uint32_t layer; /* key.layer, for what is refused */
+  bool bf16;      /* what products read is rounded to it */
 } cuda_heads;
 
-/* y [n, heads, steps, width] of x [n, steps, heads, width], or the other way round. */
+/* y [n, heads, steps, width] of x [n, steps, heads, width], in bf16 or f32; and the other way
+ * round, in f32. */
 clv_code clv_gpu_to_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                          const float *x, float *y, bool back, clv_err *err) CLV_USE_RESULT;
+                          const float *x, void *y, bool bf16, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_from_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
+                            const float *x, float *y, clv_err *err) CLV_USE_RESULT;
 
-/* The weights of rows from their products with the keys: x [n kv_heads, rows, s], in place. saved,
- * unless it is NULL: the largest score and the inverse of the sum, of each row of [n, heads, t].
- * lengths: [n] or NULL. */
-clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, float *x, const int64_t *lengths,
-                       float *saved, clv_err *err) CLV_USE_RESULT;
-/* x: the same products; becomes the weights. dx: what comes back to the weights; becomes what goes
+/* Weights of rows: x [n kv_heads, rows, s] in f32, and the same as factors of products: in bf16
+ * these have a room of their own, in f32 they are x. */
+typedef struct cuda_weights {
+  float *x;
+  void *factor;
+} cuda_weights;
+
+/* From their products with the keys, in x. saved, unless it is NULL: the largest score and the
+ * inverse of the sum, of each row of [n, heads, t]. lengths: [n] or NULL. */
+clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                       const int64_t *lengths, float *saved, clv_err *err) CLV_USE_RESULT;
+/* w: the same products become the weights. dw: what comes back to the weights becomes what goes
  * back to the products. */
-clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, float *x, float *dx,
-                            const int64_t *lengths, const float *saved,
+clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                            const cuda_weights *dw, const int64_t *lengths, const float *saved,
                             clv_err *err) CLV_USE_RESULT;
 /* Notes the first length that clv_gpu_weigh refused. */
 clv_code clv_gpu_note_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,

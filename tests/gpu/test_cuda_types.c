@@ -16,16 +16,25 @@ typedef struct kind {
 
 /* What an op does in bf16: it multiplies, writes images, goes on from what it has rounded. */
 enum { SUMS = 1 << 0, WRITES = 1 << 1, KEEPS = 1 << 2 };
-static const unsigned in_bf16[CLV_OP_COUNT] = {
-    [CLV_OP_LINEAR] = SUMS,          [CLV_OP_LSTM] = SUMS | KEEPS,
-    [CLV_OP_CONV2D] = SUMS | WRITES, [CLV_OP_CONV_TRANSPOSE2D] = SUMS | WRITES,
-    [CLV_OP_BATCHNORM] = WRITES,     [CLV_OP_RELU] = WRITES,
-    [CLV_OP_SIGMOID] = WRITES,       [CLV_OP_TANH] = WRITES,
-    [CLV_OP_GELU] = WRITES,          [CLV_OP_SILU] = WRITES,
-    [CLV_OP_GELU_TANH] = WRITES,     [CLV_OP_LEAKY_RELU] = WRITES,
-    [CLV_OP_SCALE] = WRITES,         [CLV_OP_ADD] = WRITES,
-    [CLV_OP_MAXPOOL] = WRITES,       [CLV_OP_AVGPOOL] = WRITES,
-    [CLV_OP_GLOBALAVGPOOL] = WRITES, [CLV_OP_DROPOUT] = WRITES};
+static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
+                                               [CLV_OP_LSTM] = SUMS | KEEPS,
+                                               [CLV_OP_ATTENTION] = SUMS | KEEPS,
+                                               [CLV_OP_CONV2D] = SUMS | WRITES,
+                                               [CLV_OP_CONV_TRANSPOSE2D] = SUMS | WRITES,
+                                               [CLV_OP_BATCHNORM] = WRITES,
+                                               [CLV_OP_RELU] = WRITES,
+                                               [CLV_OP_SIGMOID] = WRITES,
+                                               [CLV_OP_TANH] = WRITES,
+                                               [CLV_OP_GELU] = WRITES,
+                                               [CLV_OP_SILU] = WRITES,
+                                               [CLV_OP_GELU_TANH] = WRITES,
+                                               [CLV_OP_LEAKY_RELU] = WRITES,
+                                               [CLV_OP_SCALE] = WRITES,
+                                               [CLV_OP_ADD] = WRITES,
+                                               [CLV_OP_MAXPOOL] = WRITES,
+                                               [CLV_OP_AVGPOOL] = WRITES,
+                                               [CLV_OP_GLOBALAVGPOOL] = WRITES,
+                                               [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
 

@@ -491,8 +491,10 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
   }
 }
 
+/* They differ whatever they are below. */
 static inline void draw_whole(double *v, size_t n, uint32_t stream, int64_t below) {
-  for (size_t i = 0; i < n; i++) v[i] = (double)((i * 7 + stream % 5) % (size_t)below);
+  size_t step = below % 7 ? 7 : 5;
+  for (size_t i = 0; i < n; i++) v[i] = (double)((i * step + stream % 5) % (size_t)below);
 }
 
 static inline void draw_second(const op_case *c, uint32_t stream, values *s) {

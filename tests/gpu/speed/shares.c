@@ -351,12 +351,14 @@ static cuda_heads heads_of(const bench *m) {
 
 static clv_code weigh(bench *m, clv_err *err) {
   const cuda_heads h = heads_of(m);
-  return clv_gpu_weigh(m->g, &h, m->y, NULL, (float *)m->saved, err);
+  const cuda_weights w = {m->y, m->y};
+  return clv_gpu_weigh(m->g, &h, &w, NULL, (float *)m->saved, err);
 }
 
 static clv_code weigh_back(bench *m, clv_err *err) {
   const cuda_heads h = heads_of(m);
-  return clv_gpu_weigh_back(m->g, &h, m->y, m->z, NULL, (const float *)m->saved, err);
+  const cuda_weights w = {m->y, m->y}, dw = {m->z, m->z};
+  return clv_gpu_weigh_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
 }
 
 /* A sequence of one step for each row, which is its four gates. */
