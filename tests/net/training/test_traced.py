@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/export_torch.py --input: modules that torch.fx traces become layers of a session, which over
-a worker has PyTorch's losses and weights. The golden numbers have the layers, too, so that no PyTorch
-is needed; with one, what is exported is compared, and what must be refused is."""
+"""deploy/export_torch.py --input: modules that torch.fx traces become layers of a session, which
+over a worker has PyTorch's losses and weights. The golden numbers have the layers, too, so that no
+PyTorch is needed; with one, what is exported is compared, and what must be refused is."""
 import base64, importlib.util, json, os, re, sys
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), d) for d in ("../lib", "../../parity")]
 from cluster import *
 import golden
 import numpy as np
@@ -47,17 +47,17 @@ def exporter():
 
 
 def exported(name):
-    import traced
+    import traced_nets
     e = exporter()
-    return e.model_yaml(traced.net(name), name, inputs=[e.input_of(i) for i in traced.NETS[name][1]])
+    return e.model_yaml(traced_nets.net(name), name, inputs=[e.input_of(i) for i in traced_nets.NETS[name][1]])
 
 
 def in_torch(name):
-    """Layers and weights as exported, PyTorch's losses, and what its weights would be exported as."""
-    import torch, traced
+    """Layers and weights as exported, PyTorch's losses, and its weights then."""
+    import torch, traced_nets
     e = exporter()
     text, before = exported(name)
-    net, data = traced.net(name), {k: torch.from_numpy(v) for k, v in records(name).items()}
+    net, data = traced_nets.net(name), {k: torch.from_numpy(v) for k, v in records(name).items()}
     optimiser, losses = torch.optim.SGD(net.parameters(), lr=RATE), []
     for step in range(STEPS):
         part = slice(BATCH * step, BATCH * step + BATCH)
@@ -67,7 +67,7 @@ def in_torch(name):
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    after = e.model_yaml(net, name, inputs=[e.input_of(i) for i in traced.NETS[name][1]])[1]
+    after = e.model_yaml(net, name, inputs=[e.input_of(i) for i in traced_nets.NETS[name][1]])[1]
     return {"yaml": text, "before": packed(before), "losses": losses, "after": packed(after)}
 
 
@@ -146,18 +146,18 @@ def what_is_exported_is_what_is_kept():
 def what_is_no_layer_is_refused_by_name_and_place():
     if not has_torch():
         return "no PyTorch with scaled_dot_product_attention"
-    import traced
+    import traced_nets
     e = exporter()
-    for then, says in traced.REFUSED:
+    for then, says in traced_nets.REFUSED:
         try:
-            e.traced(traced.Calls(then), [e.input_of("x:f32:3x4")])
+            e.traced(traced_nets.Calls(then), [e.input_of("x:f32:3x4")])
             found = "taken"
         except e.Unsupported as why:
             found = str(why)
         assert re.search(says, found), (says, found)
     for text, inputs, says in (("x:f64:3", None, r"expected NAME:f32:3x8x8"), ("", [], r"needs --input NAME")):
         try:
-            e.input_of(text) if inputs is None else e.traced(traced.net("gpt"), inputs)
+            e.input_of(text) if inputs is None else e.traced(traced_nets.net("gpt"), inputs)
             found = "taken"
         except e.Unsupported as why:
             found = str(why)

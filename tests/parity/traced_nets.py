@@ -82,7 +82,8 @@ class Picture(nn.Module):
         return self.fc(torch.flatten(y, 1))
 
 
-NETS = {"gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]), "picture": (Picture, ["pixels:f32:3x8x8"])}
+NETS = {"gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
+        "picture": (Picture, ["pixels:f32:3x8x8"])}
 
 
 def net(name):
@@ -90,7 +91,7 @@ def net(name):
     return NETS[name][0]().train()
 
 
-# ---- what cannot be a session ----------------------------------------------------------------------
+# ---- what cannot be a session ---------------------------------------------------------------------
 
 class Calls(nn.Module):
     """One linear layer, and whatever is done with its value."""
