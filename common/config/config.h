@@ -88,14 +88,14 @@ typedef enum clv_layer_parallel {
 } clv_layer_parallel;
 
 typedef struct clv_layer_spec {
-  clv_config_pos pos; /* of the layer's entry */
-  clv_config_pos op_pos;
-  char *op;   /* not checked against the op table here */
-  char *name; /* NULL = named by index */
+  clv_config_pos pos, op_pos; /* of the layer's entry, of its op */
+  char *op;                   /* not checked against the op table here */
+  char *name;                 /* NULL = named by index */
   clv_config_pos from_pos;
   clv_text_list from; /* layers or inputs that it reads, by name; n = 0: the layer before it */
-  clv_config_pos parallel_pos;
+  clv_config_pos parallel_pos, tied_pos;
   clv_layer_parallel parallel;
+  char *tied; /* the earlier layer whose first parameter is this one's; NULL: none */
   size_t n_attrs;
   clv_attr_spec *attrs; /* in file order */
 } clv_layer_spec;
@@ -251,7 +251,7 @@ static inline bool clv_stage_pushes(const clv_stage_spec *s) {
 }
 
 typedef struct clv_data_config {
-  clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos;
+  clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos, packed_pos;
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   char *root;
@@ -264,10 +264,8 @@ typedef struct clv_data_config {
   clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
   double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
-  bool flatten;
-  bool packed; /* sequences without pads */
-  clv_config_pos packed_pos;
-  uint64_t threads; /* that read and decode images */
+  bool flatten, packed;             /* packed: sequences without pads */
+  uint64_t threads;                 /* that read and decode images */
   struct {
     clv_config_pos pos;
     uint64_t channels, resize, crop, pad, max_pixels; /* pixels; resize, crop 0 = not */

@@ -58,6 +58,10 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
    .min = 1, .max = 8, .format = CLV_FORMAT_RUN, .sample = "[fc1, input]",                       \
    .doc = "What it reads: names of earlier layers of the model, or input, which is the data. "   \
           "The layer before it unless given."},                                                  \
+  {.path = list "[].tied", .kind = CLV_ROW_TEXT, .offset = LAYER(tied), .pos = LAYER(tied_pos),  \
+   .format = CLV_FORMAT_RUN, .sample = "words",                                                  \
+   .doc = "An earlier layer whose weight is this one's as well, as a decoder has the table of "  \
+          "an embedding: one parameter, under that layer's name."},                              \
   {.path = list "[].parallel", .kind = CLV_ROW_ENUM, .offset = LAYER(parallel),                  \
    .pos = LAYER(parallel_pos), .names = parallel_names, .sample = "columns",                     \
    .doc = "A linear layer divided over several nodes, by its outputs (columns) or its inputs "   \

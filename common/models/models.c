@@ -67,6 +67,8 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, in, n_in, last, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
+  if (spec->tied && clv_graph_tie(g, *last, spec->tied, false, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
   return clv_layer_keeps_records(c, spec, g, *last, err);
 }
 

@@ -170,6 +170,20 @@ static clv_code find_end(const clv_session_config *c, const clv_graph *g, const 
   return CLV_OK;
 }
 
+/* Numbers that no layer has; where layers have names, what these are. */
+static clv_code beyond(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                       clv_config_pos pos, uint64_t first, uint64_t last, clv_err *err) {
+  char parts[160];
+  bool named = strcmp(clv_layer_name(g, 0), "0") != 0;
+  list_parts(g, parts, sizeof parts);
+  return clv_session_fail_at(
+      c, pos, err,
+      "stage '%.64s': layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32
+      "%s%s; up to its end it is %" PRIu64 "..%" PRIu32,
+      s->name, first, last, n_layers(g) - 1, named ? ", by name " : "", named ? parts : "",
+      first < n_layers(g) ? first : UINT64_C(0), n_layers(g) - 1);
+}
+
 clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                         clv_config_pos pos, const clv_layer_range *range, uint32_t *ret_first,
                         uint32_t *ret_last, clv_err *err) {
@@ -177,10 +191,7 @@ clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const c
   uint64_t first, last;
   CLV_TRY(find_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
   CLV_TRY(find_end(c, g, s, pos, range->last_name, range->last, true, &last, err));
-  if (first >= n_layers(g) || last >= n_layers(g))
-    return clv_session_fail_at(c, pos, err,
-                               "layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32,
-                               first, last, n_layers(g) - 1);
+  if (first >= n_layers(g) || last >= n_layers(g)) return beyond(c, g, s, pos, first, last, err);
   if (last < first)
     return clv_session_fail_at(c, pos, err, "stage '%s' ends before it begins: %s to %s", s->name,
                                describe(g, (uint32_t)first, -1, begin, sizeof begin),

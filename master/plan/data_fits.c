@@ -82,6 +82,23 @@ static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *
       s->key, labels_of(s), (long long)high, (long long)out->dim[classes], (long long)high + 1);
 }
 
+/* A head with outputs that no class of the data can be. Labels that are numbers say less: one that
+ * is there may be missing in this part of the data. */
+static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  const clv_session_config *c = b->config;
+  size_t n = clv_dataset_classes(s->ds);
+  for (size_t i = 0; n && c->model.hf && i < c->model.n_attrs; i++) {
+    const clv_attr_spec *a = &c->model.attrs[i];
+    if (strcmp(a->key, "labels") != 0 || a->integer <= (int64_t)n) continue;
+    return clv_session_fail_at(c, a->pos, err,
+                               "labels: %lld, and %s has %zu classes, '%.48s' to '%.48s': write "
+                               "labels: %zu",
+                               (long long)a->integer, s->key, n, clv_dataset_class(s->ds, 0),
+                               clv_dataset_class(s->ds, n - 1), n);
+  }
+  return CLV_OK;
+}
+
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
@@ -160,6 +177,7 @@ static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err
   if (!s->ds) return CLV_OK;
   CLV_TRY(places_fit(b, s, err));
   CLV_TRY(classes_fit(b, s, err));
+  CLV_TRY(labels_fit(b, s, err));
   CLV_TRY(targets_fit(b, s, err));
   CLV_TRY(probabilities_fit(b, s, err));
   return tokens_fit(b, s, err);

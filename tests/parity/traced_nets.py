@@ -91,7 +91,7 @@ def net(name):
     return NETS[name][0]().train()
 
 
-# ---- what cannot be a session ---------------------------------------------------------------------
+# ---- what cannot be a session -----------------------------------------
 
 class Calls(nn.Module):
     """One linear layer, and whatever is done with its value."""

@@ -188,6 +188,21 @@ def the_shipped_session():
 
 
 @suite.test
+def more_labels_than_classes_are_refused():
+    """Of data whose classes have names."""
+    words = os.path.join(cluster.dir, "named")
+    os.makedirs(words, exist_ok=True)
+    config("named-model", {**LAYOUTLM, "vocab_size": pages(words), "max_2d_position_embeddings": 1024, "max_position_embeddings": 24})
+    text = ("data: {format: documents, root: named, train: [train.jsonl], test: [test.jsonl], tokenizer: {file: named/vocab.txt},"
+            " documents: {max_tokens: 24, stride: 6}}\n"
+            "model: {hf: named-model, head: token, labels: %d}\nstages:\n  - {name: s0, at: master, layers: embeddings..classifier}\n"
+            f"loss: {{kind: cross_entropy}}\ntrain: {{max_steps: 1, batch: 8, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n")
+    for labels, says in ((2, None), (5, r"named\.yaml:\d+:\d+: labels: 5, and \S+ has 2 classes, 'answer' to 'question': write labels: 2")):
+        done = master("check", cluster.session("named", text % labels), cwd=cluster.dir)
+        assert says is None and done.returncode == 0 or says and re.search(says, done.stderr), done.stderr
+
+
+@suite.test
 def mistakes_are_refused_at_their_place():
     config("broken", {**LAYOUTLM, "hidden_act": "mish"})
     MODELS["broken"], SETS["broken"] = MODELS["layoutlm"], SETS["layoutlm"]

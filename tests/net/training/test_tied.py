@@ -117,6 +117,29 @@ def one_parameter_is_counted_once():
     assert frozen["cls.predictions.decoder.bias"] != first["cls.predictions.decoder.bias"]
 
 
+LISTED = ("model:\n  layers:\n    - {op: embedding, rows: 30, out: 8, name: words}\n    - {op: linear, out: 8, name: middle}\n"
+          "    - {op: gelu}\n    - {op: linear, out: 30, bias: false, name: back, tied: words}\n")
+
+
+def listed(stages, layers=LISTED):
+    text = body(["master"])
+    begin, end = text.index("model: "), text.index("loss: ")
+    rows = "".join(f"  - {{name: s{i}, at: {at}, layers: {run}}}\n" for i, (at, run) in enumerate(stages))
+    return text[:begin] + layers + "stages:\n" + rows + text[end:]
+
+
+@suite.test
+def layers_of_a_list_are_tied_too():
+    one, log, _ = cluster.trained("list-one", listed([("master", "words..back")]), STEPS)
+    assert sorted(one) == ["middle.bias", "middle.weight", "words.weight"], one.keys()
+    u = listed([("master", "words"), ("w1", "middle..2"), ("master", "back")])
+    assert cluster.trained("list-u", u, STEPS)[:2] == (one, log)
+    for to, says in (("middle", r"tied: layer back has a weight \[30, 8\], and is tied to 'middle', which has \[8, 8\]"),
+                     ("nobody", r"tied: layer back is tied to 'nobody', and no layer is called so")):
+        done = master("check", cluster.session("list", listed([("master", "0..3")], LISTED.replace("tied: words", f"tied: {to}"))), cwd=cluster.dir)
+        assert done.returncode == 3 and re.search(r"list\.yaml:\d+:\d+: " + says, done.stderr), done.stderr
+
+
 def planned(text, *args, tag="planned", code=0):
     done = master("plan", cluster.session(tag, text), *args, cwd=cluster.dir)
     assert done.returncode == code, done.stdout + done.stderr
