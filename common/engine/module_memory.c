@@ -380,11 +380,12 @@ static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *er
     if (!oldest || p->used < oldest->used) oldest = p;
     idle++;
   }
-  if (!empty && m->n_plans < MAX_PLANS) empty = &m->plans[m->n_plans++];
-  if (oldest && (!empty || (m->graph->joins && idle >= KEPT_PLANS))) {
+  bool full = !empty && m->n_plans == MAX_PLANS;
+  if (oldest && (full || (m->graph->joins && idle >= KEPT_PLANS))) {
     forget_plan(m, oldest);
     empty = oldest;
   }
+  if (!empty && m->n_plans < MAX_PLANS) empty = &m->plans[m->n_plans++];
   if (!empty)
     return clv_fail(err, CLV_EXHAUSTED, "module %u has calls of more than %d batch sizes",
                     m->o.index, MAX_PLANS);

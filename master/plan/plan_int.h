@@ -26,6 +26,10 @@ clv_shows clv_privacy_of_cut(const clv_blueprint *b, uint32_t last);
 clv_shows clv_privacy_of_head(const clv_blueprint *b, uint32_t last);
 /* For `plan`: lines, or a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+/* Of the lengths of sequences (lengths.c); any: something of the records is sent. JSON: keys, each
+ * with its comma. */
+void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
+const char *clv_lengths_json(const clv_blueprint *b, bool any);
 
 /* ---- adapters (adapters.c) ------------------------------------------------------------------- */
 

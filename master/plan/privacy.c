@@ -461,14 +461,6 @@ static bool single_output(const clv_blueprint *b) {
   return n == 1;
 }
 
-/* Is an input sent that is the lengths of sequences? */
-static bool lengths_leave(const clv_blueprint *b) {
-  for (uint32_t i = 0; i < b->n_stages; i++)
-    for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
-      if (clv_shown_by_leaf(b, i, k + (i > 0)) == CLV_SHOWS_MIXED) return true;
-  return false;
-}
-
 static const char *labels_case(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
@@ -548,15 +540,13 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_show
   bool tokens = any && shows == CLV_SHOWS_TOKENS;
   clv_bytes_printf(out,
                    "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,\"records\":\"%s\","
-                   "%s%s%s\"seed_guessable\":%s}",
+                   "%s%s\"seed_guessable\":%s}",
                    which, head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false",
                    any ? words[shows] : "stay",
                    !tokens                ? ""
                    : token_front_known(b) ? "\"front\":\"known\","
                                           : "\"front\":\"secret\",",
-                   lengths_leave(b) ? "\"lengths\":\"leave\"," : "",
-                   any && b->lengths >= 0 ? "\"places\":\"show\"," : "",
-                   b->config->train.seed.guessable ? "true" : "false");
+                   clv_lengths_json(b, any), b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
@@ -572,12 +562,7 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
     text_tokens(b, out);
   else
     text_records(any, shows, out);
-  if (lengths_leave(b))
-    clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
-  if (any && b->lengths >= 0)
-    clv_bytes_puts(out,
-                   "places: sequences are packed (data.packed): the size of all that is sent shows "
-                   "how many places a micro-batch has\n");
+  clv_lengths_describe(b, any, out);
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,
                    "train.seed can be tried out: weights that are drawn from it count as known\n");

@@ -42,9 +42,13 @@ def qwen2():
     measured("qwen2_lora", (rows.causal, "qwen2", (1, 512), ["q_proj", "v_proj"]))
 
 
+def packed():
+    rows.pages(ROUNDS)
+
+
 def split():
     measured("layoutlm", (rows.split, (8, 128)))
 
 
 if __name__ == "__main__":
-    sys.exit(main([attention, short, long, gpt2, qwen2, split], [a for a in sys.argv[2:] if a != "--quick"]))
+    sys.exit(main([attention, short, long, gpt2, qwen2, packed, split], [a for a in sys.argv[2:] if a != "--quick"]))

@@ -31,7 +31,9 @@ CONFIGS = {
               "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
               "attention_dropout": 0.0, "tie_word_embeddings": False},
 }
-WHOLE = {"bert": "embeddings..classifier", "gpt2": "wte..lm_head", "qwen2": "embed_tokens..lm_head"}
+# Words of eight pages of libtasn1.pdf (Debian's libtasn1-doc 4.19) and two ends, at most 512.
+PAGES = 26, 153, 136, 312, 419, 339, 284, 512
+WHOLE = {"bert": "embeddings..classifier", "layoutlm": "embeddings..classifier", "gpt2": "wte..lm_head", "qwen2": "embed_tokens..lm_head"}
 MAKE_DATA = """import sys, numpy
 n, length, tokens, labels, boxes = map(int, sys.argv[1:6])
 r = numpy.random.default_rng(7)
@@ -82,11 +84,13 @@ def prepare(c, task):
     assert done.returncode == 0, done.stderr
 
 
-def session(c, task, stages, more=""):
-    """more: keys of `train`, and sections behind it."""
+def session(c, task, stages, more="", packed=None):
+    """more: keys of `train`, and sections behind it. packed: with lengths, packed or not."""
     labels = {"sequence": ", labels: 2", "token": ", labels: 5", "causal": ""}[task.head]
     inputs = "inputs: [ids, boxes], train: [x.npy, boxes.npy, y.npy]" if task.model == "layoutlm" else "train: [x.npy, y.npy]"
-    return c.session(task.name, f"data: {{format: npy, root: {task.name}, {inputs}}}\n"
+    if packed is not None:
+        inputs = f"inputs: [ids, boxes, lengths], train: [x.npy, boxes.npy, lengths.npy, y.npy], packed: {str(packed).lower()}"
+    return c.session(task.name + ("_packed" if packed else ""), f"data: {{format: npy, root: {task.name}, {inputs}}}\n"
                      f"model: {{hf: {task.folder}, head: {task.head}{labels}}}\nstages:\n{stages}"
                      "loss: {kind: cross_entropy}\n"
                      f"train: {{dtype: {task.dtype}, epochs: 1000000, batch: {task.batch}, shuffle: false, "
@@ -186,6 +190,28 @@ def attention(shape, rounds):
         pick = lambda a, b: [((f[a], f[b]), foreign) for f, foreign in found]
         enter(name, "s", pick(0, 1), 0.5)
         enter(name + "_sanity_path_vs_formula", "s", pick(1, 2), 1.5)
+
+
+MAKE_LENGTHS = """import sys, numpy
+lengths = numpy.array(list(map(int, sys.argv[1:])))
+numpy.save('lengths.npy', lengths)
+y = numpy.load('y.npy')
+numpy.save('y.npy', numpy.where(numpy.arange(y.shape[1]) < lengths[:, None], y, -100))"""
+
+
+def pages(rounds):
+    """Pages of real lengths: packed against the same ones padded to 512."""
+    with Cluster(0) as c:
+        for dtype in ("f32", "bf16"):
+            task = Task("layoutlm", "token", len(PAGES), 512, dtype)
+            prepare(c, task)
+            done = run("/usr/bin/python3", "-c", MAKE_LENGTHS, *map(str, PAGES), cwd=make_folder(c, task.name))
+            assert done.returncode == 0, done.stderr
+            with program("bench_train", session(c, task, whole(task), packed=True)) as packed, \
+                    program("bench_train", session(c, task, whole(task), packed=False)) as padded:
+                found = interleave([turn(packed, 1), turn(padded, 1)], rounds, rounds)
+                enter(f"layoutlm_pages_{dtype}_packed_vs_padded", "s", found, 0.65,
+                      note=f"{sum(PAGES)} places of {512 * len(PAGES)}")
 
 
 CUT = ("  - {name: front, at: master, threads: 1, layers: embeddings..encoder.layer.5}\n"

@@ -5,6 +5,7 @@
  */
 #include <sys/resource.h>
 
+#include "common/engine/module_int.h"
 #include "tests/unit/engine/engine_test.h"
 
 enum { MIB = 1 << 20, WIDTH = 8192, WEIGHT_BYTES = WIDTH * WIDTH * 4 };
@@ -102,12 +103,100 @@ static void who_does_not_wait_any_more_ends_it(void **state) {
   }
 }
 
+/* ---- plans of many batch sizes --------------------------------------------------------------- */
+
+/* Dropout over packed sequences, whose rows are as many as these have places. */
+static clv_graph *packed_graph(void) {
+  clv_graph *g;
+  int in[2];
+  clv_attr_value packed = {.key = CLV_ATTR_PACKED, .n_ints = 1, .ints = {64}};
+  clv_attrs attrs;
+  clv_err err;
+  assert_ok(clv_graph_new(&g, &err));
+  assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(64, 512), &in[0], &err));
+  assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(1), &in[1], &err));
+  assert_ok(clv_attrs_from(CLV_OP_DROPOUT, &packed, 1, &attrs, &err));
+  assert_ok(clv_graph_add(g, CLV_OP_DROPOUT, &attrs, NULL, 0, in, 2, NULL, &err));
+  return g;
+}
+
+/* A call in training of so many rows, taken and, unless it is to stay, given back. */
+static clv_module_plan *call(clv_module *m, int64_t rows, clv_call **ret) {
+  clv_module_plan *plan;
+  clv_call *c;
+  clv_err err;
+  const int64_t batch[CLV_MAX_INPUTS] = {rows, m->graph->joins ? 1 : rows};
+  assert_ok(clv_module_plan_for(m, batch, true, 1, &plan, &err));
+  assert_ok(clv_module_call_get(m, plan, &c, &err));
+  if (ret)
+    *ret = c;
+  else
+    clv_module_call_put(plan, c);
+  return plan;
+}
+
+/* The idle ones that were used longest ago give way, with their charge; one at work stays. */
+static void few_plans_of_packed_sequences_are_kept(void **state) {
+  (void)state;
+  fixture f;
+  set_up(&f, 64 * MIB);
+  clv_err err;
+  clv_module *m;
+  clv_module_options o = stage_of(packed_graph(), 0);
+  o.pool = f.pool;
+  assert_ok(clv_module_new(&o, &m, &err));
+  clv_module_bind(m, f.pool);
+  clv_call *held;
+  clv_module_plan *at_work = call(m, 1, &held);
+  clv_plan *its = at_work->plan;
+  for (int64_t rows = 2; rows < 60; rows++) {
+    call(m, rows, NULL);
+    call(m, 2, NULL); /* used again and again: it is not the oldest */
+    assert_true(m->n_plans <= KEPT_PLANS + 1);
+  }
+  assert_ptr_equal(at_work->plan, its);
+  int64_t kept[KEPT_PLANS + 1], want[] = {1, 2, 57, 58, 59};
+  uint64_t bytes = 0, used = clv_account_used(f.account, CLV_QUOTA_BYTES);
+  for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].paid;
+  for (int i = 0; i < m->n_plans; i++) kept[i] = m->plans[i].batch[0];
+  for (int i = 0; i <= KEPT_PLANS; i++) {
+    bool found = false;
+    for (int k = 0; k < m->n_plans; k++) found |= kept[k] == want[i];
+    assert_true(found);
+  }
+  assert_true(bytes <= used && used <= m->charged && m->charged - bytes < 1024);
+  clv_module_call_put(at_work, held);
+  clv_module_free(m);
+  tear_down(&f);
+}
+
+/* Of other graphs as many are kept as there is room for, and no size is refused. */
+static void a_size_more_than_there_are_plans(void **state) {
+  (void)state;
+  fixture f;
+  set_up(&f, 64 * MIB);
+  clv_err err;
+  clv_module *m;
+  clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, 8), 0);
+  o.pool = f.pool;
+  assert_ok(clv_module_new(&o, &m, &err));
+  clv_module_bind(m, f.pool);
+  for (int64_t rows = 1; rows <= MAX_PLANS + 5; rows++) call(m, rows, NULL);
+  assert_int_equal(m->n_plans, MAX_PLANS);
+  clv_module_plan *last = call(m, MAX_PLANS + 5, NULL);
+  assert_int_equal(last->batch[0], MAX_PLANS + 5);
+  clv_module_free(m);
+  tear_down(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_does_not_fit_takes_no_memory),
       cmocka_unit_test(moments_are_charged_with_the_weights),
       cmocka_unit_test(plans_are_charged_before_the_weights_are_there),
       cmocka_unit_test(who_does_not_wait_any_more_ends_it),
+      cmocka_unit_test(few_plans_of_packed_sequences_are_kept),
+      cmocka_unit_test(a_size_more_than_there_are_plans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
