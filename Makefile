@@ -50,6 +50,8 @@ CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 # Tests run once or twice: to optimise one takes longer than to run it.
 CFLAGS_ONCE := $(if $(filter release,$(BUILD)),-O1)
+# They are linked by the quicker of the linkers, where it is there.
+LDFLAGS_ONCE := $(if $(filter release,$(BUILD)),$(if $(shell command -v ld.gold),-fuse-ld=gold))
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
 
@@ -328,7 +330,7 @@ ONE := $(OUT)/tests/unit/one.o
 
 define unit_rule
 $(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(ONE) $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
-	$$(call link,$$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
+	$$(call link,$$(LDFLAGS_ONCE) $$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
 UNIT_PROGRAMS += $(OUT)/tests/$(1)/$(2)
 UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
 endef
@@ -362,7 +364,7 @@ $(OUT)/tests/e2e/test_nulls.o: $(GEN)/nulls.inc $(GEN_HEADERS)
 E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
 $(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $(ONE) $$(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) $(E2E_LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
 UNIT_PROGRAMS += $(E2E)
 
 # The same binaries and library with tests/faults/faults.c between their messages and the network.
@@ -436,14 +438,14 @@ GPU_TESTS := $(patsubst %.c,$(OUT)/%,$(wildcard tests/gpu/test_*.c))
 GPU_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/models)
 GPU_NODE_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/engine)
 $(addprefix $(OUT)/tests/gpu/,test_node test_chunks): %: %.o $(ONE) $(GPU_NODE_LIBS)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(GPU_NODE_LIBS) -Wl,--end-group $(call ldlibs_for,common/engine) -lstdc++ -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $< $(ONE) -Wl,--start-group $(GPU_NODE_LIBS) -Wl,--end-group $(call ldlibs_for,common/engine) -lstdc++ -lcmocka
 $(filter-out %/test_node %/test_chunks,$(GPU_TESTS)): %: %.o $(ONE) $(GPU_LIBS)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++ -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++ -lcmocka
 UNIT_PROGRAMS += $(GPU_TESTS)
 # What the device must find; run by its script.
 PLANTS := $(OUT)/tests/gpu/plants/plants
 $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
+	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
 units: $(PLANTS)
 # Whole sessions on it, of which each process is built as this one is. With a sanitizer the longer
 # ones take many minutes.
@@ -484,7 +486,7 @@ PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
 public_program = $(OUT)/$(word 2,$(subst /, ,$(1)))/$(basename $(notdir $(1)))
 PUBLIC_PROGRAMS := $(foreach s,$(PUBLIC_SOURCES),$(call public_program,$(s)))
 $(foreach s,$(PUBLIC_SOURCES),$(eval $(call public_program,$(s)): $(s)))
-public_compile = $(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD))
+public_compile = $(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) $(CFLAGS_ONCE)
 $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(call say,CC,$@)
 	@mkdir -p $(@D)

@@ -9,7 +9,7 @@ from cluster import BIN, SANITIZED, run
 
 FAULTS, RANDOM = ways.program("api_faults"), ways.program("random_programs")
 EXAMPLE = os.path.join(BIN, "seeds", "example")
-COUNT = os.environ.get("CLEAVE_TEST_PROGRAMS", "100" if SANITIZED else "1000")
+COUNT = os.environ.get("CLEAVE_TEST_PROGRAMS", "100" if SANITIZED else "300")
 
 
 def example(name, *session):

@@ -60,10 +60,10 @@ def rates():
         foe.attack(0.5)
         for _ in range(8):
             begin = time.monotonic()
-            time.sleep(0.4)
+            time.sleep(0.2)
             quiet += honest.durations(begin, time.monotonic())
             begin = time.monotonic()
-            attacks += foe.attack(0.4)
+            attacks += foe.attack(0.2)
             busy += honest.durations(begin, time.monotonic())
         steps, weights = honest.stop()
     median = lambda xs: sorted(xs)[len(xs) // 2]

@@ -327,6 +327,12 @@ def checkpoint_tensors(run_dir, step, prefix="model-"):
 
 # ---- reporting -----------------------------------------------------------------------------------
 
+def core_seconds():
+    """Of a core, by this process and those it has waited for."""
+    of = os.times()
+    return of.user + of.system + of.children_user + of.children_system
+
+
 class Suite:
     """Runs named test functions; prints `ok`, `not ok` or `skip` lines for the runner."""
 
@@ -344,7 +350,7 @@ class Suite:
                 continue
             if part and (part == "alone") != getattr(f, "alone", False):
                 continue
-            begin = time.monotonic()
+            begin, busy = time.monotonic(), core_seconds()
             try:
                 reason = f()
             except Exception as e:  # a failing test must not hide the others
@@ -356,5 +362,5 @@ class Suite:
             if isinstance(reason, str):
                 print(f"skip {f.__name__}: {reason}", flush=True)
             else:
-                print(f"ok {f.__name__} ({time.monotonic() - begin:.1f}s)", flush=True)
+                print(f"ok {f.__name__} ({time.monotonic() - begin:.1f}s, {core_seconds() - busy:.1f}s of a core)", flush=True)
         sys.exit(1 if self.failed else 0)

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import BIN, Cluster, SANITIZED, Suite, Worker
 
 PROGRAM = os.path.join(BIN, "simulate", "daemons")
-PROGRAMS = int(os.environ.get("CLV_TEST_PROGRAMS") or (8 if SANITIZED else 40))
+PROGRAMS = int(os.environ.get("CLV_TEST_PROGRAMS") or (8 if SANITIZED else 24))
 FIRST = int(os.environ.get("CLV_TEST_FIRST") or 1)
 suite = Suite()
 
