@@ -17,9 +17,7 @@ of("kernels/cpu/pairs.c", PLANS,
    parts_of_a_sum_take_the_first_weights=("static void any_block(", " + t->first * PAIRS_TILE", ""))
 of("kernels/cpu/dots.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void rows_from(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
 FALLBACK = "tests/unit/cpu/test_fallback"
-of("kernels/cpu/backend.c", FALLBACK,
-   amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"),
-   a_node_names_what_it_may_not_use=("static const char *cpu_isa(", "clv_cpu_amx_ready()", "true"))
+of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"))
 BF16 = "tests/net/training/test_bf16.py"
 of("master/api/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, ours) != 0", "false"))
 of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void compare_machines(", "i < CLV_COUNT(said)", "i < 1"))
@@ -36,9 +34,12 @@ of("common/graph/plan_backward.c", RECOMPUTE,
 of("common/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
 of("common/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
-of("common/models/blocks.c", BLOCKS,
+of("common/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
-   blocks_may_overlap=("static clv_code mark(", "if (node_of(m, i)->recompute)", "if (false)"))
+   blocks_may_overlap=("clv_code clv_graph_block(", "if (g->nodes[i].recompute)", "if (false)"))
+API_MODULES = "tests/net/api/test_api_modules.py"
+of("master/api/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_blocks_put(m, o, error));", ""))
+of("master/api/blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
 of("common/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------

@@ -131,6 +131,17 @@ enum { CLV_GLUE_LAYER = 1 << 20 };
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* ---- blocks that backward computes again (blocks.c) ------------------------------------------ */
+
+/* Nodes first..last, but for inputs, are the block of this number (clv_node.recompute). CLV_EXISTS:
+ * one is in another block. */
+clv_code clv_graph_block(clv_graph *g, int first, int last, uint32_t number,
+                         clv_err *err) CLV_USE_RESULT;
+/* Nodes first..last, which are called `name`, or so with a dot and more behind it, are the next
+ * block; where all go on with a number, each number is one. *n_blocks: how many there are. */
+clv_code clv_graph_blocks(clv_graph *g, const char *name, int first, int last, uint32_t *n_blocks,
+                          clv_err *err) CLV_USE_RESULT;
+
 /* ---- low-rank adapters (lora.c) -------------------------------------------------------------- */
 
 /* What peft's LoraConfig says of linear layers. */

@@ -413,6 +413,12 @@ typedef struct cleave_module_options {
   /* Parameters that are other modules': */
   const struct cleave_tie *ties; /* [n_ties] */
   size_t n_ties;
+  /* [n_recompute_blocks] Layers that keep their inputs alone; backward computes each block again:
+   * the same bits in less memory and more time. "encoder.layer" is a block for each number that
+   * stands behind it, another name is one, and so are the layers of "conv1..relu2". Workers before
+   * 0.7 keep everything. */
+  const char *const *recompute_blocks;
+  size_t n_recompute_blocks;
 } cleave_module_options;
 
 /* One parameter of two modules, as a decoder has the table of an embedding: one set of values under

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/api/blocks_int.h"
 #include "master/api/life_int.h"
 #include "master/api/rejoin_int.h"
 #include "master/api/ties_int.h"
@@ -222,6 +223,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   TRY(check_tf32(m, &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
+  PASS(api_blocks_put(m, o, error));
   PASS(api_ties_put(m, o, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
   PASS(api_ties_find(m, o, error));

@@ -429,6 +429,84 @@ static bool what_does_not_fit_is_told(void) {
   return true;
 }
 
+/* ---- blocks that backward computes again ----------------------------------------------------- */
+
+static const char deep[] =
+    "[{op: linear, out: 4096}, {op: gelu}, {op: tanh}, {op: gelu}, {op: linear, out: 5},"
+    " {op: linear, out: 4096}, {op: gelu}, {op: tanh}, {op: gelu}, {op: linear, out: 5}]";
+static const cleave_input deep_input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+
+static cleave_module_options deep_options(const char *name, const char *const *blocks, size_t n) {
+  return (cleave_module_options){.size = sizeof(cleave_module_options),
+                                 .name = name,
+                                 .at = at_a,
+                                 .seed = 7,
+                                 .recompute_blocks = blocks,
+                                 .n_recompute_blocks = n};
+}
+
+/* A step; "at NAME" before its backward. */
+static bool learn_deep(cleave_module *m, cleave_module *loss, cleave_optimizer *o) {
+  cleave_context c;
+  cleave_reference x, y, target, l;
+  cleave_tensor t = {0};
+  float in[12], want[20];
+  fill(in, 12, 4);
+  fill(want, 20, 5);
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  DO(leaf(c, want, 4, 5, false, &target));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
+  MUST(cleave_to_here(rt, l, 0, &t, e));
+  CHECK(is_asked(cleave_module_name(m)));
+  DO(backward(c, l, false));
+  MUST(cleave_step(rt, o, c, 0, NULL, e));
+  cleave_tensor_free(&t);
+  return close_context(c);
+}
+
+static bool blocks_are_computed_again(void) {
+  static const char *const blocks[] = {"0..4", "5..9"}, *const names[] = {"again", "kept"};
+  cleave_module *m[2], *loss;
+  cleave_optimizer *o[2];
+  DO(load_loss("deep", "master", 5, &loss));
+  CHECK(is_asked("before"));
+  for (size_t i = 0; i < 2; i++) {
+    cleave_module_options of = deep_options(names[i], blocks, i ? 0 : 2);
+    MUST(cleave_load_layers(rt, &of, deep, &deep_input, &m[i], e));
+    cleave_group g = {.modules = &m[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
+    MUST(cleave_optimizer_new(rt, &g, 1, 0, &o[i], e));
+    DO(learn_deep(m[i], loss, o[i]));
+  }
+  DO(are_alike(m[0], m[1], true));
+  for (size_t i = 0; i < 2; i++) cleave_module_release(rt, m[i], NULL);
+  for (size_t i = 0; i < 2; i++) cleave_optimizer_release(rt, o[i], NULL);
+  cleave_module_release(rt, loss, NULL);
+  return true;
+}
+
+static bool blocks_that_are_none_are_told(void) {
+  static const struct {
+    const char *blocks[2];
+    cleave_status status;
+    const char *says;
+  } wrong[] = {
+      {{"0..4", "10"},
+       CLEAVE_NOT_FOUND,
+       "module 'none': recompute_blocks: there is no layer or block '10'"},
+      {{"0..4", "5..x"}, CLEAVE_NOT_FOUND, "'5..x'"},
+      {{"0..4", "7..5"}, CLEAVE_INVALID, "'7..5' are the wrong way round"},
+      {{"0..4", "4..5"}, CLEAVE_EXISTS, "'4..5': layer '4' is in another block already"},
+  };
+  cleave_module *m;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    cleave_module_options of = deep_options("none", wrong[i].blocks, 2);
+    REFUSED(cleave_load_layers(rt, &of, deep, &deep_input, &m, e), wrong[i].status, wrong[i].says);
+  }
+  return true;
+}
+
 static const test tests[] = {
     TEST(many_are_loaded_and_released),
     TEST(trained_ones_go_with_their_optimisers),
@@ -440,6 +518,8 @@ static const test tests[] = {
     TEST(parameters_can_be_asked),
     TEST(state_goes_to_files_and_back),
     TEST(what_does_not_fit_is_told),
+    TEST(blocks_are_computed_again),
+    TEST(blocks_that_are_none_are_told),
 };
 
 /* The workers have nothing left, and nothing of the program leaks. */

@@ -103,7 +103,7 @@ def names_that_are_not_there():
     for blocks, says in (("[encoder.layers]", r"stage 's1': the model has no layer or block 'encoder.layers', did you mean 'encoder.layer'\?"),
                          ("[classifier]", r"stage 's1': recompute_blocks: 'classifier' is not within the stage, whose layers are"),
                          ("[encoder.layer.0..encoder.layer.3]", "is not within the stage"),
-                         ("[encoder.layer, encoder.layer.1]", "'encoder.layer.1' is in another block already"),
+                         ("[encoder.layer, encoder.layer.1]", r"'encoder.layer.1': layer 'encoder.layer.1.*' is in another block already"),
                          ("[3]", "'3' is neither a layer or block nor a range such as 0..3"),
                          ("[encoder.layer], recompute: true", "has recompute: true, which is all of it")):
         done = master("check", cluster.session("wrong", body(middle=f"recompute_blocks: {blocks}, ")), cwd=cluster.dir)
