@@ -472,7 +472,7 @@ $(GPU_SPEED): %: %.o $(GPU_LIBS) $(call libs_for,common/optim)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/optim) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
 units: $(GPU_SPEED)
 gpu-bundle: all
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS)
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS) $(GPU_WORKER) $(GPU_TESTS) $(GPU_SPEED)
 	$(Q)tests/gpu/bundle $(OUT)
 
 # Programs on the public API, compiled as a user's are: against an installed tree, through

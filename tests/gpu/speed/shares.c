@@ -110,7 +110,8 @@ static clv_code softmax_back(bench *m, clv_err *err) {
 }
 
 static cuda_norm norm_of(const bench *m) {
-  return (cuda_norm){.rows = m->rows, .width = m->width, .centred = true, .eps = 1e-5};
+  return (cuda_norm){
+      .rows = m->rows, .width = m->width, .groups = 1, .inner = 1, .centred = true, .eps = 1e-5};
 }
 
 static clv_code norm(bench *m, clv_err *err) {
@@ -130,13 +131,13 @@ static clv_code norm_weights(bench *m, clv_err *err) {
 }
 
 static clv_code class_loss(bench *m, clv_err *err) {
-  const cuda_classes c = {.rows = m->rows, .classes = m->width, .log_of = true};
+  const cuda_classes c = {.rows = m->rows, .classes = m->width, .per_sample = 1, .log_of = true};
   return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->mask, m->saved, m->parts, NULL, m->small,
                             err);
 }
 
 static clv_code class_loss_back(bench *m, clv_err *err) {
-  const cuda_classes c = {.rows = m->rows, .classes = m->width, .log_of = true};
+  const cuda_classes c = {.rows = m->rows, .classes = m->width, .per_sample = 1, .log_of = true};
   return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->mask, m->small, m->saved, m->y, err);
 }
 

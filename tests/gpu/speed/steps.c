@@ -3,15 +3,17 @@
  * Training steps of one network in one plan on a device, whose inputs lie there as PyTorch's do:
  * the median of their times, and their losses.
  *
- * usage: steps mlp|lstm|resnet50 BATCH SIZE f32|tf32|bf16 STEPS [FILE]
- * SIZE: width of the MLP's layers, steps of the LSTM's sequence, side of an image. FILE: gets the
- * parameters before the first step, in order, then the input and the target: f32, for PyTorch to do
- * the same steps.
+ * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]
+ * NETWORK: mlp, lstm, resnet50, bert, or bert-small, which drops nothing. SIZE: width of the MLP's
+ * layers, steps of the LSTM's sequence, side of an image, tokens of a text. FILE: gets the
+ * parameters before the first step, in order, then the input and the target, for PyTorch to do the
+ * same steps; FILE.names the parameters' names, a line each.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
 #include <string.h>
 
+#include "common/hf/hf.h"
 #include "common/optim/optim.h"
 #include "tests/bench/networks_int.h"
 #include "tests/gpu/sim.h"
@@ -31,13 +33,18 @@ typedef struct steps {
 
 /* ---- networks -------------------------------------------------------------------------------- */
 
-static clv_graph *begin(clv_shape x, clv_shape target, int *ret_x, int *ret_target) {
+static clv_graph *begin_of(clv_dtype type, clv_shape x, clv_shape target, int *ret_x,
+                           int *ret_target) {
   clv_graph *g;
   clv_err err;
   must(clv_graph_new(&g, &err), &err);
-  must(clv_graph_add_input(g, "x", CLV_F32, &x, ret_x, &err), &err);
-  must(clv_graph_add_input(g, "target", CLV_F32, &target, ret_target, &err), &err);
+  must(clv_graph_add_input(g, "x", type, &x, ret_x, &err), &err);
+  must(clv_graph_add_input(g, "target", type, &target, ret_target, &err), &err);
   return g;
+}
+
+static clv_graph *begin(clv_shape x, clv_shape target, int *ret_x, int *ret_target) {
+  return begin_of(CLV_F32, x, target, ret_x, ret_target);
 }
 
 static int linear(clv_graph *g, int x, int64_t out) {
@@ -62,16 +69,63 @@ static clv_graph *lstm(int64_t batch, int64_t length) {
   return g;
 }
 
+enum { LABELS = 2 };
+
+/* Labels of texts by what BERT-base makes of them, or a smaller one. */
+static clv_graph *texts(const char *config, int64_t batch, int64_t length) {
+  clv_hf_config c;
+  clv_hf_inputs in = {.boxes = -1, .lengths = -1};
+  uint32_t layer = 0;
+  int target, last;
+  clv_err err;
+  must(clv_hf_config_parse("config", config, strlen(config), &c, &err), &err);
+  clv_graph *g =
+      begin_of(CLV_I64, CLV_SHAPE(batch, length), CLV_SHAPE(batch), &in.records, &target);
+  must(clv_hf_layers(&c, CLV_HF_SEQUENCE, LABELS, &in, g, &layer, &last, &err), &err);
+  net_add(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, last, target);
+  return g;
+}
+
+#define BERT(sizes, dropout)                                                               \
+  "{\"model_type\": \"bert\", \"vocab_size\": 30522, " sizes                               \
+  ", \"hidden_act\": \"gelu\", \"max_position_embeddings\": 512, \"type_vocab_size\": 2, " \
+  "\"hidden_dropout_prob\": " dropout ", \"attention_probs_dropout_prob\": " dropout       \
+  ", \"initializer_range\": 0.02, \"layer_norm_eps\": 1e-12, \"pad_token_id\": 0}"
+
+static clv_graph *bert(int64_t batch, int64_t length) {
+  return texts(BERT("\"hidden_size\": 768, \"num_hidden_layers\": 12, "
+                    "\"num_attention_heads\": 12, \"intermediate_size\": 3072",
+                    "0.1"),
+               batch, length);
+}
+
+static clv_graph *bert_small(int64_t batch, int64_t length) {
+  return texts(BERT("\"hidden_size\": 32, \"num_hidden_layers\": 2, "
+                    "\"num_attention_heads\": 2, \"intermediate_size\": 64",
+                    "0.0"),
+               batch, length);
+}
+
+#define BY_ADAMW                                                                    \
+  {                                                                                 \
+    .kind = CLV_OPTIM_ADAMW, .lr = 2e-5, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, \
+    .weight_decay = 0.01                                                            \
+  }
+
 static const struct network {
   const char *name;
   clv_graph *(*graph)(int64_t batch, int64_t size);
   clv_optim_config optim;
+  int64_t limit[2]; /* of whole numbers that go in */
 } networks[] = {
-    {"mlp", mlp, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}},
+    {"mlp", mlp, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}, {0}},
     {"lstm",
      lstm,
-     {.kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}},
-    {"resnet50", net_resnet50, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}},
+     {.kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
+     {0}},
+    {"resnet50", net_resnet50, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}, {0}},
+    {"bert", bert, BY_ADAMW, {30522, LABELS}},
+    {"bert-small", bert_small, BY_ADAMW, {30522, LABELS}},
 };
 
 /* ---- one plan -------------------------------------------------------------------------------- */
@@ -101,18 +155,42 @@ static void parameters(steps *s, FILE *file) {
   free(host);
 }
 
-static void inputs(steps *s, FILE *file) {
+/* Numbers from 0 to limit - 1. */
+static void draw_whole(uint32_t seed, int64_t limit, int64_t *ret, size_t n) {
+  float *drawn = NULL;
+  clv_err err;
+  must(clv_alloc_aligned(n * sizeof *drawn, &drawn, &err), &err);
+  clv_rng_uniform(&(clv_rng_key){.seed = seed}, 0, 1, drawn, n);
+  for (size_t i = 0; i < n; i++) ret[i] = CLV_MIN((int64_t)(drawn[i] * (float)limit), limit - 1);
+  free(drawn);
+}
+
+static void inputs(steps *s, const struct network *net, FILE *file) {
   for (uint32_t i = 0; i < 2; i++) {
-    size_t n = clv_layout_numel(&s->graph->nodes[i].shape, 1);
-    float *host = NULL;
+    const clv_node *node = &s->graph->nodes[i];
+    size_t n = clv_layout_numel(&node->shape, 1);
+    void *host = NULL;
     clv_err err;
-    must(clv_alloc_aligned(n * sizeof *host, &host, &err), &err);
-    clv_rng_normal(&(clv_rng_key){.seed = 1 + i}, 0, 1, host, n);
-    s->in_bytes[i] = n * sizeof *host;
+    s->in_bytes[i] = n * clv_dtype_size(node->dtype);
+    must(clv_alloc_aligned(s->in_bytes[i], &host, &err), &err);
+    if (node->dtype == CLV_I64)
+      draw_whole(1 + i, net->limit[i], host, n);
+    else
+      clv_rng_normal(&(clv_rng_key){.seed = 1 + i}, 0, 1, host, n);
     keep(file, host, s->in_bytes[i]);
     to_device(s, host, s->in_bytes[i], &s->in[i]);
     free(host);
   }
+}
+
+static void keep_names(const steps *s, const char *path) {
+  char name[512];
+  snprintf(name, sizeof name, "%s.names", path);
+  FILE *f = fopen(name, "w");
+  if (!f) die("the names cannot be written");
+  for (int i = 0; i < s->params->n; i++)
+    if (s->params->list[i].trainable) fprintf(f, "%s\n", s->params->list[i].name);
+  if (fclose(f)) die("the names cannot be written");
 }
 
 static void make(steps *s, const struct network *net, int64_t batch, const char *math) {
@@ -195,7 +273,7 @@ static const struct network *network_of(const char *name) {
 int main(int argc, char **argv) {
   static steps s;
   clv_err err;
-  if (argc < 6) die("usage: steps mlp|lstm|resnet50 BATCH SIZE f32|tf32|bf16 STEPS [FILE]");
+  if (argc < 6) die("usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]");
   const struct network *net = network_of(argv[1]);
   int64_t batch = atol(argv[2]), size = atol(argv[3]);
   unsigned n = (unsigned)CLV_MAX(atoi(argv[5]), 1);
@@ -205,7 +283,8 @@ int main(int argc, char **argv) {
   s.graph = net->graph(batch, size);
   make(&s, net, batch, argv[4]);
   parameters(&s, file);
-  inputs(&s, file);
+  inputs(&s, net, file);
+  if (file) keep_names(&s, argv[6]);
   if (file && fclose(file)) die("the file cannot be written");
   printf("{\"network\":\"%s\",\"batch\":%lld,\"size\":%lld,\"math\":\"%s\",", net->name,
          (long long)batch, (long long)size, argv[4]);

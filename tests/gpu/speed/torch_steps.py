@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training steps of steps.c in PyTorch: the median of their times, and their losses.
 
-usage: torch_steps.py mlp|lstm|resnet50 BATCH SIZE f32|tf32|bf16 STEPS eager|compile [FILE]
-FILE: what steps.c wrote: parameters, input and target to begin with. On the GPU, or the processor
-where there is none. Exits 77 where this PyTorch cannot.
+usage: torch_steps.py NETWORK BATCH SIZE f32|tf32|bf16 STEPS eager|compile [FILE]
+       torch_steps.py versions   of Python and what is imported here
+FILE: what steps.c wrote: parameters, input and target to begin with. CLEAVE_TORCH_ON: cuda, or cpu.
+Exits 77 where this PyTorch cannot.
 """
-import contextlib, json, os, sys, time
+import contextlib, importlib, json, os, sys, time
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/peers")]
 CANNOT = 77
@@ -15,10 +16,15 @@ try:
     from torch import nn
     import resnet50
 except ImportError as why:
-    print(f"no PyTorch: {why}")
+    print(f"no PyTorch in {sys.executable} ({why}): start run.py with the Python that has it")
     sys.exit(CANNOT)
 
-ON = "cuda" if torch.cuda.is_available() else "cpu"
+ON = os.environ.get("CLEAVE_TORCH_ON", "cpu")
+
+
+def cannot(why):
+    print(why)
+    sys.exit(CANNOT)
 
 
 class Lstm(nn.Module):
@@ -43,6 +49,34 @@ def images(batch, side):
     return nn.Sequential(resnet50.front(), resnet50.back()), torch.randn(batch, 3, side, side), torch.randn(batch, 1000)
 
 
+class Texts(nn.Module):
+    """Logits of a class for each text."""
+
+    def __init__(self, **sizes):
+        super().__init__()
+        try:
+            from transformers import BertConfig, BertForSequenceClassification
+        except ImportError as why:
+            cannot(f"no transformers in {sys.executable} ({why})")
+        self.model = BertForSequenceClassification(BertConfig(**sizes, num_labels=2, attn_implementation="sdpa"))
+
+    def forward(self, ids):
+        return self.model(ids).logits
+
+
+def texts(batch, length, **sizes):
+    return Texts(**sizes), torch.randint(30522, (batch, length)), torch.randint(2, (batch,))
+
+
+def bert(batch, length):
+    return texts(batch, length)
+
+
+def bert_small(batch, length):
+    return texts(batch, length, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                 hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
 def sgd(net):
     return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
 
@@ -51,15 +85,36 @@ def adam(net):
     return torch.optim.Adam(net.parameters(), lr=0.001)
 
 
-NETWORKS = {"mlp": (mlp, sgd), "lstm": (lstm, adam), "resnet50": (images, sgd)}
+def adamw(net):
+    return torch.optim.AdamW(net.parameters(), lr=2e-5, weight_decay=0.01, fused=ON == "cuda")
+
+
+def squares(out, target):
+    return nn.functional.mse_loss(out.float(), target)
+
+
+def classes(out, target):
+    return nn.functional.cross_entropy(out.float(), target)
+
+
+NETWORKS = {"mlp": (mlp, sgd, squares), "lstm": (lstm, adam, squares), "resnet50": (images, sgd, squares),
+            "bert": (bert, adamw, classes), "bert-small": (bert_small, adamw, classes)}
+
+
+def in_order(net, path):
+    """Parameters as the file has them: by our names where these are transformers'."""
+    with open(path + ".names") as f:
+        names = f.read().splitlines()
+    own = {name.removeprefix("model."): p for name, p in net.named_parameters()}
+    return [own[name] for name in names] if isinstance(net, Texts) else list(net.parameters())
 
 
 def load(path, tensors):
     """The file's numbers, one tensor after the other."""
     with open(path, "rb") as f:
         for t in tensors:
-            raw = bytearray(f.read(4 * t.numel()))
-            t.data.copy_(torch.frombuffer(raw, dtype=torch.float32).view(t.shape))
+            raw = bytearray(f.read(t.element_size() * t.numel()))
+            t.data.copy_(torch.frombuffer(raw, dtype=t.dtype).view(t.shape))
         assert not f.read(1), "the file has more numbers"
 
 
@@ -68,21 +123,34 @@ def finish():
         torch.cuda.synchronize()
 
 
+def versions():
+    """One line; what is missing is named."""
+    said = [f"Python {sys.version.split()[0]}", f"PyTorch {torch.__version__}",
+            f"CUDA {torch.version.cuda}" if torch.cuda.is_available() else "which sees no device"]
+    for name in ("numpy", "transformers", "triton"):
+        try:
+            said.append(f"{name} {importlib.import_module(name).__version__}")
+        except ImportError:
+            said.append(f"no {name}")
+    print(", ".join(said))
+
+
 def main():
+    if ON == "cuda" and not torch.cuda.is_available():
+        cannot(f"PyTorch {torch.__version__} of {sys.executable} sees no device")
     name, batch, size, math, n, how = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), sys.argv[6]
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = math == "tf32"
     net, x, target = NETWORKS[name][0](batch, size)
     if len(sys.argv) > 7:
-        load(sys.argv[7], [*net.parameters(), x, target])
+        load(sys.argv[7], [*in_order(net, sys.argv[7]), x, target])
     last = torch.channels_last if name == "resnet50" and ON == "cuda" else torch.contiguous_format
     net, x, target = net.to(ON, memory_format=last), x.to(ON), target.to(ON)
     if name == "resnet50":
         x = x.to(memory_format=last)
     optimizer = NETWORKS[name][1](net)
     if how == "compile" and not hasattr(torch, "compile"):
-        print(f"PyTorch {torch.__version__} has no torch.compile")
-        sys.exit(CANNOT)
+        cannot(f"PyTorch {torch.__version__} has no torch.compile")
     run = torch.compile(net) if how == "compile" else net
     cast = torch.autocast(ON, torch.bfloat16) if math == "bf16" else contextlib.nullcontext()
     losses, ms = [], []
@@ -91,7 +159,7 @@ def main():
         optimizer.zero_grad()
         with cast:
             out = run(x)
-        loss = nn.functional.mse_loss(out.float(), target)
+        loss = NETWORKS[name][2](out, target)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -102,4 +170,4 @@ def main():
                       "ms": late[len(late) // 2]}))
 
 
-main()
+versions() if sys.argv[1:] == ["versions"] else main()
