@@ -17,7 +17,11 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-constexpr unsigned GPU_BLOCK = 256, GPU_MOST_BLOCKS = 1 << 16;
+/* Blocks of a launch whose threads take one value after another. A simulation may have fewer. */
+#ifndef GPU_FEWER_BLOCKS
+#define GPU_FEWER_BLOCKS (1 << 16)
+#endif
+constexpr unsigned GPU_BLOCK = 256, GPU_MOST_BLOCKS = GPU_FEWER_BLOCKS;
 
 /* GPU_SHARED(double, part, GPU_BLOCK): an array of the block. The simulation has its own. */
 #ifndef GPU_SHARED

@@ -3,6 +3,7 @@
 """`make proof` with proofs that take no time: what is run again after a kill or a change, which
 figures count, and which lines of real proofs give them."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -202,6 +203,25 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "bench-pipeline": ("9 of 9 targets met, 1 rows skipped; details", "8 of 9 targets met; details"),
     "bench-transformers": ("8 of 8 targets met; details", "7 of 8 targets met; details"),
 }
+
+
+def recipe(makefile, target):
+    """The lines of a target's rule."""
+    begin = re.search(rf"^{target}:.*\n", makefile, re.M).end()
+    return re.match(r"(?:\t.*\n)*", makefile[begin:])[0]
+
+
+@suite.test
+def the_simulated_device_is_proved_under_both_sanitizers():
+    """Its plants, and whole sessions on it: SIMULATION.md promises them."""
+    with open(os.path.join(HERE, "../../Makefile")) as f:
+        makefile = f.read()
+    assert "gpu-sanitized" in [p.name for p in rules.PROOFS]
+    builds = re.findall(r"BUILD=(\w+) gpu-tests", recipe(makefile, "gpu-sanitized"))
+    assert builds == ["asan", "tsan"], builds
+    runs = recipe(makefile, "gpu-tests")
+    assert "$(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)" in runs, runs
+    assert re.search(r"^GPU_SESSIONS := tests/gpu/test_sim_worker\.py ", makefile, re.M)
 
 
 @suite.test
