@@ -155,6 +155,8 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
+  if (spec->tied && clv_graph_tie(g, *ret, spec->tied, false, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
   return CLV_OK;
 }
 
@@ -162,6 +164,10 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
 static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec *spec,
                                const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
   clv_err why;
+  if (spec->tied && n_parts)
+    return clv_session_fail_at(c, spec->tied_pos, err,
+                               "tied: layers of a network that is divided over nodes share no "
+                               "parameter");
   if (spec->parallel == CLV_LAYER_WHOLE) return CLV_OK;
   if (!n_parts)
     return clv_session_fail_at(c, spec->parallel_pos, err,

@@ -297,11 +297,11 @@ def length(a):
     return torch.linalg.norm(a.double()).item()
 
 
-def compare(binary, family, head, seed, steps):
+def compare(binary, family, head, seed, steps, tied=False):
     """Every tensor of every figure."""
     from safetensors.torch import load_file
     with tempfile.TemporaryDirectory() as folder:
-        net, config, rng, labels = model_of(family, head, seed)
+        net, config, rng, labels = model_of(family, head, seed, tied)
         config.save_pretrained(folder)
         found = run_steps(net, config, family, rng, folder, steps)
         files = [os.path.join(folder, f"{k}.{end}") for k in range(steps) for end in ("in", "out")]
@@ -327,7 +327,7 @@ def print_case(family, head, tensors):
         count = {rule: sum(rules[t] == rule for t in of) for rule in ("near", "zero", "float64")}
         others = "".join(f", {n} {rule}" for rule, n in count.items() if n and rule != "near")
         parts.append(f"{figure} {max((t.worst for t in of if rules[t] == 'near'), default=0):.1e} ({count['near']} near{others})")
-    print(f"{family:<9} {head:<9} " + "  ".join(parts), flush=True)
+    print(f"{family:<9} {head:<11} " + "  ".join(parts), flush=True)
     for t, rule in rules.items():
         if rule != "near":
             print(f"    {rule or 'OVER'}: {t.figure} of {t.name}: {t.worst:.1e} from PyTorch's, {t.ratio():.2f} times as far from float64", flush=True)
@@ -350,8 +350,10 @@ def main():
     for family in a.family or HEADS:
         for head in HEADS[family]:
             for seed in range(a.seeds):
-                tensors = compare(f"{a.out}/parity/hf_step", family, head, seed, a.steps)
-                failed, n = failed + (not print_case(family, head, tensors)), n + 1
+                for tied in (False, True) if head in ("masked", "causal") else (False,):
+                    tensors = compare(f"{a.out}/parity/hf_step", family, head, seed, a.steps, tied)
+                    failed += not print_case(family, head + " tied" * tied, tensors)
+                    n += 1
     for figure in FIGURES:
         print(f"   {figure}: " + ", ".join(f"{n} {rule}" for (of, rule), n in sorted(by_rule.items(), key=str) if of == figure))
     print(f"{n - failed} passed, {failed} failed")

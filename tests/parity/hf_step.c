@@ -141,6 +141,15 @@ static clv_code put_all(output *to, const char *prefix, const model *m, const ch
   return CLV_OK;
 }
 
+/* What is tied becomes part of its owner's gradient. */
+static void add_ties(model *m) {
+  for (int i = 0; i < m->params->n_ties; i++) {
+    const clv_tie *t = &m->params->ties[i];
+    clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, m->grads + m->params->list[t->of].gradient,
+                           m->grads + t->param.gradient, t->param.n);
+  }
+}
+
 static clv_code compute(model *m, uint64_t version, clv_err *err) {
   clv_rng_key key = {0};
   void *din[CLV_MAX_INPUTS] = {NULL};
@@ -148,6 +157,7 @@ static clv_code compute(model *m, uint64_t version, clv_err *err) {
                            m->y, &key, err));
   CLV_TRY(clv_plan_backward_input(m->plan, m->call, m->block, m->dy, din, m->grads, false, err));
   CLV_TRY(clv_plan_backward_weight(m->plan, m->call, m->block, m->grads, false, err));
+  add_ties(m);
   clv_plan_call_put(m->plan, m->call);
   return clv_plan_call_get(m->plan, &m->call, err);
 }

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ties in the C API: api_ties SESSION.yaml A B has two modules at A with one weight, which is
+ * trained as in one module, and frozen, released and refused.
+ */
+#include "api_int.h"
+
+enum { STEPS = 3 };
+
+/* x [4, 3] -> first, tanh -> second, whose weight is the first's -> mse at B */
+typedef struct tied {
+  cleave_module *a, *b, *loss; /* b NULL: all in a */
+} tied;
+
+static bool load_part(const char *name, const char *layers, uint32_t first, const cleave_tie *tie,
+                      cleave_module **ret) {
+  cleave_module_options o = {.size = sizeof o,
+                             .name = name,
+                             .at = at_a,
+                             .seed = 7,
+                             .first_layer = first,
+                             .ties = tie,
+                             .n_ties = tie != NULL};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
+  return true;
+}
+
+static bool make_tied(const char *name, bool split, tied *t) {
+  char text[3][64];
+  for (int i = 0; i < 3; i++) snprintf(text[i], sizeof text[i], "%s %d", name, i);
+  *t = (tied){0};
+  DO(load_loss(text[2], at_b, 3, &t->loss));
+  if (!split)
+    return load_part(text[0],
+                     "[{op: linear, out: 3, name: first}, {op: tanh}, "
+                     "{op: linear, out: 3, name: second, tied: first}]",
+                     0, NULL, &t->a);
+  DO(load_part(text[0], "[{op: linear, out: 3, name: first}, {op: tanh}]", 0, NULL, &t->a));
+  cleave_tie tie = {"second.weight", t->a, "first.weight"};
+  return load_part(text[1], "[{op: linear, out: 3, name: second}]", 2, &tie, &t->b);
+}
+
+static bool call_tied(const tied *t, cleave_context c, unsigned seed, cleave_reference *ret_y,
+                      cleave_reference *ret_loss) {
+  float x[12], to[12];
+  cleave_reference in, y, target;
+  fill(x, 12, seed);
+  fill(to, 12, seed + 1);
+  DO(leaf(c, x, 4, 3, false, &in));
+  DO(leaf(c, to, 4, 3, false, &target));
+  MUST(cleave_call(rt, c, t->a, &in, 1, &y, e));
+  if (t->b) MUST(cleave_call(rt, c, t->b, &y, 1, &y, e));
+  MUST(cleave_call(rt, c, t->loss, (cleave_reference[]){y, target}, 2, ret_loss, e));
+  if (ret_y) *ret_y = y;
+  return true;
+}
+
+static bool step(const tied *t, cleave_optimizer *o, unsigned seed, double *ret_norm) {
+  cleave_context c;
+  cleave_reference loss[2];
+  cleave_stepped done;
+  DO(open_context(&c));
+  for (int i = 0; i < 2; i++) DO(call_tied(t, c, seed + 2 * (unsigned)i, NULL, &loss[i]));
+  MUST(cleave_backward(rt, c, loss, 2, false, 0, e));
+  MUST(cleave_step(rt, o, c, 0, &done, e));
+  CHECK(done.applied);
+  *ret_norm = done.norm;
+  return close_context(c);
+}
+
+static bool make_optimizer(const tied *t, cleave_optimizer **ret) {
+  cleave_module *all[] = {t->a, t->b};
+  cleave_group g = {.modules = all, .n_modules = t->b ? 2 : 1, .kind = CLEAVE_ADAM, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0.5, ret, e));
+  return true;
+}
+
+typedef struct numbers {
+  double norm;
+  float weight[9], bias[3];
+} numbers;
+
+static bool copy_weight(cleave_module *m, const char *name, float *to, size_t n) {
+  cleave_tensor w = {0};
+  DO(read_weight(m, name, &w));
+  CHECK(cleave_tensor_count(&w) == n);
+  memcpy(to, w.data, n * sizeof *to);
+  note(&w);
+  cleave_tensor_free(&w);
+  return true;
+}
+
+static bool read_tied(const tied *t, numbers *ret) {
+  DO(copy_weight(t->a, "first.weight", ret->weight, 9));
+  return copy_weight(t->b ? t->b : t->a, "second.bias", ret->bias, 3);
+}
+
+static void release(const tied *t, cleave_optimizer *o) {
+  cleave_optimizer_release(rt, o, NULL);
+  cleave_module_release(rt, t->a, NULL); /* it stays while b is there */
+  cleave_module_release(rt, t->b, NULL);
+  cleave_module_release(rt, t->loss, NULL);
+}
+
+static bool train(bool split, numbers *ret) {
+  tied t;
+  cleave_optimizer *o;
+  DO(make_tied(split ? "two" : "one", split, &t));
+  DO(make_optimizer(&t, &o));
+  for (unsigned i = 0; i < STEPS; i++) DO(step(&t, o, 10 * i, &ret->norm));
+  DO(read_tied(&t, ret));
+  release(&t, o);
+  return true;
+}
+
+static bool two_modules_train_as_one(void) {
+  numbers one = {0}, two = {0};
+  DO(train(false, &one));
+  DO(train(true, &two));
+  CHECK(memcmp(&one, &two, sizeof one) == 0);
+  return true;
+}
+
+/* Its module is loaded again, and the one that is tied to it. */
+static bool it_is_frozen_and_thawed_for_both(void) {
+  static const char *const name[] = {"first.weight"};
+  numbers now[3];
+  double norm;
+  tied t;
+  cleave_optimizer *o;
+  DO(make_tied("frozen", true, &t));
+  DO(make_optimizer(&t, &o));
+  DO(step(&t, o, 1, &norm));
+  DO(read_tied(&t, &now[0]));
+  MUST(cleave_parameter_freeze(rt, t.a, name, 1, 0, e));
+  DO(step(&t, o, 2, &norm));
+  DO(read_tied(&t, &now[1]));
+  CHECK(memcmp(now[0].weight, now[1].weight, sizeof now[0].weight) == 0);
+  CHECK(memcmp(now[0].bias, now[1].bias, sizeof now[0].bias) != 0);
+  MUST(cleave_parameter_thaw(rt, t.a, name, 1, 0, e));
+  DO(step(&t, o, 3, &norm));
+  DO(read_tied(&t, &now[2]));
+  CHECK(memcmp(now[1].weight, now[2].weight, sizeof now[1].weight) != 0);
+  release(&t, o);
+  return true;
+}
+
+static bool it_outlives_its_release(void) {
+  tied t;
+  cleave_context c;
+  cleave_reference in, y;
+  cleave_tensor out = {0};
+  float x[12];
+  fill(x, 12, 5);
+  DO(make_tied("kept", true, &t));
+  cleave_module_release(rt, t.a, NULL);
+  DO(open_context(&c));
+  DO(leaf(c, x, 4, 3, false, &in));
+  MUST(cleave_rpc_sync(rt, c, t.b, &in, 1, 0, &y, &out, e));
+  note(&out);
+  cleave_tensor_free(&out);
+  DO(close_context(c));
+  cleave_module_release(rt, t.b, NULL);
+  cleave_module_release(rt, t.loss, NULL);
+  return true;
+}
+
+static cleave_status tie_to(const char *at, const char *layers, const cleave_tie *tie,
+                            cleave_error *e) {
+  cleave_module *m = NULL;
+  cleave_module_options o = {.size = sizeof o, .name = "no", .at = at, .ties = tie, .n_ties = 1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_status status = cleave_load_layers(rt, &o, layers, &input, &m, e);
+  if (status == CLEAVE_OK) cleave_module_release(rt, m, NULL);
+  return status;
+}
+
+static bool what_cannot_be_tied_is_refused(void) {
+  static const char square[] = "[{op: linear, out: 3, name: s}]", wide[] = "[{op: linear, out: 4}]";
+  tied t;
+  DO(make_tied("refused", true, &t));
+  cleave_tie good = {"s.weight", t.a, "first.weight"};
+  cleave_tie unknown = {"s.weigth", t.a, "first.weight"}, bias = {"s.bias", t.a, "first.weight"};
+  cleave_tie other = {"s.weight", t.a, "first.bias"}, shape = {"0.weight", t.a, "first.weight"};
+  if (strcmp(at_a, at_b) != 0)
+    REFUSED(tie_to(at_b, square, &good, e), CLEAVE_INVALID, "across nodes it would be sent");
+  REFUSED(tie_to(at_a, square, &unknown, e), CLEAVE_NOT_FOUND, "first parameter is 's.weigth'");
+  REFUSED(tie_to(at_a, square, &bias, e), CLEAVE_NOT_FOUND, "first parameter is 's.bias'");
+  REFUSED(tie_to(at_a, square, &other, e), CLEAVE_INVALID, "not the first parameter of a layer");
+  REFUSED(tie_to(at_a, wide, &shape, e), CLEAVE_INVALID, "is [4, 3], and 'first.weight'");
+  cleave_module_release(rt, t.b, NULL);
+  cleave_module_release(rt, t.a, NULL);
+  cleave_module_release(rt, t.loss, NULL);
+  REFUSED(tie_to(at_a, square, &(cleave_tie){"s.weight", NULL, "first.weight"}, e), CLEAVE_INVALID,
+          "a tie has weight, of and of_weight");
+  return true;
+}
+
+int main(int argc, char **argv) {
+  const test tests[] = {
+      TEST(two_modules_train_as_one),
+      TEST(it_is_frozen_and_thawed_for_both),
+      TEST(it_outlives_its_release),
+      TEST(what_cannot_be_tied_is_refused),
+  };
+  return RUN_SESSION(argc, argv, open_session, tests);
+}
