@@ -464,12 +464,13 @@ $(ON_DEVICE): $(OUT)/gpu/%: $(OUT)/tests/gpu/%.o $(OUT)/tests/gpu/nvidia/on_devi
 	  $(call ldlibs_for,common/models) -lcmocka
 # Steps of networks, and kernels beside copies, on either.
 GPU_SPEED := $(OUT)/tests/gpu/speed/steps $(OUT)/tests/gpu/speed/shares
+$(OUT)/gpu/shares $(OUT)/tests/gpu/speed/shares: $(OUT)/tests/gpu/speed/shares_more.o
 $(OUT)/gpu/steps $(OUT)/gpu/shares: $(OUT)/gpu/%: $(OUT)/tests/gpu/speed/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(CUDA_OBJS) $(call libs_for,common/optim) $(call libs_for,common/models)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/optim) $(call libs_for,common/models) -Wl,--end-group \
 	  $(call ldlibs_for,common/models)
 $(GPU_SPEED): %: %.o $(GPU_LIBS) $(call libs_for,common/optim)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/optim) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/optim) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
 units: $(GPU_SPEED)
 gpu-bundle: all
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS) $(GPU_WORKER) $(GPU_TESTS) $(GPU_SPEED)

@@ -678,6 +678,8 @@ of("tests/gpu/run.py", BUNDLE,
 of("tests/gpu/pieces.py", BUNDLE,
    what_a_piece_started_outlives_it=("", "ctypes.CDLL(None).prctl(1, signal.SIGKILL)", "pass"),
    programs_under_a_checker_get_other_arguments=("", '("gpu/steps", "lstm", "2", "3", "f32", "2")', '("gpu/steps", "lstm", "2", "f32", "2")'))
+of("tests/gpu/speed/shares_more.c", BUNDLE,
+   a_kernel_has_no_row=("", '{"times a weight", 8, .f = times},', '{"times a weight", 8, .f = times ? times_weight : NULL},'))
 of("tests/gpu/speed/torch_steps.py", BUNDLE,
    no_pytorch_is_a_traceback=("", "except ImportError as why:\n    print(f\"no PyTorch", "except SyntaxError as why:\n    print(f\"no PyTorch"))
 of("common/graph/plan_run.c", RECORDING,

@@ -6,12 +6,14 @@ from pieces import At, add_piece, beside, last_line, ours, run, told
 
 # network -> batch and size, of a real run, of a dry one, and where numbers are compared
 SHAPES = {"mlp": ((256, 1024), (4, 16), (32, 64)), "lstm": ((64, 64), (2, 3), (8, 12)),
-          "resnet50": ((128, 224), (2, 32), (4, 64)), "bert": ((64, 512), (1, 8), (4, 32))}
+          "resnet50": ((128, 224), (4, 32), (16, 64)), "bert": ((64, 512), (1, 8), (4, 32))}
 KINDS = {"mlp": ("f32", "tf32"), "lstm": ("f32", "tf32"), "resnet50": ("f32", "tf32", "bf16"), "bert": ("bf16",)}
 # Our step by that of PyTorch's, eager and compiled: what is wanted at most.
 WANTED = {("mlp", "f32", "eager"): 0.4, ("lstm", "f32", "eager"): 0.4, ("resnet50", "bf16", "eager"): 1.0,
           ("resnet50", "bf16", "compile"): 1.15, ("bert", "bf16", "eager"): 0.9, ("bert", "bf16", "compile"): 1.15}
-NEAR = 1e-3  # of a loss of PyTorch's
+# Of a loss of PyTorch's in f64: ours may be so far from it, or so many times as far as PyTorch's in
+# f32. After a step of ResNet50 rounding alone is a per cent of the loss.
+NEAR, TIMES = 1e-3, 8
 
 
 def network_of(name, exact):
@@ -39,6 +41,10 @@ def answer(done):
     return None, told(done, str)
 
 
+def apart(losses, judge):
+    return [abs(a - b) / abs(b) for a, b in zip(losses, judge)]
+
+
 def parity(network):
     """Losses of the same steps from the same numbers."""
     shape, n = SHAPES[network][1 if At.dry else 2], 2 if At.dry else 8
@@ -49,11 +55,14 @@ def parity(network):
         if bad:
             return bad
         theirs, bad = torch_steps(network, shape, "f32", n, "eager", file)
+        judge, bad = (None, bad) if bad else torch_steps(network, shape, "f64", n, "eager", file)
         if bad:
             return bad
-    apart = max(abs(a - b) / abs(b) for a, b in zip(mine["losses"], theirs["losses"]))
-    return {"result": "ok" if apart <= NEAR else "FAILED", "output": json.dumps([mine, theirs]),
-            "what": f"{n} steps: losses at most {apart:.1e} of PyTorch's apart, limit {NEAR:.0e}"}
+    ours_off, theirs_off = (apart(losses["losses"], judge["losses"]) for losses in (mine, theirs))
+    good = all(a <= max(NEAR, TIMES * b) for a, b in zip(ours_off, theirs_off))
+    return {"result": "ok" if good else "FAILED", "output": json.dumps([mine, theirs, judge]),
+            "what": f"{n} steps: losses at most {max(ours_off):.1e} of PyTorch's in f64 apart, its own in f32 {max(theirs_off):.1e}; "
+                    f"limit {NEAR:.0e} or {TIMES} times that"}
 
 
 def compared(mine, theirs, wanted):

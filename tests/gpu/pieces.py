@@ -190,7 +190,7 @@ def shares():
     r = asked("gpu/shares", *(SMALL if At.dry else ()), good=last_line)
     if r["result"] != "ok":
         return r
-    rows = [json.loads(line) for line in r["output"].splitlines() if line.startswith("{")]
+    rows = [json.loads(line) for line in r["output"].splitlines() if line.startswith('{"what"')]
     copy, own = rows[0]["rate"], sorted(rows[1:], key=lambda row: row["share"])
     few = [row for row in own if row["share"] < ENOUGH]
     r["rows"] = [(row["what"], "" if At.dry else "ok" if row["share"] >= ENOUGH else "below",

@@ -54,8 +54,24 @@ def each_piece_runs_on_the_simulated_device():
     for name in ("parity_mlp", "parity_bert"):  # PyTorch is not everywhere
         assert said[name].startswith("ok") or "no PyTorch in " in said[name] or "no transformers in " in said[name], said
     assert table.count("did not run") >= 10 and "| demo | ok |" in table, table
-    assert table.count("| shares: ") > 63 and re.search(r"^\| shares: adam \| +\| +\| \d+ % of a copy", table, re.M), table
+    assert table.count("| shares: ") > 95 and re.search(r"^\| shares: adam \| +\| +\| \d+ % of a copy", table, re.M), table
     assert re.search(r"^did not run: .*\bsplit\b", table, re.M), table
+
+
+# Kernels of the library that have no row in shares.
+FEW_VALUES = {"note_length": "one thread looks at lengths", "put_running": "a value for each channel"}
+
+
+@suite.test
+def each_kernel_has_its_share():
+    """All that the library launches, by the program's own symbols; a new one is named here."""
+    program = os.path.join(BIN, "tests/gpu/speed/shares")
+    symbols = subprocess.run(["nm", "-C", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+    own = set(re.findall(r"gpu_call<&\(?(?:void )?\(?(?:\(anonymous namespace\)::)?(\w+)", symbols))
+    done = subprocess.run([program, "2", "4", "8", "32"], stdout=subprocess.PIPE, text=True, check=True)
+    ran = {name.strip("(").partition("<")[0] for name in json.loads(done.stdout.splitlines()[-1])["kernels"]}
+    assert len(own) > 80, sorted(own)
+    assert own - ran == set(FEW_VALUES), f"without a row in tests/gpu/speed/shares_more.c: {sorted(own - ran - set(FEW_VALUES))}"
 
 
 @suite.test

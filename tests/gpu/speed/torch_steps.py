@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training steps of steps.c in PyTorch: the median of their times, and their losses.
 
-usage: torch_steps.py NETWORK BATCH SIZE f32|tf32|bf16 STEPS eager|compile [FILE]
+usage: torch_steps.py NETWORK BATCH SIZE f32|f64|tf32|bf16 STEPS eager|compile [FILE]
        torch_steps.py versions   of Python and what is imported here
 FILE: what steps.c wrote: parameters, input and target to begin with. CLEAVE_TORCH_ON: cuda, or cpu.
 Exits 77 where this PyTorch cannot.
@@ -90,11 +90,11 @@ def adamw(net):
 
 
 def squares(out, target):
-    return nn.functional.mse_loss(out.float(), target)
+    return nn.functional.mse_loss(out.to(target.dtype), target)
 
 
 def classes(out, target):
-    return nn.functional.cross_entropy(out.float(), target)
+    return nn.functional.cross_entropy(out if out.dtype == torch.float64 else out.float(), target)
 
 
 NETWORKS = {"mlp": (mlp, sgd, squares), "lstm": (lstm, adam, squares), "resnet50": (images, sgd, squares),
@@ -144,6 +144,8 @@ def main():
     net, x, target = NETWORKS[name][0](batch, size)
     if len(sys.argv) > 7:
         load(sys.argv[7], [*in_order(net, sys.argv[7]), x, target])
+    if math == "f64":
+        net, x, target = (t.double() if t is net or t.is_floating_point() else t for t in (net, x, target))
     last = torch.channels_last if name == "resnet50" and ON == "cuda" else torch.contiguous_format
     net, x, target = net.to(ON, memory_format=last), x.to(ON), target.to(ON)
     if name == "resnet50":

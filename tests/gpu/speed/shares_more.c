@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels of ops that came later: see shares.c.
+ */
+#include "kernels/cuda/attention_int.h"
+#include "kernels/cuda/broadcast_int.h"
+#include "kernels/cuda/conv_int.h"
+#include "kernels/cuda/losses_int.h"
+#include "kernels/cuda/lstm_int.h"
+#include "kernels/cuda/moves_int.h"
+#include "kernels/cuda/pools_int.h"
+#include "kernels/cuda/positions_int.h"
+#include "kernels/cuda/rows_int.h"
+#include "kernels/cuda/wait_int.h"
+#include "tests/gpu/speed/shares_int.h"
+
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+static clv_code rmsnorm(bench *m, clv_err *err) {
+  const cuda_norm n = {.rows = m->rows, .width = m->width, .groups = 1, .inner = 1, .eps = 1e-5};
+  return clv_gpu_norm(m->g, &n, m->x, m->small, NULL, m->y, m->saved, err);
+}
+
+/* Two groups of channels. */
+static cuda_norm groups_of(const bench *m) {
+  return (cuda_norm){.rows = 2 * m->samples,
+                     .width = m->channels / 2 * m->inner,
+                     .groups = 2,
+                     .inner = m->inner,
+                     .centred = true,
+                     .eps = 1e-5};
+}
+
+static clv_code groupnorm(bench *m, clv_err *err) {
+  const cuda_norm n = groups_of(m);
+  return clv_gpu_norm(m->g, &n, m->x, m->small, m->small, m->y, m->saved, err);
+}
+
+static clv_code groupnorm_back(bench *m, clv_err *err) {
+  const cuda_norm n = groups_of(m);
+  return clv_gpu_norm_back(m->g, &n, m->x, m->small, m->z, m->saved, m->y, err);
+}
+
+/* ---- losses, and what is drawn --------------------------------------------------------------- */
+
+static clv_code bce(bench *m, clv_err *err) {
+  return clv_gpu_bce(m->g, m->x, m->z, m->n, m->parts, m->small, 0, err);
+}
+
+static clv_code bce_back(bench *m, clv_err *err) {
+  return clv_gpu_bce_back(m->g, m->x, m->z, m->n, m->small, m->y, NULL, err);
+}
+
+static clv_code logits(bench *m, clv_err *err) {
+  return clv_gpu_bce_with_logits(m->g, m->x, m->z, m->n, m->parts, m->small, 0, err);
+}
+
+static clv_code logits_back(bench *m, clv_err *err) {
+  return clv_gpu_bce_with_logits_back(m->g, m->x, m->z, m->n, m->small, m->y, NULL, err);
+}
+
+static clv_code draw_last(bench *m, clv_err *err) {
+  const cuda_places at = {.n = m->n, .channels = m->channels, .inner = m->inner, .last = true};
+  clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
+  return clv_gpu_draw(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
+                      clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+}
+
+static clv_code mask_last(bench *m, clv_err *err) {
+  return clv_gpu_mask(m->g, true, m->x, (uint8_t *)m->mask, m->y, m->n, 2, err);
+}
+
+/* ---- columns of convolutions ----------------------------------------------------------------- */
+
+/* Windows of 2 by 2 side by side: as many values as there are in the image. */
+static clv_window windows_of(const bench *m) {
+  int64_t n = (int64_t)m->samples, c = (int64_t)m->channels, side = (int64_t)m->side;
+  return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}, {1, 1}};
+}
+
+static clv_code to_columns(bench *m, clv_err *err) {
+  const cuda_columns c = {windows_of(m), m->samples, m->channels, m->channels * m->inner};
+  return clv_gpu_to_columns(m->g, &c, m->x, m->y, err);
+}
+
+static clv_code from_columns(bench *m, clv_err *err) {
+  const cuda_columns c = {windows_of(m), m->samples, m->channels, m->channels * m->inner};
+  return clv_gpu_from_columns(m->g, &c, m->x, m->y, err);
+}
+
+static clv_code to_columns_last(bench *m, clv_err *err) {
+  const cuda_last_columns c = {windows_of(m), m->samples, m->channels};
+  return clv_gpu_to_columns_last(m->g, &c, (cuda_bf16 *)m->x, (cuda_bf16 *)m->y, err);
+}
+
+static clv_code from_columns_last(bench *m, clv_err *err) {
+  const cuda_last_columns c = {windows_of(m), m->samples, m->channels};
+  return clv_gpu_from_columns_last(m->g, &c, m->x, (cuda_bf16 *)m->y, err);
+}
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+/* Lengths are 0: the mask is. */
+static cuda_last last_of(const bench *m) {
+  return (cuda_last){.n = m->rows, .steps = 1, .features = m->width};
+}
+
+static clv_code last(bench *m, clv_err *err) {
+  const cuda_last l = last_of(m);
+  return clv_gpu_last(m->g, &l, m->x, (const int64_t *)m->mask, m->y, err);
+}
+
+static clv_code last_back(bench *m, clv_err *err) {
+  const cuda_last l = last_of(m);
+  return clv_gpu_last_back(m->g, &l, m->x, (const int64_t *)m->mask, m->y, err);
+}
+
+static clv_code positions(bench *m, clv_err *err) {
+  return clv_gpu_add_rows(m->g, m->x, m->small, m->y, m->n, m->width, err);
+}
+
+static clv_code to_heads(bench *m, clv_err *err) {
+  return clv_gpu_to_heads(m->g, m->samples, m->channels, m->side, m->side, m->x, m->y, false, err);
+}
+
+static clv_code to_heads_bf16(bench *m, clv_err *err) {
+  return clv_gpu_to_heads(m->g, m->samples, m->channels, m->side, m->side, m->x, m->y, true, err);
+}
+
+static clv_code from_heads(bench *m, clv_err *err) {
+  return clv_gpu_from_heads(m->g, m->samples, m->channels, m->side, m->side, m->x, m->y, err);
+}
+
+static clv_code shift(bench *m, clv_err *err) {
+  const cuda_lstm l = {.n = m->samples, .t = m->channels, .h = m->inner, .hidden = m->x};
+  return clv_gpu_lstm_shift(m->g, &l, m->y, err);
+}
+
+static clv_code pack(bench *m, clv_err *err) {
+  const cuda_lstm_params p = {.n = 1, .of = {m->x}, .count = {m->n}};
+  return clv_gpu_lstm_pack(m->g, &p, m->y, err);
+}
+
+static clv_code unpack(bench *m, clv_err *err) {
+  const cuda_lstm_params p = {.n = 1, .of = {m->y}, .count = {m->n}};
+  return clv_gpu_lstm_unpack(m->g, &p, m->x, false, err);
+}
+
+/* ---- what stands for several ----------------------------------------------------------------- */
+
+static clv_code times(bench *m, clv_err *err) {
+  return clv_gpu_times(m->g, m->x, m->small, m->y, m->n, err);
+}
+
+static clv_code times_weight(bench *m, clv_err *err) {
+  return clv_gpu_times_weight_back(m->g, m->x, m->z, m->n, m->parts, m->small, false, err);
+}
+
+static clv_code mean_across(bench *m, clv_err *err) {
+  const clv_axis s = {.outer = m->samples, .extent = m->channels, .inner = m->inner};
+  return clv_gpu_mean(m->g, false, &s, m->x, m->y, err);
+}
+
+/* One of a row's values for all rows, summed over these. */
+static cuda_fold fold_of(const bench *m, bool alone) {
+  return (cuda_fold){.rank = 1,
+                     .n_summed = 1,
+                     .n = {m->width},
+                     .out = {1},
+                     .other = {1},
+                     .summed = {m->rows},
+                     .summed_out = {m->width},
+                     .summed_other = {m->width},
+                     .values = m->width,
+                     .terms = m->rows,
+                     .alone = alone};
+}
+
+/* A row for all rows. */
+static clv_code broadcast(bench *m, clv_err *err) {
+  const clv_broadcast v = {.rank = 2, .n = {m->rows, m->width}, .step = {{m->width, 1}, {0, 1}}};
+  return clv_gpu_broadcast(m->g, &v, false, m->x, m->small, m->y, m->n, err);
+}
+
+static clv_code fold_alone(bench *m, clv_err *err) {
+  const cuda_fold f = fold_of(m, true);
+  return clv_gpu_fold(m->g, &f, m->x, NULL, m->y, err);
+}
+
+static clv_code fold_blocks(bench *m, clv_err *err) {
+  const cuda_fold f = fold_of(m, false);
+  return clv_gpu_fold(m->g, &f, m->x, NULL, m->y, err);
+}
+
+/* Dropout comes behind what reads the mask as zeros. */
+const kernel more_kernels[] = {
+    {"last", 4, .f = last},
+    {"last backward", 4, .f = last_back},
+    {"sigmoid backward", 12, .map = clv_gpu_sigmoid_back, .two = true},
+    {"tanh backward", 12, .map = clv_gpu_tanh_back, .two = true},
+    {"gelu by tanh", 8, .map = clv_gpu_gelu_tanh},
+    {"gelu by tanh backward", 12, .map = clv_gpu_gelu_tanh_back, .two = true},
+    {"leaky relu", 8, .map = clv_gpu_leaky_relu},
+    {"leaky relu backward", 12, .map = clv_gpu_leaky_relu_back, .two = true},
+    {"rmsnorm", 8, .f = rmsnorm},
+    {"groupnorm", 8, .f = groupnorm},
+    {"groupnorm backward", 12, .f = groupnorm_back},
+    {"bce", 8, .f = bce},
+    {"bce backward", 12, .f = bce_back},
+    {"bce with logits", 8, .f = logits},
+    {"bce with logits backward", 12, .f = logits_back},
+    {"dropout, bf16", 5, .f = draw_last},
+    {"dropout backward, bf16", 5, .f = mask_last},
+    {"to columns", 8, .f = to_columns},
+    {"from columns", 8, .f = from_columns},
+    {"to columns, bf16", 4, .f = to_columns_last},
+    {"from columns, bf16", 6, .f = from_columns_last},
+    {"positions", 8, .f = positions},
+    {"to heads of attention", 8, .f = to_heads},
+    {"to heads of attention, bf16", 6, .f = to_heads_bf16},
+    {"from heads of attention", 8, .f = from_heads},
+    {"steps of lstm shifted", 8, .f = shift},
+    {"weights of lstm packed", 8, .f = pack},
+    {"weights of lstm unpacked", 8, .f = unpack},
+    {"times a weight", 8, .f = times},
+    {"times a weight, weight", 8, .f = times_weight},
+    {"mean of columns", 4, .f = mean_across},
+    {"add of a row", 8, .f = broadcast},
+    {"sum over rows, a thread each", 4, .f = fold_alone},
+    {"sum over rows, a block each", 4, .f = fold_blocks},
+};
+const size_t n_more_kernels = CLV_COUNT(more_kernels);
