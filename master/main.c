@@ -37,6 +37,10 @@ static const clv_cli_command commands[] = {
     {.name = "status", .args = "SESSION.yaml", .run = clv_cmd_status,
      .doc = "what every worker of a session file holds and does, and why it is slow",
      .more = "Ends with 4 when not every worker answers."},
+    {.name = "cache", .args = "SESSION.yaml", .run = clv_cmd_cache,
+     .doc = "what the workers of a session file keep on their disks of outputs of frozen fronts",
+     .more = "Those of every session of this identity. A run deletes its own at its end; --delete is for what a "
+             "run that was killed has left."},
     {.name = "runs", .args = "[FOLDER]", .run = clv_cmd_runs,
      .doc = "what was trained in a folder (runs, unless given), and what became of it"},
     {.name = "log", .args = "RUN", .run = clv_cmd_log,
@@ -78,9 +82,9 @@ static const clv_cli_command commands[] = {
 #define SESSIONS "train, eval, predict, plan, check, doctor"
 
 static const clv_cli_option options[] = {
-    {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status",
+    {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status, cache",
      .offset = AT(sets), .keys = keys, .doc = "override one key of the session file, as in train.batch=64"},
-    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, egress, stop, ops, artifact",
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, cache, certs show, runs, log, egress, stop, ops, artifact",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
      .offset = AT(run.max_steps), .doc = "stop when N steps are done in all; pipedream: with the round they are in"},
@@ -117,6 +121,8 @@ static const clv_cli_option options[] = {
     {.name = "speed", .kind = CLV_CLI_TEXTS, .arg = "NODE=FACTOR", .commands = "plan",
      .offset = AT(speeds),
      .doc = "with --suggest-cuts: how fast a worker, or master, is beside this machine (default 1)"},
+    {.name = "delete", .kind = CLV_CLI_FLAG, .commands = "cache", .offset = AT(run.delete_caches),
+     .doc = "delete them all"},
     {.name = "watch", .kind = CLV_CLI_FLAG, .commands = "status", .offset = AT(run.watch),
      .doc = "ask again and again, until Ctrl-C"},
     {.name = "interval", .kind = CLV_CLI_REAL, .arg = "SECONDS", .commands = "status", .low = 0.1,

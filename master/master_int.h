@@ -44,6 +44,7 @@ int clv_cmd_plan(void *args);
 int clv_cmd_check(void *args);
 int clv_cmd_doctor(void *args);
 int clv_cmd_status(void *args);
+int clv_cmd_cache(void *args);
 
 /* runs.c */
 int clv_cmd_runs(void *args);

@@ -78,6 +78,8 @@ int clv_cmd_plan(void *args) {
   return with_session(a, clv_run_plan);
 }
 
+int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load, clv_show_caches); }
+
 int clv_cmd_status(void *args) {
   return with_session_of(args, cleave_config_load, clv_show_status);
 }

@@ -42,8 +42,9 @@ of("common/models/from.c", "tests/unit/models/test_models",
 of("common/graph/slice.c", "tests/net/training/test_graphs.py",
    values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
+of("master/train/leaves.c", "tests/net/training/test_inputs.py",
+   every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"))
 of("master/train/steps.c", "tests/net/training/test_inputs.py",
-   every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"),
    waiting_batches_keep_one_input=("static clv_code hold", "k < t->b->inputs.n", "k < 1"))
 of("master/train/egress.c", "tests/net/training/test_inputs.py",
    inputs_have_no_name_in_the_record=("static clv_code make_row", "t->b->inputs.n > 1", "t->b->inputs.n > 8"))
@@ -617,19 +618,6 @@ of("common/graph/reads.c", "tests/unit/graph/test_reads",
 of("worker/store/states.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
-of("worker/store/caches.c", "tests/unit/store/test_caches",
-   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
-   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));", "(void)gone;"),
-   nothing_expires=("static bool has_expired(", "return unused >= f->head.keep_s;", "return unused > INT64_MAX;"),
-   an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (theirs && !has_expired(f, now_s())) return CLV_OK;", "if (theirs) return CLV_OK;"),
-   a_sweep_leaves_what_has_expired=("static void sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, s->now) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
-   an_unfinished_file_stays=("static void sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
-   anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
-   links_are_followed=("static clv_code open_path(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
-   one_length_is_as_good_as_another=("static clv_code open_path(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
-   another_form_is_taken=("static bool same_form(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
-   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_CACHES)", "if (false)"),
-   all_have_one_folder=("static clv_code begin(", "strlen(identity), &o->digest", "0, &o->digest"))
 of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))

@@ -76,3 +76,43 @@ of("master/train/packed.c", SESSIONS,
    answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"),
    as_many_rows_as_padded=("clv_code clv_trainer_sequences(", "(used + unit - 1) / unit * unit", "most"))
 of("master/plan/lengths.c", SESSIONS, plan_does_not_say_that_places_show=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
+
+# ---- a frozen front with a cache -----------------------------------------------------------------
+CACHE = "tests/net/training/test_cache.py"
+of("master/train/cached.c", CACHE,
+   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front(", "bool kept = has_all(t, index, s->n);", "bool kept = !s->n;"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_front(", "c->rows[i] = index[i];", "c->rows[i] = (int64_t)(s->start + i);"),
+   the_front_has_dropout=("static clv_code compute(", ".evaluation = true", ".evaluation = false"),
+   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
+of("master/plan/cache.c", CACHE,
+   a_front_that_learns_is_cached=("static const char *what_moves(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
+   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows >= CLV_SHOWS_RAW_INPUT)", "if (false)"))
+of("master/plan/schedule.c", CACHE,
+   places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
+of("master/api/cached.c", CACHE,
+   any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->keeps_rows) return CLEAVE_OK;", "return CLEAVE_OK;"))
+of("master/api/sending.c", CACHE,
+   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
+of("master/train/egress.c", "tests/unit/train/test_gate",
+   numbers_are_admitted_as_rows=("static bool is_of_an_input(", "|| kind == CLEAVE_SENDING_CACHED", ""))
+of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
+   what_is_kept_needs_no_kind=("static const char *kind_of(", '[CLV_EGRESS_CACHED] = "cached",', ""))
+of("worker/service/caches.c", CACHE,
+   expired_caches_stay=("void clv_service_sweep_caches(", "uint32_t gone = clv_caches_sweep(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t gone = 0;"),
+   the_session_alone_says_for_how_long=("static clv_code settle(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
+   who_has_no_quota_may_keep=("bool clv_service_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
+of("common/engine/node_caches.c", CACHE,
+   what_is_kept_is_not_the_value=("static clv_code bring(", "replace(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace(p, clv_steal(&t));"))
+of("worker/store/caches.c", "tests/unit/store/test_caches",
+   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
+   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));", "(void)gone;"),
+   nothing_expires=("static bool has_expired(", "return unused >= f->head.keep_s;", "return unused > INT64_MAX;"),
+   an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (theirs && !has_expired(f, now_s())) return CLV_OK;", "if (theirs) return CLV_OK;"),
+   a_sweep_leaves_what_has_expired=("static void sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, s->now) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
+   an_unfinished_file_stays=("static void sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
+   anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
+   links_are_followed=("static clv_code open_path(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
+   one_length_is_as_good_as_another=("static clv_code open_path(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
+   another_form_is_taken=("static bool same_form(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
+   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_CACHES)", "if (false)"),
+   all_have_one_folder=("static clv_code begin(", "strlen(identity), &o->digest", "0, &o->digest"))

@@ -219,7 +219,7 @@ typedef struct clv_lora_config {
 
 typedef struct clv_stage_spec {
   clv_config_pos pos;
-  clv_config_pos at_pos, layers_pos, weights_pos, transfer_pos;
+  clv_config_pos at_pos, layers_pos, weights_pos, transfer_pos, cache_pos;
   char *name;
   char *at;   /* "master" or a worker's name */
   int worker; /* index into workers, -1 = master */
@@ -237,7 +237,8 @@ typedef struct clv_stage_spec {
   bool weights_secret;    /* no worker has the file or folder */
   clv_config_pos weights_new_pos;
   clv_text_list weights_new; /* parameters that begin so start from the seed all the same */
-  bool freeze;
+  bool freeze, cache;        /* cache: the worker behind it keeps its outputs, so long unused: */
+  uint64_t cache_ttl_ms;
   clv_lora_config lora;
   bool recompute; /* all of it */
   clv_config_pos recompute_blocks_pos;
@@ -440,10 +441,9 @@ typedef struct clv_allow_spec {
   clv_role role;
   /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
   uint64_t sessions, bytes, tensors, calls;
-  uint64_t connections; /* 0 = limits.identity_connections */
-  uint64_t state_bytes; /* of its files of state; 0: it keeps none */
-  uint64_t cache_bytes; /* of its caches; 0: it keeps none */
-  uint64_t weight;      /* of its share of the cores, at least 1 */
+  uint64_t connections;              /* 0 = limits.identity_connections */
+  uint64_t state_bytes, cache_bytes; /* of its files of state, its caches; 0: it keeps none */
+  uint64_t weight;                   /* of its share of the cores, at least 1 */
 } clv_allow_spec;
 
 /* What of an artifact's parameters a session's master may read: those that learn there; all; none,

@@ -6,7 +6,7 @@
 
 #define AT(member) offsetof(clv_policy_config, member)
 
-static const char *const kind_names[] = {"activation", "gradient", "weights", NULL};
+static const char *const kind_names[] = {"activation", "gradient", "weights", "cached", NULL};
 static const char *const dtype_names[] = {"f32", "i64", NULL};
 
 /* A key is a row, its fields in reading order. */
@@ -21,7 +21,8 @@ static const clv_row rows[] = {
     {.path = "kinds", .kind = CLV_ROW_TEXTS, .offset = AT(kinds), .pos = AT(kinds_pos),
      .names = kind_names, .required = true, .sample = "[activation, gradient]",
      .doc = "What may leave: activations of stages, gradients for stages, and weights, which "
-            "are parameters, buffers and the optimiser's state. Records and labels are a matter of `allow` alone."},
+            "are parameters, buffers and the optimiser's state; cached are activations that a worker "
+            "keeps on its disk. Records and labels are a matter of `allow` alone."},
     {.path = "largest_shape", .kind = CLV_ROW_NUMBERS, .offset = AT(largest_shape),
      .pos = AT(shape_pos), .min = 1, .max = 8, .low = 1, .high = 1e9, .required = true,
      .sample = "[256, 512, 28, 28]",

@@ -328,6 +328,13 @@ static const clv_row rows[] = {
             "block."},
     {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .initial = "false",
      .doc = "Leave all its parameters as they are."},
+    {.path = "stages[].cache", .kind = CLV_ROW_BOOL, .offset = STAGE(cache), .pos = STAGE(cache_pos),
+     .initial = "false",
+     .doc = "Of a frozen first stage at the master: the worker behind it keeps its outputs on its disk, "
+            "so that they are computed and sent once. It runs as in evaluations, without dropout."},
+    {.path = "stages[].cache_ttl", .kind = CLV_ROW_DURATION, .offset = STAGE(cache_ttl_ms),
+     .min = 1000, .max = 365ull * 86400000, .initial = "24h",
+     .doc = "What nobody has used for so long is deleted there."},
     {.path = "stages[].lora", .kind = CLV_ROW_SECTION, .pos = STAGE(lora.pos), .commented = true,
      .doc = "Train low-rank adapters beside some of its linear layers, and leave the rest as it is."},
     {.path = "stages[].lora.targets", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.targets),

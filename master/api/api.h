@@ -54,6 +54,29 @@ typedef void cleave_link_report(void *user, const char *worker, const char *peer
 clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
                           cleave_link_report *report, void *user, clv_err *err) CLV_USE_RESULT;
 
+/* ---- rows that a worker keeps (cached.c) ----------------------------------------------------- */
+
+/* Rows of the output of `from`, which is at home, that the worker of `to` keeps on its disk. */
+typedef struct cleave_cached {
+  const cleave_module *from, *to;
+  clv_sha256 key;
+  uint64_t records, keep_s; /* as clv_wire_cached */
+  const int64_t *rows;      /* [n] their numbers */
+  size_t n;
+} cleave_cached;
+
+/* CLEAVE_UNIMPLEMENTED: that worker keeps none for this identity. */
+cleave_status cleave_cached_check(const cleave_cached *cached, cleave_error *error) CLEAVE_RESULT;
+/* A leaf of these rows, for calls at that worker alone, whose gradient nobody wants. values: sent
+ * to be kept; NULL: it has them. What is wrong there is the failure of whoever uses the leaf. */
+cleave_status cleave_leaf_cached(cleave_runtime *runtime, cleave_context context,
+                                 const cleave_cached *cached, const cleave_tensor *values,
+                                 cleave_reference *ret_reference,
+                                 cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS for one call: the worker deletes the cache. ret_rows: that were there. */
+clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
+                          clv_err *err) CLV_USE_RESULT;
+
 /* A worker's report whose text says which worker it was that failed first. */
 bool cleave_is_passed_on(const cleave_error *why);
 

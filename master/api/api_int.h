@@ -95,8 +95,8 @@ typedef struct api_peer {
   clv_link *link;
   clv_wire_id incarnation;
   clv_wire_limits limits;
-  uint32_t peer_timeout_ms;                                              /* of its link */
-  bool opened, lost, has_module, keeps_files, gives_pieces, fixes, ties; /* CLV_CAPABILITY_ */
+  uint32_t peer_timeout_ms; /* of its link */
+  bool opened, lost, has_module, keeps_files, keeps_rows, gives_pieces, fixes, ties;
   uint64_t heard_ns;         /* when its last packet came */
   char device[API_DEVICE];   /* what "auto" means there, */
   char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
@@ -214,21 +214,21 @@ typedef struct api_kept {
 typedef struct api_value {
   uint64_t id;
   struct api_context *context;
-  cleave_module *module; /* NULL: a leaf */
-  api_kept *kept;        /* what a leaf stands for, NULL: for a tensor of the program */
+  cleave_module *module;       /* NULL: a leaf */
+  api_kept *kept;              /* what a leaf stands for, NULL: for a tensor of the program */
+  const cleave_module *row_of; /* or rows of its output, which a worker keeps */
   clv_dtype dtype;
   clv_shape shape;
   api_node_set at;         /* nodes that make it, have it, or are being sent it */
   api_node_set send_later; /* nodes it is to be sent to once they have a module */
   bool needs_grad;         /* backward gets to it */
-  bool released;           /* no handle any more */
+  bool released, failed;   /* no handle any more; failure says why it will not come */
   bool asked;              /* DELIVER to the master is on its way */
   bool node_wants;         /* the master's own node waits for it as well */
   bool spent;              /* a backward without retain went over it */
   bool passed;             /* some backward went over it */
-  bool failed;
-  bool spared, wanted; /* by the end of its context: a kept value needs it; that is elsewhere */
-  uint32_t fetching;   /* who waits for it */
+  bool spared, wanted;     /* by the end of its context: a kept value needs it; that is elsewhere */
+  uint32_t fetching;       /* who waits for it */
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;

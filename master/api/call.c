@@ -169,6 +169,8 @@ cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool fo
     return api_send(rt, node, p, error);
   }
   if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
+  if (v->row_of)
+    return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   if (node == 0 && v->asked) return CLEAVE_OK; /* one VALUE serves program and node */
   v->asked |= node == 0;
   TRY(clv_packet_deliver(rt->pool, v->context->id, v->id, to, &p, &err));

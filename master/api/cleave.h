@@ -157,6 +157,8 @@ typedef enum cleave_sending_kind {
                                   parameter, as the program writes it */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
   CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
+  CLEAVE_SENDING_CACHED = 6, /* cleave-master's own: rows of the output of a module that its worker
+                                  is to keep on its disk, or (input 1) the numbers of such rows */
 } cleave_sending_kind;
 
 /* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
@@ -168,7 +170,7 @@ typedef struct cleave_sending {
   const char *worker; /* it goes to */
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
                          whose output, output's gradient or state it is, FAILURE: or "" */
-  uint32_t input;     /* LEAF: of that module */
+  uint32_t input;     /* LEAF: of that module; CACHED */
   const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state; GRADIENT: of the
                          parameter; until the call returns; else "" */
   bool optimizer;     /* WEIGHTS: it is state of an optimiser */

@@ -25,8 +25,8 @@ static const char *module_name(const cleave_runtime *rt, uint32_t index) {
 }
 
 /* A value on its way, or the gradient of one. What does not come from here passes through. */
-static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret,
-                               clv_err *err) {
+static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uint32_t tensor,
+                               cleave_sending *ret, clv_err *err) {
   const api_value *v = api_id_table_get(&rt->values, f->message);
   if (!v) return gone(err);
   bool gradient = f->kind == CLV_GRADIENT;
@@ -34,6 +34,10 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, cle
               : v->module ? CLEAVE_SENDING_VALUE
                           : CLEAVE_SENDING_LEAF;
   ret->module = v->module ? v->module->name : "";
+  if (!f->has_cached || !v->row_of) return CLV_OK;
+  ret->kind = CLEAVE_SENDING_CACHED;
+  ret->module = v->row_of->name;
+  ret->input = tensor + 1 == f->n_tensors;
   return CLV_OK;
 }
 
@@ -65,7 +69,8 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
   memcpy(ret->shape, t->shape.dim, sizeof ret->shape);
   ret->bytes = t->bytes;
   ret->relayed = p->from != NULL;
-  if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT) return describe_value(rt, f, ret, err);
+  if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
+    return describe_value(rt, f, tensor, ret, err);
   if (f->kind == CLV_REF_VALUE) {
     describe_kept(rt, f, ret);
     return CLV_OK;

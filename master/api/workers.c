@@ -136,6 +136,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
+  p->keeps_rows = can(&h.about, CLV_CAPABILITY_CACHED);
   p->gives_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
   p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
   p->ties = can(&h.about, CLV_CAPABILITY_TIES);

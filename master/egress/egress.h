@@ -51,6 +51,7 @@ typedef enum clv_egress_kind {
   CLV_EGRESS_WEIGHTS, /* parameters and buffers, by name */
   CLV_EGRESS_STATE,   /* of an optimiser, by name */
   CLV_EGRESS_FAILURE, /* what a worker is told of one */
+  CLV_EGRESS_CACHED,  /* rows of activations that it keeps on its disk, and their numbers */
   CLV_EGRESS_KINDS
 } clv_egress_kind;
 

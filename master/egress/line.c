@@ -73,7 +73,8 @@ static const struct {
 };
 
 static const char *const kinds[CLV_EGRESS_KINDS] = {
-    "", "input", "tokens", "labels", "activation", "gradient", "weights", "state", "failure",
+    "",         "input",   "tokens", "labels",  "activation",
+    "gradient", "weights", "state",  "failure", "cached",
 };
 
 const char *clv_egress_kind_name(clv_egress_kind kind) {

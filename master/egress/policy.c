@@ -26,7 +26,7 @@ static const char *kind_of(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
       [CLV_EGRESS_GRADIENT] = "gradient", [CLV_EGRESS_WEIGHTS] = "weights",
-      [CLV_EGRESS_STATE] = "weights",
+      [CLV_EGRESS_STATE] = "weights",     [CLV_EGRESS_CACHED] = "cached",
   };
   return kinds[kind];
 }

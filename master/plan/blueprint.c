@@ -172,7 +172,8 @@ static clv_shows shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint
                           uint32_t input) {
   if (kind == CLEAVE_SENDING_LEAF)
     return stage == b->n_stages ? CLV_SHOWS_LABELS : clv_shown_by_leaf(b, stage, input);
-  if (kind == CLEAVE_SENDING_VALUE) return b->stages[stage].shows;
+  if (kind == CLEAVE_SENDING_VALUE || (kind == CLEAVE_SENDING_CACHED && !input))
+    return b->stages[stage].shows;
   return kind == CLEAVE_SENDING_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
 }
 
@@ -223,16 +224,29 @@ static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size
     snprintf(buf, size, "layer %u", b->stages[i].last_layer);
 }
 
+/* The rows, and which ones they are; later the numbers alone. */
+static void cache_rows(clv_blueprint *b) {
+  const char *name = b->config->stages[0].name;
+  const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
+  add_row(b, CLEAVE_SENDING_CACHED, 0, 0, b->stages[1].worker, output_of(&b->stages[0]), false,
+          "CACHED activation of stage '%.40s', once", name);
+  add_row(b, CLEAVE_SENDING_CACHED, 0, 1, b->stages[1].worker, &numbers, false,
+          "CACHED: numbers of its records");
+}
+
 static void hop_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
   const char *name = b->config->stages[i].name;
   size_t first = b->n_egress;
   char what[24];
   if (!through_master(b, i)) return;
+  if (b->caches && i == 0) cache_rows(b);
   put_what_crosses(b, i, what, sizeof what);
   if (to->worker >= 0)
     add_row(b, CLEAVE_SENDING_VALUE, i, 0, to->worker, output_of(from), from->worker >= 0,
-            "activation of stage '%.40s' (%s)", name, what);
+            b->caches && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
+                                : "activation of stage '%.40s' (%s)",
+            name, what);
   if (from->worker >= 0 && to->input_needs_grad)
     add_row(b, CLEAVE_SENDING_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
             "gradient for stage '%.40s' (%s)", name, what);
@@ -333,6 +347,8 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
   clv_privacy_find(b);
   CLV_TRY(clv_privacy_check(b, err));
+  CLV_TRY(clv_cache_check(b, err));
+  b->caches = b->config->stages[0].cache;
   return make_egress(b, err);
 }
 

@@ -16,7 +16,8 @@ _Static_assert((int)CLV_SHOWS_FRONT_KNOWN == (int)CLV_POLICY_FRONT_KNOWN &&
 static clv_egress_kind kind_of(const clv_blueprint *b, const clv_egress_row *r) {
   static const clv_egress_kind kinds[] = {[CLEAVE_SENDING_VALUE] = CLV_EGRESS_ACTIVATION,
                                           [CLEAVE_SENDING_GRADIENT] = CLV_EGRESS_GRADIENT,
-                                          [CLEAVE_SENDING_WEIGHTS] = CLV_EGRESS_WEIGHTS};
+                                          [CLEAVE_SENDING_WEIGHTS] = CLV_EGRESS_WEIGHTS,
+                                          [CLEAVE_SENDING_CACHED] = CLV_EGRESS_CACHED};
   if (r->kind != CLEAVE_SENDING_LEAF) return kinds[r->kind];
   return r->stage == b->n_stages ? CLV_EGRESS_LABELS : CLV_EGRESS_INPUT;
 }
@@ -35,7 +36,7 @@ clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static bool is_evaluated(const clv_blueprint *b, const clv_egress_row *r) {
-  return r->kind == CLEAVE_SENDING_VALUE ||
+  return r->kind == CLEAVE_SENDING_VALUE || r->kind == CLEAVE_SENDING_CACHED ||
          (r->kind == CLEAVE_SENDING_LEAF && r->stage < b->n_stages);
 }
 
@@ -44,6 +45,8 @@ static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_s
   if (r->kind == CLEAVE_SENDING_WEIGHTS)
     return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
            b->config->stages[r->stage].lora.from;
+  bool cached = b->caches && r->stage == 0 && s->trained;
+  if (r->kind == CLEAVE_SENDING_CACHED) return cached;
   return s->trained || (s->evaluated && is_evaluated(b, r));
 }
 

@@ -35,6 +35,7 @@ typedef struct clv_run_options {
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
   bool quick;                      /* check: look at a sample of the records */
+  bool delete_caches;              /* cache */
   bool watch;                      /* status, with interval_s between two rounds; 0: 1 */
   double interval_s;
   bool ask;          /* plan: the workers, for what computes each stage */
@@ -69,7 +70,7 @@ typedef struct clv_egress_row {
   char name[96]; /* "activation of stage 'a' (layer 2)" */
   cleave_sending_kind kind;
   uint32_t stage;    /* of the module, as libcleave names it */
-  uint32_t input;    /* of a LEAF: of the module, in its order */
+  uint32_t input;    /* of a LEAF: of the module, in its order; CACHED: 1, numbers of rows */
   uint32_t n_values; /* of a cut: the values that cross it together */
   int worker;        /* index into the session's workers */
   clv_dtype dtype;
@@ -109,6 +110,7 @@ typedef struct clv_blueprint {
   clv_egress_row *egress;
   size_t n_egress;
   bool *worker_used;  /* [config->n_workers] */
+  bool caches;        /* the outputs of the first stage are kept by the worker behind it */
   clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
 } clv_blueprint;
 

@@ -31,6 +31,13 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
 const char *clv_lengths_json(const clv_blueprint *b, bool any);
 
+/* ---- caches (cache.c) ------------------------------------------------------------------------ */
+
+/* CLV_INVALID, at stages[].cache: why the outputs of that stage cannot be kept. */
+clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+/* For `plan`: lines, or a JSON object; null without one. */
+void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+
 /* ---- adapters (adapters.c) ------------------------------------------------------------------- */
 
 /* Those of all stages, in the whole model. first, last: [n_stages], the stages' layers. Errors

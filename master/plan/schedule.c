@@ -83,6 +83,7 @@ static void number_rank(const clv_blueprint *b, clv_placed_schedule *l, uint32_t
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
+    if (b->caches && in->stage == 0) continue; /* it is called outside the steps, or not at all */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro].forward = ++position;

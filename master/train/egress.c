@@ -28,10 +28,14 @@ static bool row_fits(const clv_blueprint *b, const clv_egress_row *r, const clea
          s->shape[0] <= CLV_MAX(b->micro_size, b->eval_size) * CLV_MAX(r->places, 1);
 }
 
+static bool is_of_an_input(cleave_sending_kind kind) {
+  return kind == CLEAVE_SENDING_LEAF || kind == CLEAVE_SENDING_CACHED;
+}
+
 static bool row_means(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s,
                       int stage) {
   return r->kind == s->kind && (int)r->stage == stage &&
-         (r->kind != CLEAVE_SENDING_LEAF || r->input == s->input) &&
+         (!is_of_an_input(r->kind) || r->input == s->input) &&
          strcmp(b->config->workers[r->worker].name, s->worker) == 0;
 }
 
@@ -39,7 +43,8 @@ static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
   static const char *const kinds[] = {[CLEAVE_SENDING_LEAF] = "an input of",
                                       [CLEAVE_SENDING_VALUE] = "the output of",
                                       [CLEAVE_SENDING_GRADIENT] = "a gradient for",
-                                      [CLEAVE_SENDING_WEIGHTS] = "state of"};
+                                      [CLEAVE_SENDING_WEIGHTS] = "state of",
+                                      [CLEAVE_SENDING_CACHED] = "rows to be kept of"};
   clv_shape shape = {.rank = s->rank};
   char text[160];
   memcpy(shape.dim, s->shape, sizeof shape.dim);
@@ -148,6 +153,7 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
 static clv_egress_kind kind_of(const clv_trainer *t, const clv_egress_row *r) {
   bool labels = r->kind == CLEAVE_SENDING_LEAF && r->stage == t->b->n_stages;
   if (r->kind == CLEAVE_SENDING_GRADIENT) return CLV_EGRESS_GRADIENT;
+  if (r->kind == CLEAVE_SENDING_CACHED) return CLV_EGRESS_CACHED;
   if (r->kind == CLEAVE_SENDING_LEAF) return labels ? CLV_EGRESS_LABELS : CLV_EGRESS_INPUT;
   if (r->shows == CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;
   return r->shows == CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
@@ -179,6 +185,16 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
   return CLV_OK;
 }
 
+/* For how long, and what workers see of them. */
+static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_what *what) {
+  if (r->input)
+    snprintf(what->name, sizeof what->name, "numbers of records");
+  else
+    snprintf(what->name, sizeof what->name, "kept there, unused for at most %llu s%s%s",
+             (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000), r->shows ? ", " : "",
+             clv_shows_word(r->shows));
+}
+
 static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret, clv_err *err) {
   clv_egress_what what = {.kind = kind_of(t, r), .random = t->egress.random};
   if (r->kind == CLEAVE_SENDING_WEIGHTS) return CLV_OK;
@@ -186,6 +202,7 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret,
   name_stage(t, r->stage, &what);
   if (r->kind == CLEAVE_SENDING_LEAF && r->stage < t->b->n_stages && t->b->inputs.n > 1)
     snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
+  if (r->kind == CLEAVE_SENDING_CACHED) name_kept(t, r, &what);
   CLV_TRY(measure(r->dtype, &r->shape, r->places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
@@ -232,8 +249,17 @@ void clv_trainer_drop_flows(clv_trainer *t) {
 
 /* ---- ahead ----------------------------------------------------------------------------------- */
 
+/* A batch is kept with its numbers, named by them, or has nothing to do with the cache. */
+static bool is_of_batch(const clv_egress_row *r, clv_cache_use use) {
+  return r->input ? use != CLV_CACHE_NONE : use == CLV_CACHE_ROWS;
+}
+
 /* Nothing comes back and no labels leave when nothing is trained. */
-static bool flows(const clv_egress_row *r, uint32_t n_stages, bool training) {
+static bool flows(const clv_trainer *t, const clv_egress_row *r, bool training) {
+  uint32_t n_stages = t->b->n_stages;
+  if (r->kind == CLEAVE_SENDING_CACHED) return is_of_batch(r, t->cache.use);
+  bool kept = t->cache.use != CLV_CACHE_NONE && r->stage == 0;
+  if (r->kind == CLEAVE_SENDING_VALUE && kept) return false;
   return training || r->kind == CLEAVE_SENDING_VALUE ||
          (r->kind == CLEAVE_SENDING_LEAF && r->stage != n_stages);
 }
@@ -241,10 +267,10 @@ static bool flows(const clv_egress_row *r, uint32_t n_stages, bool training) {
 clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv_err *err) {
   clv_trainer_egress *e = &t->egress;
   const clv_blueprint *b = t->b;
-  uint64_t what = 2 * samples + training;
+  uint64_t what = 8 * samples + 2 * (uint64_t)t->cache.use + training;
   if (!e->record || e->samples == what) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
-    if (e->rows[k].flow && flows(&b->egress[k], b->n_stages, training))
+    if (e->rows[k].flow && flows(t, &b->egress[k], training))
       clv_egress_expect(e->rows[k].flow, samples * e->rows[k].sample_bytes);
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
     if (e->hops[i].flow && (training || i % 2 == 0))

@@ -56,7 +56,9 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
   clv_sequences of;
   CLV_TRY(clv_trainer_sequences(t, x, 0, s->n, &of, err));
-  for (uint32_t i = 0; i < last; i++) {
+  bool cached = t->cache.data && t->cache.data == e->data;
+  if (cached) CLV_TRY(clv_trainer_front(t, s->context, batch->index, x, &of, &in[0], err));
+  for (uint32_t i = cached; i < last; i++) {
     CLV_TRY(clv_trainer_leaves(t, s->context, i, x, &of, in, &n, err));
     CLV_TRY(clv_trainer_hop(t, i, s->n, (uint64_t)of.rows, false, err));
     CLV_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_WHY));
@@ -191,6 +193,8 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   if (score) clv_score_start(score);
   *ret = (clv_step_result){.samples = rows->n};
   clv_trainer_doing(t, "evaluation after step", t->committed);
+  t->cache.use = CLV_CACHE_NONE;
+  if (t->cache.data == data) clv_trainer_look_up(t, rows->index, rows->n);
   CLV_TRY(clv_trainer_expect(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));
   if (predictions) {
     const clv_graph *whole = t->b->whole;

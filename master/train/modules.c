@@ -232,6 +232,8 @@ void clv_trainer_close(clv_trainer *t) {
   clv_bytes_done(&t->notes);
   pthread_mutex_destroy(&t->noting);
   free(t->part);
+  free(t->cache.kept);
+  free(t->cache.rows);
   free(t->held);
   free(t->results);
   free(t->references);

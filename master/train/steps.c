@@ -12,24 +12,6 @@
 
 #include "master/train/train_int.h"
 
-clv_tensor *clv_batch_input(const clv_batch *batch, size_t k) {
-  return batch->n_inputs ? batch->inputs[k] : batch->x;
-}
-
-clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
-                            clv_tensor *const *x, const clv_sequences *of,
-                            cleave_reference in[CLV_MAX_INPUTS], uint32_t *n, clv_err *err) {
-  const clv_stage_plan *s = &t->b->stages[stage];
-  *n = stage > 0;
-  for (uint32_t k = 0; k < s->n_leaves; k++) {
-    bool by_place = s->graph->nodes[*n].places; /* inputs come first in a graph */
-    cleave_tensor leaf;
-    CLV_TRY(clv_trainer_part(t, of, x[s->leaf[k]], by_place, 0, &leaf, err));
-    CLV_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_WHY));
-  }
-  return CLV_OK;
-}
-
 /* ---- a round --------------------------------------------------------------------------------- */
 
 /* What trains together: one batch, or those of a round of an asynchronous schedule. */
@@ -91,6 +73,12 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   CLV_TRY(clv_trainer_sequences(t, batch->x, m->start, m->size, &of, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
     cleave_call_options o = call_options_of(t, r->l, i, k);
+    if (i == 0 && t->cache.data) {
+      CLV_TRY(
+          clv_trainer_front(t, r->context, batch->index + m->start, batch->x, &of, &refs[0], err));
+      in[0] = refs[0];
+      continue;
+    }
     if (i < n) CLV_TRY(clv_trainer_leaves(t, r->context, i, batch->x, &of, in, &n_in, err));
     if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, (uint64_t)of.rows, true, err));
     if (i == n) CLV_TRY(clv_trainer_targets(t, &of, batch->y, &y, err));
@@ -169,6 +157,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t begin = clv_now_ns();
   cleave_counts before, after;
   clv_trainer_doing(t, "step", t->committed + 1);
+  clv_trainer_look_up(t, r->batches[0].index, r->batches[0].n);
   CLV_TRY(clv_trainer_expect(t, t->config->train.batch, true, err));
   cut_all(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
@@ -243,7 +232,7 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
   if (t->round == 1) {
-    clv_held_batch lent = {.y = batch->y, .n = batch->n};
+    clv_held_batch lent = {.y = batch->y, .index = batch->index, .n = batch->n};
     for (size_t k = 0; k < t->b->inputs.n; k++) lent.x[k] = clv_batch_input(batch, k);
     round_group r = {.batches = &lent, .n_batches = 1, .results = t->results};
     *ret_done = 1;

@@ -54,6 +54,16 @@ uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
  * end unless the session states train.schedule.total_steps. Unset, they stay at their start. */
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
 
+/* Of a session whose first stage is cached: rows of its output for records of `data`, which
+ * outlives the trainer, are kept by the worker behind it from here on. The cache's key follows from
+ * the run's secret. CLV_INVALID: that worker keeps none. Of other sessions nothing. */
+clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
+                           clv_err *err) CLV_USE_RESULT;
+/* BLOCKS for one call: the worker deletes them. *ret_rows: that were there; *ret_worker: its name,
+ * NULL where nothing was cached. */
+clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t *ret_rows,
+                               clv_err *err) CLV_USE_RESULT;
+
 /* One training step on rows of x [n, ...] and y: *ret_done 1, *ret_results its result. Steps of an
  * asynchronous schedule are taken a round at a time: batches wait (copied) until there are enough,
  * or `flush`; then *ret_done are done, else 0. After a failure the trainer is of no more use: its

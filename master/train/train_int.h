@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a trainer: modules.c connects and loads, egress.c
- * lets out what the table names and the record covers, placed.c keeps the placed schedules,
- * packed.c packs sequences, steps.c trains, right.c counts right answers, measure.c samples links
- * and stages, profiler.c traces rounds and sums them up,
- * trial.c chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
+ * The inside of a trainer: modules.c connects and loads, egress.c lets out what the table names and
+ * the record covers, placed.c keeps the placed schedules, packed.c packs sequences, leaves.c cuts
+ * batches, steps.c trains, cached.c has the outputs of a frozen front kept, right.c counts right
+ * answers, measure.c samples links and stages, profiler.c traces rounds and sums them up, trial.c
+ * chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -28,6 +28,7 @@ typedef struct clv_micro_batch {
 /* A batch that waits for its round: copies, since the loader's memory is lent for one step. */
 typedef struct clv_held_batch {
   clv_tensor *x[CLV_MAX_INPUTS], *y; /* x: [inputs of the blueprint] */
+  const uint32_t *index;             /* [n] numbers of its records, lent; with a cache */
   size_t n;
 } clv_held_batch;
 
@@ -72,6 +73,18 @@ typedef struct clv_trainer_egress {
   uint64_t samples;            /* of a step or batch, for which flows are ready */
 } clv_trainer_egress;
 
+/* How batches get through the front that is cached. */
+typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
+
+/* Rows of the front's output that the worker behind it keeps (cached.c). */
+typedef struct clv_trainer_rows {
+  const clv_dataset *data; /* whose records they are; NULL: none are kept */
+  cleave_cached to;
+  bool *kept;    /* [records] the worker was sent it */
+  int64_t *rows; /* [of a batch] */
+  clv_cache_use use;
+} clv_trainer_rows;
+
 struct clv_trainer {
   const clv_blueprint *b; /* borrowed */
   const clv_session_config *config;
@@ -81,6 +94,7 @@ struct clv_trainer {
   cleave_module *local_loss;   /* the loss for evaluations; NULL until the first */
   cleave_optimizer *optimizer; /* NULL: nothing learns here */
   clv_trainer_use use;
+  clv_trainer_rows cache;
   char lost[CLEAVE_NAME + 1];
   uint64_t committed;
   const char *doing; /* "step", "checkpoint of step", ...; NULL while loading */
@@ -210,6 +224,16 @@ clv_code clv_trainer_groups(const clv_blueprint *b, const cleave_group *one,
                             clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
+
+/* ---- a cached front (cached.c) --------------------------------------------------------------- */
+
+/* What a batch of these records will send, for clv_trainer_expect. */
+void clv_trainer_look_up(clv_trainer *t, const uint32_t *index, size_t n);
+/* The front's output of these records of a batch x, [s->n] with such numbers, as a leaf for the
+ * next stage: computed, sent and kept there, or named by their numbers if all of them are. */
+clv_code clv_trainer_front(clv_trainer *t, cleave_context context, const uint32_t *index,
+                           clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- what leaves (egress.c) ------------------------------------------------------------------ */
 

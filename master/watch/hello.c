@@ -63,6 +63,19 @@ static clv_code add_stage(const clv_stage_spec *s, const char *node, const clv_w
   return CLV_OK;
 }
 
+/* The worker behind a cached front has to keep its rows. */
+static clv_code check_cache(const clv_session_config *c, int node, const clv_wire_hello_reply *h,
+                            clv_err *err) {
+  if (!c->stages[0].cache || c->n_stages < 2 || c->stages[1].worker != node) return CLV_OK;
+  for (uint32_t i = 0; i < h->about.n_capabilities; i++)
+    if (strcmp(h->about.capabilities[i], CLV_CAPABILITY_CACHED) == 0) return CLV_OK;
+  clv_session_fail_at(c, c->stages[0].cache_pos, err,
+                      "worker '%s' keeps no caches for this identity: it needs state_dir and "
+                      "allow[].cache_bytes in its worker.yaml, or is of an older version",
+                      c->workers[node].name);
+  return err->code = CLV_NOT_FOUND;
+}
+
 /* Of the stages of one node; -1 is the master, which is nobody to ask. */
 static clv_code ask_node(const clv_session_config *c, int node, clv_rpc_runtime *runtime,
                          const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
@@ -76,6 +89,7 @@ static clv_code ask_node(const clv_session_config *c, int node, clv_rpc_runtime 
     if (c->stages[i].worker != node) continue;
     if (!asked && clv_watch_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
+    if (!asked && node >= 0) CLV_TRY(check_cache(c, node, &h, err));
     asked = true;
     CLV_TRY(add_stage(&c->stages[i], name, &h, json, out, err));
   }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * watch: what is seen of workers and of a run from outside. `doctor` tries everything before a run,
- * `status` asks workers what they do, and Prometheus reads the numbers of a run.
+ * `status` asks workers what they do, `cache` what they keep, and Prometheus reads the numbers of a
+ * run.
  */
 #ifndef CLEAVE_WATCH_H
 #define CLEAVE_WATCH_H
@@ -13,6 +14,8 @@
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
 /* A line for each stage: what its node says of the device that computes it. Asks the workers. */
 clv_exit clv_show_kinds(const clv_session_config *config, const clv_run_options *o);
+/* What workers keep on their disks of caches of this identity; with delete_caches it is gone. */
+clv_exit clv_show_caches(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o);
 
 /* ---- metrics (metrics.c) --------------------------------------------------------------------- */

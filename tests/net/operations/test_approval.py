@@ -134,6 +134,21 @@ def unsafe_policies_are_errors():
 
 
 @suite.test
+def what_is_kept_at_a_worker_has_a_kind_of_its_own():
+    kept = BODY.replace("at: master, layers: [{op: flatten}", "at: master, freeze: true, cache: true, layers: [{op: flatten}")
+    session = cluster.session("kept", kept)
+    decree(POLICY)
+    refused(session, rf"{PATH}:3:1: the policy permits no cached: CACHED activation of stage 'a'",
+            commands=("check", "plan", "train"))
+    more = POLICY.replace("weights]", "weights, cached]")
+    decree(more)
+    refused(session, rf"{PATH}:5:1: the policy permits no i64: CACHED: numbers", commands=("check", "plan", "train"))
+    decree(more.replace("[f32]", "[f32, i64]"))
+    done = here("plan", session)
+    assert done.returncode == 0, done.stderr
+
+
+@suite.test
 def lines_of_the_policy():
     session = cluster.session("lines", BODY)
     for what, to, why in (

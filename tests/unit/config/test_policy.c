@@ -82,10 +82,9 @@ static void what_is_missing(void **state) {
 
 static void errors(void **state) {
   (void)state;
-  refused_policy(
-      "gradient]", "gradeint]",
-      "/etc/cleave/p.yaml:3:21: 'kinds' must be one of activation, gradient, weights, got "
-      "'gradeint', did you mean 'gradient'?");
+  refused_policy("gradient]", "gradeint]",
+                 "/etc/cleave/p.yaml:3:21: 'kinds' must be one of activation, gradient, weights, "
+                 "cached, got 'gradeint', did you mean 'gradient'?");
   refused_policy("\"spiffe://acme/worker/w1\"", "w1",
                  "/etc/cleave/p.yaml:2:11: 'workers' must be a URI such as "
                  "spiffe://example.org/worker/gpu1, got 'w1'");
@@ -141,7 +140,8 @@ static void shipped_file_and_page(void **state) {
   assert_non_null(strstr(page.data, "bytes_per_epoch"));
   assert_null(strstr(page.data, "CREDENTIALS_DIRECTORY"));
   assert_int_equal(clv_config_schema_json(CLV_CONFIG_POLICY, &schema, &err), CLV_OK);
-  assert_non_null(strstr(schema.data, "\"enum\":[\"activation\",\"gradient\",\"weights\"]"));
+  assert_non_null(
+      strstr(schema.data, "\"enum\":[\"activation\",\"gradient\",\"weights\",\"cached\"]"));
   clv_policy_config_free(c);
   clv_bytes_done(&text);
   clv_bytes_done(&page);

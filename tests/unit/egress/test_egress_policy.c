@@ -179,6 +179,13 @@ static void what_is_permitted(void **state) {
   assert_ok(clv_policy_permits(NULL, &t, &err), &err);
 }
 
+static void what_is_kept_has_a_kind_of_its_own(void **state) {
+  (void)state;
+  clv_policy_tensor t = tensor();
+  t.kind = CLV_EGRESS_CACHED;
+  denied(t, "/p.yaml:3:1: the policy permits no cached: activation of stage 'a' to w1");
+}
+
 static void what_is_not(void **state) {
   (void)state;
   clv_policy_tensor t = tensor();
@@ -251,6 +258,7 @@ int main(void) {
       cmocka_unit_test(root_needs_a_signature),
       cmocka_unit_test(what_is_permitted),
       cmocka_unit_test(what_is_not),
+      cmocka_unit_test(what_is_kept_has_a_kind_of_its_own),
       cmocka_unit_test(bytes_of_an_epoch),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A frozen front whose outputs the worker behind it keeps: when that can be, and what it means.
+ */
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+/* Of an output that is the same in every epoch; NULL: it is. */
+static const char *what_moves(const clv_blueprint *b) {
+  const clv_data_config *d = &b->config->data;
+  if (d->format == CLV_DATA_IMAGES && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
+    return "data.images.train_crop draws another part of an image in each epoch: set it to center";
+  if (d->format == CLV_DATA_IMAGES && d->images.flip > 0)
+    return "data.images.flip flips other images in each epoch: set it to 0";
+  if (d->objective == CLV_LABELS_MASKED)
+    return "data.objective: masked hides other tokens in each epoch";
+  return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;
+}
+
+/* Of a place or a schedule that has no cache. */
+static const char *what_stands_in_the_way(const clv_blueprint *b) {
+  const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
+  if (b->stages[0].worker >= 0) return "it is not at the master";
+  if (b->n_stages < 2 || b->stages[1].worker < 0) return "the stage behind it is not at a worker";
+  if (b->stages[0].shows >= CLV_SHOWS_RAW_INPUT)
+    return "its outputs are the records themselves, or can be turned into them: such are not kept";
+  if (b->lengths >= 0)
+    return "data.packed is true: packed sequences have not one row for each record";
+  if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->joins)
+    return "its output has not one row for each record";
+  if (clv_pipeline_round(b->config) > 1)
+    return "pipeline.schedule is an asynchronous one, whose batches wait for their round";
+  if (b->config->pipeline.micro_batches == CLV_MICRO_AUTO)
+    return "pipeline.micro_batches is auto, and trials would keep random numbers: give a number";
+  return NULL;
+}
+
+clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) {
+  const clv_session_config *c = b->config;
+  for (uint32_t i = 1; i < b->n_stages; i++)
+    if (c->stages[i].cache)
+      return clv_session_fail_at(c, c->stages[i].cache_pos, err,
+                                 "stage '%s' cannot be cached: only the first stage can",
+                                 c->stages[i].name);
+  if (!c->stages[0].cache) return CLV_OK;
+  const char *why = what_stands_in_the_way(b);
+  if (!why) why = what_moves(b);
+  if (!why) return CLV_OK;
+  return clv_session_fail_at(c, c->stages[0].cache_pos, err, "stage '%s' cannot be cached: %s",
+                             c->stages[0].name, why);
+}
+
+static bool has(const clv_graph *g, clv_op op) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == op) return true;
+  return false;
+}
+
+void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+  const clv_stage_spec *s = &b->config->stages[0];
+  const clv_graph *g = b->stages[0].graph;
+  unsigned long long keep_s = s->cache_ttl_ms / 1000;
+  if (json && !b->caches) clv_bytes_puts(out, "null");
+  if (!b->caches) return;
+  const char *worker = b->config->workers[b->stages[1].worker].name;
+  bool dropout = has(g, CLV_OP_DROPOUT), statistics = has(g, CLV_OP_BATCHNORM);
+  if (json) {
+    clv_bytes_puts(out, "{\"stage\":");
+    clv_bytes_json(out, s->name);
+    clv_bytes_puts(out, ",\"worker\":");
+    clv_bytes_json(out, worker);
+    clv_bytes_printf(out, ",\"keep_s\":%llu,\"dropout_off\":%s}", keep_s,
+                     dropout ? "true" : "false");
+    return;
+  }
+  clv_bytes_printf(out,
+                   "cache: activations of stage '%s' stay on the disk of %s until the run ends, or "
+                   "%llu s after their last use\n"
+                   "cache: the stage is fixed, so of a record %s has the same activation for good, "
+                   "and each of its steps says which record it is\n",
+                   s->name, worker, keep_s, worker);
+  if (dropout || statistics)
+    clv_bytes_printf(out, "cache: stage '%s' runs as in evaluations:%s%s%s\n", s->name,
+                     dropout ? " dropout is off" : "", dropout && statistics ? "," : "",
+                     statistics ? " running statistics stay as they are" : "");
+}

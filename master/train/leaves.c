@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What stages are called with, as arguments of libcleave.
+ */
+#include "master/train/train_int.h"
+
+clv_tensor *clv_batch_input(const clv_batch *batch, size_t k) {
+  return batch->n_inputs ? batch->inputs[k] : batch->x;
+}
+
+clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
+                            clv_tensor *const *x, const clv_sequences *of,
+                            cleave_reference in[CLV_MAX_INPUTS], uint32_t *n, clv_err *err) {
+  const clv_stage_plan *s = &t->b->stages[stage];
+  *n = stage > 0;
+  for (uint32_t k = 0; k < s->n_leaves; k++) {
+    bool by_place = s->graph->nodes[*n].places; /* inputs come first in a graph */
+    cleave_tensor leaf;
+    CLV_TRY(clv_trainer_part(t, of, x[s->leaf[k]], by_place, 0, &leaf, err));
+    CLV_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_WHY));
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,260 @@
+#!/usr/bin/python3
+"""A frozen front with a cache: its outputs are sent once and kept by the worker behind it, under
+quota and expiry, and are gone when the run ends. The bits are those of a run without it."""
+import json, os, random, re, signal, struct, subprocess, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+from measured import numbers
+
+suite = Suite()
+RECORDS, WIDE, OUT = 110, 12, 32
+ROLE = "role: master}"
+FRONT = ["{op: linear, out: 48, name: one}", "{op: relu}", "{op: dropout, p: %s}",
+         f"{{op: linear, out: {OUT}, name: two}}", "{op: layernorm, name: n}"]
+REST = ["{op: linear, out: 16, name: three}", "{op: relu}", "{op: dropout, p: 0.1}", "{op: linear, out: 3, name: head}"]
+cluster = None
+
+
+class Keeping(Cluster):
+    """A worker whose master may keep caches of 64 KiB, unless `quota` says otherwise."""
+
+    def __init__(self, quota="64KiB", more=""):
+        self.quota, self.more, self.page = quota, more, free_port()
+        super().__init__(1)
+        make_data(os.path.join(self.dir, "data"))
+
+    def worker_config(self, i, extra=""):
+        path = super().worker_config(i, extra)
+        os.makedirs(os.path.join(self.dir, "kept"), exist_ok=True)
+        with open(path) as f:
+            text = f.read().replace(ROLE, ROLE[:-1] + (f", cache_bytes: {self.quota}" if self.quota else "") + "}")
+        with open(path, "w") as f:
+            f.write(text + f"state_dir: kept\nmetrics: {{listen: \"127.0.0.1:{self.page}\"}}\n" + self.more)
+        return path
+
+    def files(self):
+        return [os.path.join(at, f) for at, _, files in os.walk(os.path.join(self.dir, "kept", "cached")) for f in files]
+
+    def came(self):
+        """Bytes that the worker has received from its master, and of rows that it has kept and
+        read, as it counts them itself."""
+        n = numbers(self.page)
+        kept = "cleave_worker_cached_bytes_total"
+        return (n['cleave_worker_link_bytes_total{link="master",direction="in"}'],
+                n[kept + '{direction="in"}'], n[kept + '{direction="out"}'])
+
+
+def make_data(folder):
+    os.makedirs(folder)
+    r = random.Random(5)
+    for name, n in (("train", RECORDS), ("test", 20)):
+        x = [r.uniform(-1, 1) for _ in range(n * WIDE)]
+        y = [(x[i * WIDE] > 0) + (x[i * WIDE + 1] > 0) for i in range(n)]
+        write_npy(os.path.join(folder, f"{name}-x.npy"), (n, WIDE), "<f4", struct.pack(f"<{n * WIDE}f", *x))
+        write_npy(os.path.join(folder, f"{name}-y.npy"), (n,), "<i8", struct.pack(f"<{n}q", *y))
+
+
+def body(cache=True, p=0, epochs=3, front="freeze: true", tail=False, more="", data="", pipeline="micro_batches: 3"):
+    rest, last = (REST[:2], REST[2:]) if tail else (REST, [])
+    keys = front + (", cache: true" if cache is True else f", {cache}" if cache else "")
+    return (f"data: {{format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy], "
+            f"validation: {{fraction: 0.2}}{data}}}\n"
+            "stages:\n"
+            f"  - {{name: front, at: master, {keys}, layers: [{', '.join(FRONT) % p}]}}\n"
+            f"  - {{name: rest, at: w1, layers: [{', '.join(rest)}]}}\n"
+            + (f"  - {{name: tail, at: master, layers: [{', '.join(last)}]}}\n" if last else "") +
+            "loss: {kind: cross_entropy}\n"
+            f"train: {{epochs: {epochs}, batch: 12, eval_batch: 7, seed: {SEED},"
+            " clip_grad_norm: 1.0, optimizer: {kind: adamw, lr: 0.01}}\n"
+            f"pipeline: {{{pipeline}}}\n" + more)
+
+
+def steps(epochs):
+    return epochs * -(-88 // 12)
+
+
+def same(one, other):
+    assert one[0].keys() == other[0].keys()
+    for k in one[0]:
+        assert one[0][k] == other[0][k], k
+    assert one[1] == other[1], "the loss log differs"
+
+
+@suite.test
+def bits_are_those_without_it():
+    """Losses, validations and weights, whole batches and short ones, in both shapes; dropout of
+    the front is off, and that of the rest is as it was."""
+    for tail in (False, True):
+        plain = cluster.trained(f"plain{tail}", body(False, tail=tail), steps(3))
+        cached = cluster.trained(f"cached{tail}", body(True, 0.5, tail=tail), steps(3))
+        same(plain, cached)
+        assert "worker 'w1' has deleted its cache of 110 rows" in cached[2], cached[2]
+        assert not cluster.files()
+
+
+@suite.test
+def later_epochs_send_numbers_alone():
+    """The worker counts what comes: the rows of all records once, and after the first epoch of
+    each record 8 bytes and its share of the frames."""
+    row, came, per_epoch = OUT * 4, {}, {}
+    for kind, cache in (("plain", False), ("cached", True)):
+        for epochs in (1, 5):
+            before = cluster.came()
+            cluster.trained(f"count-{kind}{epochs}", body(cache, epochs=epochs), steps(epochs))
+            came[kind, epochs] = [b - a for a, b in zip(before, cluster.came())]
+        per_epoch[kind] = (came[kind, 5][0] - came[kind, 1][0]) / 4
+    assert came["cached", 1][1:] == [RECORDS * row, 0], came
+    assert came["cached", 5][1:] == [RECORDS * row, 4 * RECORDS * row], came
+    assert came["plain", 5][1:] == [0, 0], came
+    saved = per_epoch["plain"] - per_epoch["cached"]
+    assert saved > RECORDS * (row - 8) - 22 * 3 * 60, (came, per_epoch)
+
+
+@suite.test
+def the_page_and_the_plan_name_it():
+    said = run(MASTER, "plan", cluster.session("said", body(True, 0.5)), cwd=cluster.dir).stdout
+    for text in ("CACHED activation of stage 'front', once", "CACHED: numbers of its records",
+                 "activations of stage 'front' stay on the disk of w1 until the run ends, or 86400 s after",
+                 "of a record w1 has the same activation for good", "runs as in evaluations: dropout is off"):
+        assert text in said, (text, said)
+    cluster.trained("page", body(True, epochs=2, front="freeze: true, cache_ttl: 90m"), steps(2))
+    page = run(MASTER, "egress", "runs/page", "--json", cwd=cluster.dir).stdout
+    rows = [json.loads(line) for line in page.splitlines()]
+    kept = {r["name"]: r for r in rows if r.get("kind") == "cached"}
+    assert kept["kept there, unused for at most 5400 s"]["bytes"] == RECORDS * OUT * 4, kept
+    assert kept["numbers of records"]["bytes"] == 2 * RECORDS * 8, kept
+    assert len(kept) == 2
+    activations = [r for r in rows if r.get("kind") == "activation"]
+    assert [r["bytes"] for r in activations] == [20 * OUT * 4], activations  # the test
+
+
+def refused(text, *args, code=3, on=None, **kw):
+    at = on or cluster
+    done = run(MASTER, "plan" if code == 3 else "train", at.session("refused", body(*args, **kw)), cwd=at.dir)
+    assert done.returncode == code and text in done.stderr, (done.returncode, done.stdout, done.stderr)
+
+
+@suite.test
+def what_cannot_be_is_refused():
+    refused("cannot be cached: it learns: add `freeze: true`", front="threads: 1")
+    path = cluster.session("async", body(pipeline="micro_batches: 1, schedule: pipedream").replace(" clip_grad_norm: 1.0,", ""))
+    done = run(MASTER, "plan", path, cwd=cluster.dir)
+    assert done.returncode == 3 and "pipeline.schedule is an asynchronous one" in done.stderr, done.stderr
+    refused("pipeline.micro_batches is auto", pipeline="micro_batches: auto")
+    for at, text in (("front, at: w1", "it is not at the master"), ("rest, at: master", "not at a worker")):
+        which = at.split(",")[0]
+        path = cluster.session("moved", re.sub(f"name: {which}, at: \\w+", "name: " + at, body(more="privacy: {raw_input_leaves: true}\n")))
+        done = run(MASTER, "plan", path, cwd=cluster.dir)
+        assert done.returncode == 3 and text in done.stderr, done.stderr
+    path = cluster.session("late", body(False).replace("at: w1,", "at: w1, cache: true,"))
+    done = run(MASTER, "plan", path, cwd=cluster.dir)
+    assert done.returncode == 3 and "only the first stage can" in done.stderr, done.stderr
+    raw = body().replace(", ".join(FRONT) % 0, "{op: relu}")
+    done = run(MASTER, "plan", cluster.session("raw", raw + "privacy: {raw_input_leaves: true}\n"), cwd=cluster.dir)
+    assert done.returncode == 3 and "are the records themselves" in done.stderr, done.stderr
+
+
+@suite.test
+def nothing_is_kept_unless_the_worker_allows_it():
+    with Keeping(quota="") as c:
+        path = c.session("none", body())
+        for command in (("train",), ("plan", "--ask")):
+            done = run(MASTER, command[0], path, *command[1:], cwd=c.dir)
+            assert done.returncode in (3, 4) and "worker 'w1' keeps no caches for this identity" in done.stderr, done
+        assert not c.files()
+
+
+@suite.test
+def over_its_quota_the_run_ends():
+    """Before a row is kept, and the worker goes on."""
+    with Keeping(quota="20KiB") as c:
+        done = c.train(c.session("much", body()))
+        assert done.returncode not in (0, 3) and "allow[].cache_bytes" in done.stderr, (done.returncode, done.stderr)
+        assert "step 1" in done.stderr and not c.files(), done.stderr
+        c.trained("plain", body(False, epochs=1), steps(1))
+
+
+class Running:
+    """A run that goes on and on, beyond its first epochs."""
+
+    def __init__(self, c, name, **kw):
+        session = c.session(name, body(epochs=100000, more="checkpoint: {every_steps: 16}\nlog: {every: 1, json: true}\n", **kw))
+        self.process = subprocess.Popen([MASTER, "train", session], cwd=c.dir, text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        for line in self.process.stdout:
+            if '"step":40,' in line:
+                break
+        self.session = session
+
+    def end(self, sig):
+        self.process.send_signal(sig)
+        return self.rest()
+
+    def rest(self):
+        out, err = self.process.communicate(timeout=60 * SLOW)
+        return self.process.returncode, out, err
+
+
+@suite.test
+def a_damaged_row_ends_the_run_and_is_sent_again():
+    r = Running(cluster, "damaged")
+    (path,) = cluster.files()
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    with open(path, "r+b") as f:
+        f.seek(8192 + 5)
+        f.write(b"\xff" * (OUT * 4 * RECORDS - 10))
+    code, out, err = r.rest()
+    assert code == 1 and "has other bytes than were kept" in err, (code, err)
+    assert not cluster.files()
+    again = run(MASTER, "train", r.session, "--resume", "--max-steps", "120", cwd=cluster.dir)
+    assert again.returncode == 0, again.stderr
+    plain = cluster.session("undamaged", body(False, epochs=100000))
+    assert run(MASTER, "train", plain, "--max-steps", "120", cwd=cluster.dir).returncode == 0
+    one, other = (checkpoint_tensors(os.path.join(cluster.dir, "runs", n), 120) for n in ("damaged", "undamaged"))
+    assert one == other
+
+
+@suite.test
+def what_a_killed_run_leaves_can_be_seen_and_deleted():
+    r = Running(cluster, "killed")
+    r.end(signal.SIGKILL)
+    shown = run(MASTER, "cache", r.session, "--json", cwd=cluster.dir)
+    (one,) = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert (one["worker"], one["records"], one["rows"], one["row_bytes"]) == ("w1", RECORDS, RECORDS, OUT * 4), one
+    assert one["disk_bytes"] == os.stat(cluster.files()[0]).st_size and 86000 < one["expires_s"] <= 86400, one
+    text = run(MASTER, "cache", r.session, cwd=cluster.dir).stdout
+    assert "110 of 110 rows" in text and "unless it is used" in text, text
+    deleted = run(MASTER, "cache", r.session, "--delete", cwd=cluster.dir)
+    assert deleted.returncode == 0 and "deleted" in deleted.stdout and not cluster.files(), deleted
+    assert "no cache" in run(MASTER, "cache", r.session, cwd=cluster.dir).stdout
+    interrupted = Running(cluster, "interrupted")
+    code, out, err = interrupted.end(signal.SIGINT)
+    assert code == 130 and "has deleted its cache of 110 rows" in out + err and not cluster.files(), (code, out, err)
+
+
+@suite.test
+def what_nobody_uses_expires():
+    """By the session's word or the worker's, in a worker that goes on and in one that was started
+    again."""
+    def gone(c):
+        deadline = time.monotonic() + 20 * SLOW
+        while c.files() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not os.listdir(os.path.join(c.dir, "kept", "cached")), c.files()
+
+    r = Running(cluster, "expires", front="freeze: true, cache_ttl: 2s")
+    r.end(signal.SIGKILL)
+    gone(cluster)
+    with Keeping(more="cache_ttl: 1s\n") as c:
+        r = Running(c, "restarted")
+        r.end(signal.SIGKILL)
+        c.workers[0].kill()
+        time.sleep(1.5)
+        assert c.files()
+        c.restart(0)
+        gone(c)
+
+
+if __name__ == "__main__":
+    with Keeping() as cluster:
+        suite.main()
