@@ -116,3 +116,12 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    another_form_is_taken=("static bool same_form(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
    caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_CACHES)", "if (false)"),
    all_have_one_folder=("static clv_code begin(", "strlen(identity), &o->digest", "0, &o->digest"))
+
+# ---- one parameter of two layers -----------------------------------------------------------------
+TIED = "tests/net/training/test_tied.py"
+of("common/engine/module_tie.c", TIED,
+   the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_tie_add(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
+of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute(", "CLV_TRY(add_ties(w->ctx, err));", ""))
+of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
+of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
+of("common/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))

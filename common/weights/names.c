@@ -57,6 +57,14 @@ static bool old_name(const char *name, char *ret, size_t len) {
   return false;
 }
 
+/* A decoder's bias is the head's own where the decoder is tied: "cls.predictions.decoder.bias" is
+ * saved as "cls.predictions.bias". */
+static bool bias_of_head(const char *name, char *ret, size_t len) {
+  if (!ends_in(name, "decoder.bias")) return false;
+  snprintf(ret, len, "%.*sbias", (int)(strlen(name) - strlen("decoder.bias")), name);
+  return true;
+}
+
 /* What has been found so far; two different ones are one too many. */
 typedef struct name_search {
   const char *const *names;
@@ -86,6 +94,7 @@ clv_code clv_weights_find_name(const char *const *names, size_t n, const char *w
   name_search s = {names, n, find(names, n, want), CLV_WEIGHTS_NONE};
   if (s.found == CLV_WEIGHTS_NONE) try_prefixes(&s, want);
   if (s.found == CLV_WEIGHTS_NONE && old_name(want, old, sizeof old)) try_prefixes(&s, old);
+  if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);
   if (s.other != CLV_WEIGHTS_NONE)
     return clv_fail(err, CLV_INVALID, "%.120s: '%.90s' and '%.90s' could both be '%.90s'", label,
                     names[s.found], names[s.other], want);

@@ -38,12 +38,12 @@ def near(what, ours, theirs, mask=None, limit=LIMIT):
 class Case:
     """One model of transformers, its records, and sessions of it in a folder of their own."""
 
-    def __init__(self, cluster, family, head, seed=1):
+    def __init__(self, cluster, family, head, seed=1, tied=False):
         self.cluster, self.family, self.head = cluster, family, head
-        self.name = f"{family}-{head}"
+        self.name = f"{family}-{head}" + "-tied" * tied
         self.dir = os.path.join(cluster.dir, self.name)
         os.mkdir(self.dir)
-        self.net, self.config, rng, self.labels = hf.model_of(family, head, seed)
+        self.net, self.config, rng, self.labels = hf.model_of(family, head, seed, tied)
         self.net.eval()
         self.records(rng)
         third = sum(p.numel() * 4 for p in self.net.parameters()) // 3
@@ -196,6 +196,8 @@ def cases(cluster, families):
     for family in families:
         for head in hf.HEADS[family]:
             yield f"{family} {head}", lambda f=family, h=head: exchange(Case(cluster, f, h))
+            if head in ("masked", "causal"):
+                yield f"{family} {head} tied", lambda f=family, h=head: exchange(Case(cluster, f, h, tied=True))
         if family in NOT_IN_PEFT:
             yield f"{family} adapters", NOT_IN_PEFT[family]
             continue

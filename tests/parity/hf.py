@@ -12,6 +12,7 @@ import collections
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -88,9 +89,11 @@ def sizes(family, rng):
 
 
 def saved_names(family, names):
-    """In memory transformers 5 calls some parameters of ViT otherwise than in files."""
+    """In memory transformers 5 calls some parameters of ViT otherwise than in files. The bias of a
+    tied decoder is the head's there, and the decoder's here."""
     if family != "vit":
-        return {n: n for n in names}
+        ours = {n: re.sub(r"^(cls\.predictions|lm_head)\.bias$", r"\1.decoder.bias", n) for n in names}
+        return ours if len(set(ours.values())) == len(ours) else {n: n for n in names}
     pairs = (("layers.", "encoder.layer."), ("attention.q_proj", "attention.attention.query"),
              ("attention.k_proj", "attention.attention.key"),
              ("attention.v_proj", "attention.attention.value"),

@@ -6,6 +6,7 @@ schedule; the run resumes; elsewhere it is refused with the reason."""
 import json, os, re, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
+import golden
 import numpy as np
 
 suite = Suite()
@@ -138,6 +139,42 @@ def layers_of_a_list_are_tied_too():
                      ("nobody", r"tied: layer back is tied to 'nobody', and no layer is called so")):
         done = master("check", cluster.session("list", listed([("master", "0..3")], LISTED.replace("tied: words", f"tied: {to}"))), cwd=cluster.dir)
         assert done.returncode == 3 and re.search(r"list\.yaml:\d+:\d+: " + says, done.stderr), done.stderr
+
+
+def arrays(tensors):
+    return {k: np.frombuffer(raw, "f4").reshape(shape) for k, (_, shape, raw) in tensors.items()}
+
+
+def in_torch(state, x, y):
+    """Losses, and the weights behind them: one tensor, read twice."""
+    import torch
+    import torch.nn.functional as F
+    p = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in state.items()}
+    optimiser, losses = torch.optim.AdamW(list(p.values()), lr=0.003), []
+    for step in range(STEPS):
+        at = step * 8 % RECORDS
+        h = F.gelu(F.linear(F.embedding(torch.from_numpy(x[at:at + 8]), p["words.weight"]), p["middle.weight"], p["middle.bias"]))
+        loss = F.cross_entropy(F.linear(h, p["words.weight"]).flatten(0, 1), torch.from_numpy(y[at:at + 8]).flatten(), ignore_index=-100)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(list(p.values()), 0.5)
+        optimiser.step()
+        losses.append(loss.item())
+    return losses, {k: v.tolist() for k, v in p.items()}
+
+
+@suite.test
+def numbers_are_those_of_torch():
+    text = listed([("master", "words"), ("w1", "middle..2"), ("master", "back")]).replace("batch: 8,", "batch: 8, shuffle: false,").replace("micro_batches: 4", "micro_batches: 1")
+    state = arrays(cluster.trained("torch-first", text.replace("lr: 0.003", "lr: 1e-300, weight_decay: 0").replace(f"max_steps: {STEPS}", "max_steps: 1"), 1)[0])
+    x, y = (np.load(os.path.join(cluster.dir, "data", f"train-{name}.npy")) for name in ("ids", "y"))
+    losses, after = golden.numbers("tied", {**state, "x": x, "y": y}, lambda: in_torch(state, x, y))
+    ours, log, _ = cluster.trained("torch", text.replace("lr: 0.003", "lr: 0.003, weight_decay: 0.01"), STEPS)
+    found = [json.loads(line)["loss"] for line in log.splitlines()]
+    assert np.allclose(found, losses, rtol=1e-5), (found, losses)
+    for name, v in arrays(ours).items():
+        want = np.array(after[name])
+        assert np.linalg.norm(v - want) < 1e-4 * np.linalg.norm(want), name
 
 
 def planned(text, *args, tag="planned", code=0):

@@ -113,6 +113,17 @@ static void names_are_found(void **state) {
   found_as(names, 6, "classifier.weight", NULL);
 }
 
+/* transformers saves the bias of a tied decoder as the head's. */
+static void the_bias_of_a_tied_decoder_is_the_heads(void **state) {
+  (void)state;
+  static const char *const names[] = {"cls.predictions.bias", "x.bias"};
+  static const char *const both[] = {"lm_head.bias", "lm_head.decoder.bias"};
+  found_as(names, 2, "cls.predictions.decoder.bias", "cls.predictions.bias");
+  found_as(names, 2, "x.encoder.bias", NULL);
+  found_as(names, 2, "cls.predictions.decoder.weight", NULL);
+  found_as(both, 2, "lm_head.decoder.bias", "lm_head.decoder.bias");
+}
+
 static void two_names_are_one_too_many(void **state) {
   (void)state;
   static const char *const names[] = {"bert.a", "model.a"};
@@ -306,6 +317,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(hostile_indexes),
                                      cmocka_unit_test(an_index_without_end_is_refused),
                                      cmocka_unit_test(names_are_found),
+                                     cmocka_unit_test(the_bias_of_a_tied_decoder_is_the_heads),
                                      cmocka_unit_test(two_names_are_one_too_many),
                                      cmocka_unit_test(derived_and_fresh),
                                      cmocka_unit_test(numbers_become_f32),
