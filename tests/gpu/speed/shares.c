@@ -4,8 +4,8 @@
  * it must read and write at least, by its time, beside what a copy on the device reads and writes.
  *
  * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
- * A line of JSON for each, the copy's first; the last has the kernels that ran. Images are of SIDE by SIDE, a multiple of 2; all their
- * values are a multiple of WIDTH, that of rows.
+ * A line of JSON for each, the copy's first; the last has the kernels that ran. Images are of SIDE
+ * by SIDE, a multiple of 2; all their values are a multiple of WIDTH, that of rows.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
