@@ -245,12 +245,12 @@ def what_nobody_uses_expires():
     r = Running(cluster, "expires", front="freeze: true, cache_ttl: 2s")
     r.end(signal.SIGKILL)
     gone(cluster)
-    with Keeping(more="cache_ttl: 1s\n") as c:
+    with Keeping(more="cache_ttl: 3s\n") as c:
         r = Running(c, "restarted")
-        r.end(signal.SIGKILL)
         c.workers[0].kill()
-        time.sleep(1.5)
+        r.rest()
         assert c.files()
+        time.sleep(3)
         c.restart(0)
         gone(c)
 
