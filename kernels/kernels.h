@@ -153,6 +153,7 @@ typedef struct clv_node_desc {
   int n_links; /* 0: one op */
   clv_chain_link link[CLV_MAX_LINKS];
   bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
+  bool bf16_weight;           /* of linear: its weight is bf16, and its gradient is not wanted */
   int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
 } clv_node_desc;

@@ -136,7 +136,7 @@ of("common/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_meant(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code must_not(", "return set ? clv_json_fail(&r->j, at, err, \"%s: true is not done here\", what) : CLV_OK;", "(void)what; return at > SIZE_MAX - 1 ? CLV_INTERNAL : CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   merged_weights_are_not_scaled=("static void add_product(", "value_at(w, at) + scale * sum", "value_at(w, at) + sum * (scale > 0)"),
+   merged_weights_are_not_scaled=("static void add_product(", "value_at(w, (size_t)at) + scale * sum", "value_at(w, (size_t)at) + sum * (scale > 0)"),
    a_square_weight_lies_as_others_do=("static clv_code merge(", "scale, turned, sum", "scale, turned && in != out, sum"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
@@ -231,6 +231,22 @@ of("common/engine/module_state.c", BASES_NET,
    a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.withheld) m->withheld[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_part_is_exported_as_a_whole=("static clv_code check_whole(", "if (!left) return CLV_OK;", "return CLV_OK;"))
+
+# ---- bases in bf16 -------------------------------------------------------------------------------
+NARROW = "tests/unit/graph/test_narrow"
+of("kernels/cpu/linear.c", NARROW,
+   every_part_is_the_first=("static const float *widened(", "first * k->wide", "0 * first * k->wide"),
+   sums_begin_anew_with_each_part=("static clv_code sums_in_parts(", "first ? 1 : 0", "0"),
+   a_bias_is_left_out_of_narrow_layers=("static clv_code narrow_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
+of("kernels/cpu/linear_bf16.c", NARROW,
+   narrow_weights_are_read_as_f32=("static cpu_pairs_factor weights_of(", "narrow = k->k.d.bf16_weight;", "narrow = false;"))
+of("common/graph/params.c", NARROW,
+   weights_that_learn_are_narrow=("void clv_params_narrow(", "!q->frozen ||", ""),
+   narrow_weights_take_as_much=("void clv_params_narrow(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
+of("common/tensor/tensor.c", NARROW,
+   halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
+of("master/api/module.c", "tests/net/training/test_lora.py a_base_in_bf16",
+   the_base_is_f32_all_the_same=("static cleave_status narrow(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
 
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"

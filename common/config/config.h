@@ -209,12 +209,12 @@ typedef struct clv_remote_spec {
 
 typedef struct clv_lora_config {
   clv_config_pos pos, targets_pos, train_pos;
-  clv_text_list targets; /* n = 0: no adapters */
+  clv_text_list targets, train; /* n = 0: no adapters; modules that learn as a whole */
   uint64_t r;
   double alpha, dropout;
+  clv_compute base; /* what frozen weights of linear layers are kept in */
   bool rslora;
-  char *from;          /* a folder of peft's with first values, or NULL */
-  clv_text_list train; /* modules that learn as a whole */
+  char *from; /* a folder of peft's with first values, or NULL */
 } clv_lora_config;
 
 typedef struct clv_stage_spec {
@@ -446,10 +446,8 @@ typedef struct clv_allow_spec {
   uint64_t weight;                   /* of its share of the cores, at least 1 */
 } clv_allow_spec;
 
-/* What of an artifact's parameters a session's master may read: those that learn there; all; none,
- * and so none may learn. */
+/* Parameters of an artifact that a master may read: those that learn; all; none, and none learns */
 typedef enum clv_readable { CLV_READ_TRAINED, CLV_READ_ALL, CLV_READ_NONE } clv_readable;
-
 typedef struct clv_artifact_spec {
   clv_config_pos pos;
   char *name;

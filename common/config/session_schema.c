@@ -351,6 +351,10 @@ static const clv_row rows[] = {
      .high = 0.99, .initial = "0", .doc = "Dropout of what an adapter reads, in training."},
     {.path = "stages[].lora.rslora", .kind = CLV_ROW_BOOL, .offset = STAGE(lora.rslora),
      .initial = "false", .doc = "Scale by alpha / sqrt(r)."},
+    {.path = "stages[].lora.base", .kind = CLV_ROW_ENUM, .offset = STAGE(lora.base),
+     .names = compute_names, .initial = "f32",
+     .doc = "How the frozen weights of linear layers are kept: bf16 takes half of their memory, and "
+            "rounds what comes in f32. For stages on processors."},
     {.path = "stages[].lora.from", .kind = CLV_ROW_PATH, .offset = STAGE(lora.from),
      .sample = "adapters", .doc = "Begin with the adapters of this folder, which peft or export wrote."},
     {.path = "stages[].lora.train", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.train),

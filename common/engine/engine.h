@@ -111,7 +111,8 @@ typedef struct clv_module_options {
   uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
-  bool fixed; /* they stay frozen: no gradients and no moments are kept for them */
+  bool fixed;       /* they stay frozen: no gradients and no moments are kept for them */
+  bool frozen_bf16; /* with `fixed`: weights of linear layers among them are kept in bf16 */
   /* [n_lent] of `frozen`, with `fixed`, and not for a device with memory of its own: what of them
    * is no buffer gets its memory from clv_module_lend, and is marked so in clv_module_params. It is
    * charged as if it were the module's own. */

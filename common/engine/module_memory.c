@@ -198,6 +198,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
   CLV_TRY(mark_lent(m, o, err));
+  if (o->fixed && o->frozen_bf16) clv_params_narrow(m->graph, m->params);
   if (o->fixed) clv_params_fix(m->params);
   CLV_TRY(clv_module_tie_to(m, o, err));
   CLV_TRY(find_learning(m, err));

@@ -164,6 +164,22 @@ const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const
   return NULL;
 }
 
+static bool has_tie(const clv_params *p, int index) {
+  for (int i = 0; i < p->n_ties; i++)
+    if (p->ties[i].of == index) return true;
+  return false;
+}
+
+void clv_params_narrow(const clv_graph *g, clv_params *p) {
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    bool weight = g->nodes[q->node].op == CLV_OP_LINEAR && q->slot == CLV_SLOT_WEIGHT;
+    if (!weight || !q->frozen || q->dtype != CLV_F32 || has_tie(p, i)) continue;
+    q->dtype = CLV_BF16;
+    q->bytes = q->n * clv_dtype_size(CLV_BF16);
+  }
+}
+
 const clv_param *clv_params_find(const clv_params *p, const char *name) {
   for (int i = 0; i < p->n; i++)
     if (strcmp(p->list[i].name, name) == 0) return &p->list[i];
@@ -241,11 +257,27 @@ static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
   return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
 }
 
+/* The same numbers, rounded. */
+static clv_code draw_narrow(const drawing *d, uint16_t *dst, size_t n, clv_err *err) {
+  float some[4096];
+  for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
+    size_t count = CLV_MIN(n - at, CLV_COUNT(some));
+    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_waiter_check(d->waiter, err));
+    if (d->normal)
+      clv_rng_normal_from(&d->key, at, 0, d->spread, some, count);
+    else
+      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, some, count);
+    for (size_t i = 0; i < count; i++) dst[at + i] = clv_bf16_of(some[i]);
+  }
+  return CLV_OK;
+}
+
 static clv_code init_one(const clv_waiter *waiter, const clv_param *q, const clv_slot *slots,
                          clv_rng_key key, char *dst, clv_err *err) {
   drawing d = {.waiter = waiter, .key = key};
   if (slots[q->slot].init == CLV_INIT_ONE) ones(q, dst);
   if (!is_drawn(q, slots, &d)) return CLV_OK;
+  if (q->dtype == CLV_BF16) return draw_narrow(&d, (uint16_t *)(void *)dst, q->n, err);
   CLV_TRY(draw(&d, drawn_at(q, dst), q->n, err));
   widen(q, dst);
   return CLV_OK;

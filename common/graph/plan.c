@@ -111,14 +111,23 @@ static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err)
   return CLV_OK;
 }
 
+static bool has_type(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
+  const clv_node *n = &p->graph->nodes[q->node];
+  bool narrow = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
+                q->slot == CLV_SLOT_WEIGHT && !slot->i64;
+  return narrow || q->dtype == (slot->i64 ? CLV_I64 : n->dtype);
+}
+
 static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   int n = q->node >= 0 && q->node < p->graph->n_nodes
               ? clv_node_slots(p->graph, &p->graph->nodes[q->node], slots)
               : 0;
   if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
-      q->dtype != (slots[q->slot].i64 ? CLV_I64 : p->graph->nodes[q->node].dtype))
+      !has_type(p, q, &slots[q->slot]))
     return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
+  if (q->dtype == CLV_BF16 && p->backend->memory)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "'%s' is bf16, which is for processors alone", q->name);
   p->nodes[q->node].param[q->slot] = q;
   p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
   return CLV_OK;

@@ -68,7 +68,8 @@ static clv_code spare_gradients(clv_plan *p, int node, clv_plan_step *s, clv_err
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     const clv_param *q = p->nodes[node].param[i];
     if (q && q->trainable && q->frozen)
-      CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &s->spare[i], err));
+      CLV_TRY(clv_plan_buf_new(p, q->n * clv_dtype_size(p->graph->nodes[q->node].dtype),
+                               SPACE_SCRATCH, &s->spare[i], err));
   }
   return CLV_OK;
 }

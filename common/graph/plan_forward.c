@@ -54,6 +54,7 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
   }
   for (; d->n_params < CLV_MAX_PARAMS && q->param[d->n_params]; d->n_params++)
     d->param[d->n_params] = q->param[d->n_params]->shape;
+  d->bf16_weight = d->n_params && q->param[CLV_SLOT_WEIGHT]->dtype == CLV_BF16;
 }
 
 static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const clv_kernel *k,

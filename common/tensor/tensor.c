@@ -23,6 +23,20 @@ static const struct {
     [CLV_BF16] = {"bf16", 2},
 };
 
+float clv_bf16_value(uint16_t bits) {
+  uint32_t wide = (uint32_t)bits << 16;
+  float value;
+  memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+uint16_t clv_bf16_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 size_t clv_dtype_size(clv_dtype dtype) {
   return (unsigned)dtype < CLV_COUNT(dtypes) ? dtypes[dtype].size : 0;
 }

@@ -29,6 +29,10 @@ size_t clv_dtype_size(clv_dtype dtype);      /* bytes per element; 0 for an unkn
 const char *clv_dtype_name(clv_dtype dtype); /* "f32"; "?" for an unknown value */
 bool clv_dtype_parse(const char *name, clv_dtype *ret);
 
+/* The upper half of an f32: as it is, and rounded to nearest even; NaN stays NaN. */
+float clv_bf16_value(uint16_t bits);
+uint16_t clv_bf16_of(float value);
+
 enum { CLV_MAX_RANK = 8 };
 
 /* Row-major extents. rank 0 is a scalar (one element). */

@@ -293,14 +293,18 @@ clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_wei
   return find_entry(f, i, want, &p, &e, err);
 }
 
-/* 16-bit numbers, n of them, by way of a buffer. */
-static clv_code read_converted(const part *p, clv_dtype dtype, uint64_t at, float *dst, size_t n,
-                               clv_err *err) {
-  uint16_t buf[PART_BYTES / 2];
+/* n numbers of another type, by way of a buffer. */
+static clv_code read_converted(const part *p, clv_dtype from, clv_dtype to, uint64_t at, void *dst,
+                               size_t n, clv_err *err) {
+  float buf[PART_BYTES / sizeof(float)];
+  size_t size = clv_dtype_size(from);
   for (size_t done = 0; done < n;) {
-    size_t some = CLV_MIN(n - done, CLV_COUNT(buf));
-    CLV_TRY(clv_weights_fd_at(&p->fd, buf, 2 * some, at + 2 * done, err));
-    clv_weights_convert(dtype, buf, some, dst + done);
+    size_t some = CLV_MIN(n - done, sizeof buf / size);
+    CLV_TRY(clv_weights_fd_at(&p->fd, buf, size * some, at + size * done, err));
+    if (to == CLV_BF16)
+      clv_weights_narrow(from, buf, some, (uint16_t *)dst + done);
+    else
+      clv_weights_convert(from, buf, some, (float *)dst + done);
     done += some;
   }
   return CLV_OK;
@@ -317,7 +321,7 @@ clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weig
     return clv_fail(err, CLV_INVALID, "%s: values %zu to %zu of tensor '%.100s', which has %zu",
                     p->label, first, first + n, e->name, all);
   CLV_TRY(e->dtype == want->dtype ? clv_weights_fd_at(&p->fd, dst, n * size, at, err)
-                                  : read_converted(p, e->dtype, at, dst, n, err));
+                                  : read_converted(p, e->dtype, want->dtype, at, dst, n, err));
   return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
 }
 

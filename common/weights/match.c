@@ -115,9 +115,11 @@ clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *kno
 }
 
 static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,
-                           const clv_weights_entry *e, clv_err *err) {
+                           const clv_weights_entry *e, unsigned flags, clv_err *err) {
   char wanted[160], found[160];
-  if (e->dtype == want->dtype && clv_shape_equal(&e->shape, &want->shape)) return CLV_OK;
+  bool narrows = flags & CLV_WEIGHTS_NARROWS && e->dtype == CLV_F32 && want->dtype == CLV_BF16;
+  if ((e->dtype == want->dtype || narrows) && clv_shape_equal(&e->shape, &want->shape))
+    return CLV_OK;
   bool real = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;
   bool convert = want->dtype == CLV_F32 && real && clv_shape_equal(&e->shape, &want->shape);
   return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s%s",
@@ -134,7 +136,7 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
   CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
   CLV_TRY(check_names(f, want, n, flags, found, err));
   for (size_t i = 0; i < n; i++)
-    if (found[i]) CLV_TRY(check_kind(f, &want[i], found[i], err));
+    if (found[i]) CLV_TRY(check_kind(f, &want[i], found[i], flags, err));
   if (n) memcpy(ret_found, found, n * sizeof *found);
   return CLV_OK;
 }

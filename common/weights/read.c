@@ -386,3 +386,22 @@ clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e,
   CLV_TRY(clv_weights_fd_at(&f->fd, dst, n, e->at + offset, err));
   return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);
 }
+
+clv_code clv_weights_part_as(const clv_weights_file *f, const clv_weights_entry *e,
+                             clv_dtype wanted, size_t first, void *dst, size_t n, clv_err *err) {
+  float some[4096];
+  if (wanted == e->dtype) {
+    size_t size = clv_dtype_size(wanted);
+    return clv_weights_part(f, e, (uint64_t)first * size, dst, n * size, err);
+  }
+  if (wanted != CLV_BF16 || e->dtype != CLV_F32)
+    return clv_fail(err, CLV_INVALID, "tensor '%.100s' is %s, not %s", e->name, e->type_name,
+                    clv_dtype_name(wanted));
+  for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
+    size_t count = CLV_MIN(n - at, CLV_COUNT(some));
+    CLV_TRY(clv_weights_part(f, e, (uint64_t)(first + at) * sizeof *some, some,
+                             count * sizeof *some, err));
+    clv_weights_narrow(CLV_F32, some, count, (uint16_t *)dst + at);
+  }
+  return CLV_OK;
+}

@@ -69,6 +69,11 @@ clv_code clv_weights_open_parts(const char *path, clv_weights_file **ret,
 clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e, uint64_t offset,
                           void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
 
+/* n values from `first` on as the type wanted: the entry's own, or bf16 of f32. */
+clv_code clv_weights_part_as(const clv_weights_file *f, const clv_weights_entry *e,
+                             clv_dtype wanted, size_t first, void *dst, size_t n,
+                             clv_err *err) CLV_USE_RESULT;
+
 /* The same over the caller's memory, which must outlive the file; `label` stands for the name. */
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
                                  clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
@@ -99,6 +104,7 @@ typedef struct clv_weights_want {
 enum {
   CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0, /* the file may hold tensors nobody wants */
   CLV_WEIGHTS_COUNTS_FROM_0 = 1u << 1, /* the file may lack counts, whose ret_found is then NULL */
+  CLV_WEIGHTS_NARROWS = 1u << 2,       /* f32 may stand for bf16: clv_weights_part_as rounds it */
 };
 
 /* A count, such as batchnorm's num_batches_tracked. A file without it is taken as PyTorch takes it:
@@ -121,8 +127,8 @@ clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *kno
 
 /* A folder as save_pretrained of transformers leaves it: model.safetensors, or the files that
  * model.safetensors.index.json names. Tensors are read one at a time, so that nobody holds what is
- * not his: f16 and bf16 become f32. A file is opened when the first of its tensors is read, and
- * that descriptor stays. */
+ * not his: f16 and bf16 become f32, and f16 and f32 bf16 where that is wanted. A file is opened
+ * when the first of its tensors is read, and that descriptor stays. */
 typedef struct clv_weights_folder clv_weights_folder;
 
 #define CLV_WEIGHTS_NONE SIZE_MAX

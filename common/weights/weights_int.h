@@ -145,6 +145,8 @@ clv_code clv_weights_folder_all(clv_weights_folder *f, clv_err *err) CLV_USE_RES
 /* Whether numbers of one type are read as another's; n of them, f16 or bf16, to f32. */
 bool clv_weights_converts(clv_dtype from, clv_dtype to);
 void clv_weights_convert(clv_dtype from, const void *src, size_t n, float *dst);
+/* To bf16, from f16 or f32. */
+void clv_weights_narrow(clv_dtype from, const void *src, size_t n, uint16_t *dst);
 
 /* ---- checkpoint folders ---------------------------------------------------------------------- */
 

@@ -80,6 +80,7 @@ typedef struct clv_wire_load_request {
   bool bf16;                    /* conv2d computes in it */
   bool tf32;                    /* factors may be rounded to it */
   bool fixed;                   /* what is frozen has no gradients and no moments */
+  bool frozen_bf16;             /* and weights of linear among that are bf16 */
   clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
   clv_wire_group *groups;       /* 1.. */
   const char *device;

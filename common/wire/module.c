@@ -290,6 +290,7 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   m->bf16 = from->bf16;
   m->tf32 = from->tf32;
   m->fixed = from->fixed;
+  m->frozen_bf16 = from->frozen_bf16;
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   if (from->route) {
     CLV_TRY(clv_check_count(from->route->n_peers, CLV_WIRE_PEERS, "peers", err));
@@ -356,6 +357,7 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->bf16 = m->bf16;
   to->tf32 = m->tf32;
   to->fixed = m->fixed;
+  to->frozen_bf16 = m->frozen_bf16;
   to->n_fresh = m->n_fresh;
   to->fresh = (char **)(uintptr_t)m->fresh;
   to->n_frozen = m->n_frozen;

@@ -75,6 +75,7 @@ enum {
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
 #define CLV_CAPABILITY_FIXED "fixed" /* a worker without it keeps moments of what is frozen */
 #define CLV_CAPABILITY_TIES "ties"   /* one without it would train two parameters for one */
+#define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it they would be f32 */
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 #define CLV_CAPABILITY_CACHED "cached" /* without it a VALUE of a cache would be another one */
 #define CLV_CAPABILITY_STATE_PIECES "state_pieces" /* one without it takes a piece for an item */

@@ -141,6 +141,10 @@ typedef struct cpu_gemm {
 clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
                       clv_err *err) CLV_USE_RESULT;
 
+/* The same by oneDNN, of A and C in rows of wider matrices: lda and ldc values apart. */
+clv_code clv_cpu_gemm_within(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
+                             float beta, float *c, int64_t ldc, clv_err *err) CLV_USE_RESULT;
+
 /* True once OpenBLAS is loaded (on first use, so that a process without layers never pays for it)
  * and held at one thread; false where the host lacks it. */
 bool clv_cpu_blas_ready(void);

@@ -93,6 +93,14 @@ const char *clv_cpu_blas_version(void) {
   return blas.version;
 }
 
+clv_code clv_cpu_gemm_within(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
+                             float beta, float *c, int64_t ldc, clv_err *err) {
+  int64_t ldb = g->b_t ? g->k : g->n;
+  return clv_cpu_dnnl_check(dnnl_sgemm(g->a_t ? 'T' : 'N', g->b_t ? 'T' : 'N', g->m, g->n, g->k, 1,
+                                       a, lda, b, ldb, beta, c, ldc),
+                            "sgemm", err);
+}
+
 clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
                       clv_err *err) {
   int64_t lda = g->a_t ? g->m : g->k, ldb = g->b_t ? g->k : g->n;
@@ -102,9 +110,7 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
                a, (blasint)lda, b, (blasint)ldb, beta, c, (blasint)g->n);
     return CLV_OK;
   }
-  return clv_cpu_dnnl_check(dnnl_sgemm(g->a_t ? 'T' : 'N', g->b_t ? 'T' : 'N', g->m, g->n, g->k, 1,
-                                       a, lda, b, ldb, beta, c, g->n),
-                            "sgemm", err);
+  return clv_cpu_gemm_within(g, a, lda, b, beta, c, g->n, err);
 }
 
 /* Rows are added in runs whose sums are then added: fewer roundings than one long run, and an

@@ -21,8 +21,10 @@ static uint16_t *at(void *memory, size_t bytes) { return (uint16_t *)((char *)me
 
 /* W is [out][in], or [in][out] where it is stored transposed. */
 static cpu_pairs_factor weights_of(const linear_bf16 *k, const clv_kernel_args *a, bool turned) {
-  bool t = k->k.d.attrs.transposed;
-  return (cpu_pairs_factor){.x = a->param[CLV_SLOT_WEIGHT],
+  bool t = k->k.d.attrs.transposed, narrow = k->k.d.bf16_weight;
+  const void *w = a->param[CLV_SLOT_WEIGHT];
+  return (cpu_pairs_factor){.x = narrow ? NULL : w,
+                            .narrow = narrow ? w : NULL,
                             .rows = t ? k->in : k->out,
                             .columns = t ? k->out : k->in,
                             .right = true,
@@ -73,8 +75,8 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_bf16 *k = (const linear_bf16 *)base;
   bool t = k->k.d.attrs.transposed;
-  const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t};
-  const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t};
+  const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t, NULL};
+  const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t, NULL};
   uint16_t *right = at(a->scratch, k->right_at);
   (void)err;
   clv_cpu_pairs_pack(k->k.threads, t ? &dy : &x, right);

@@ -35,7 +35,10 @@ INLINE __mmask16 mask_of(size_t begin, size_t end) {
 
 INLINE __m512 take(const cpu_pairs_factor *f, size_t row, size_t column) {
   __mmask16 mask = row < f->rows ? mask_of(column, f->columns) : 0;
-  return _mm512_maskz_loadu_ps(mask, f->x + row * f->columns + column);
+  size_t at = row * f->columns + column;
+  if (f->x) return _mm512_maskz_loadu_ps(mask, f->x + at);
+  __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->narrow + at));
+  return (__m512)_mm512_slli_epi32(low, 16);
 }
 
 /* Pairs of neighbours in 16 rows from `row` on. */

@@ -17,7 +17,8 @@ typedef struct cpu_pairs_factor {
   const float *x;
   size_t rows, columns;
   bool right;
-  bool turned; /* x is [k][m], or [n][k] */
+  bool turned;            /* x is [k][m], or [n][k] */
+  const uint16_t *narrow; /* in place of x, where that is NULL: bf16 already */
 } cpu_pairs_factor;
 
 /* A right factor, packed: clv_cpu_pairs_bytes(n, k). */

@@ -49,9 +49,15 @@ static size_t weight_at(const clv_ref_kernel *k, int64_t features, int64_t o, in
   return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }
 
+static double weight_of(const clv_ref_kernel *k, const void *w, size_t at) {
+  return k->d.bf16_weight ? (double)clv_bf16_value(((const uint16_t *)w)[at])
+                          : (double)((const REAL *)w)[at];
+}
+
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
+  const REAL *x = a->in[0], *b = a->param[CLV_SLOT_BIAS];
+  const void *w = a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
   int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
   (void)err;
@@ -59,7 +65,7 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
     for (int64_t o = 0; o < out; o++) {
       double sum = k->d.attrs.bias ? b[o] : 0;
       for (int64_t f = 0; f < features; f++)
-        sum += (double)x[n * features + f] * w[weight_at(k, features, o, f)];
+        sum += (double)x[n * features + f] * weight_of(k, w, weight_at(k, features, o, f));
       y[n * out + o] = (REAL)sum;
     }
   return CLV_OK;
@@ -67,7 +73,8 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  const REAL *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
+  const REAL *dy = a->dout;
+  const void *w = a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
   int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
   (void)err;
@@ -75,7 +82,7 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
       for (int64_t o = 0; o < out; o++)
-        sum += (double)dy[n * out + o] * w[weight_at(k, features, o, f)];
+        sum += (double)dy[n * out + o] * weight_of(k, w, weight_at(k, features, o, f));
       dx[n * features + f] = (REAL)sum;
     }
   return CLV_OK;

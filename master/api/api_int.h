@@ -96,7 +96,7 @@ typedef struct api_peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* of its link */
-  bool opened, lost, has_module, keeps_files, keeps_rows, gives_pieces, fixes, ties;
+  bool opened, lost, has_module, keeps_files, keeps_rows, gives_pieces, fixes, ties, narrows;
   uint64_t heard_ns;         /* when its last packet came */
   char device[API_DEVICE];   /* what "auto" means there, */
   char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
@@ -154,7 +154,7 @@ struct cleave_module {
   uint32_t tried_from;    /* generation, or a later one */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
-  bool bf16, tf32, fixed;
+  bool bf16, tf32, fixed, frozen_bf16;
   char *artifact;
   clv_sha256 artifact_sha256;
   api_module_state state;

@@ -117,7 +117,8 @@ CLEAVE_API const char *cleave_version(void); /* CLEAVE_VERSION */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3 } cleave_dtype;
+/* CLEAVE_BF16: of state of cleave_module_options.frozen_bf16 alone. */
+typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3, CLEAVE_BF16 = 7 } cleave_dtype;
 
 enum { CLEAVE_MAX_RANK = 8 };
 
@@ -421,6 +422,9 @@ typedef struct cleave_module_options {
    * 0.7 keep everything. */
   const char *const *recompute_blocks;
   size_t n_recompute_blocks;
+  /* With `fixed`: frozen weights of linear layers are kept in bf16, rounded where they come in
+   * f32. What is computed with them is what it is otherwise. For processors. */
+  bool frozen_bf16;
 } cleave_module_options;
 
 /* One parameter of two modules, as a decoder has the table of an embedding: one set of values under

@@ -103,7 +103,7 @@ cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tenso
                             cleave_error *error) {
   clv_shape shape;
   if (!from) return api_fail(error, CLV_INVALID, "a tensor that is NULL");
-  if (from->dtype != CLEAVE_F32 && from->dtype != CLEAVE_I64)
+  if (from->dtype != CLEAVE_F32 && from->dtype != CLEAVE_I64 && from->dtype != CLEAVE_BF16)
     return api_fail(error, CLV_INVALID, "dtype %d; CLEAVE_F32 and CLEAVE_I64 are possible",
                     (int)from->dtype);
   PASS(api_shape_in(from->rank, from->shape, &shape, error));

@@ -65,6 +65,21 @@ static cleave_status keep_weights(cleave_module *m, const cleave_module_options 
   return CLEAVE_OK;
 }
 
+/* What is kept in bf16 gives other results than f32, so nobody may take no notice of it. */
+static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
+                            const cleave_module_options *o, cleave_error *error) {
+  m->frozen_bf16 = o->frozen_bf16;
+  if (!m->frozen_bf16) return CLEAVE_OK;
+  if (m->node && !rt->peers[m->node].narrows)
+    return api_fail(error, CLV_UNIMPLEMENTED,
+                    "module '%s': worker '%s' does not know weights in bf16", m->name,
+                    rt->peers[m->node].name);
+  if (!m->fixed)
+    return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
+  clv_params_narrow(m->graph, m->params);
+  return CLEAVE_OK;
+}
+
 static cleave_status keep_artifact(cleave_module *m, const cleave_module_options *o,
                                    cleave_error *error) {
   if (!o->artifact) return CLEAVE_OK;
@@ -230,6 +245,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   PASS(keep_fresh(m, o, error));
   PASS(freeze(m, o, error));
   m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
+  PASS(narrow(rt, m, o, error));
   if (m->fixed) clv_params_fix(m->params);
   PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
   return keep_weights(m, o, error);

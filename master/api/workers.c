@@ -140,6 +140,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->gives_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
   p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
   p->ties = can(&h.about, CLV_CAPABILITY_TIES);
+  p->narrows = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
   keep_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
@@ -459,6 +460,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .bf16 = m->bf16,
                              .tf32 = m->tf32,
                              .fixed = m->fixed,
+                             .frozen_bf16 = m->frozen_bf16,
                              .peers = others,
                              .input_needs_grad = m->input_grads,
                              .device = m->device,
@@ -550,6 +552,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .bf16 = m->bf16,
                           .tf32 = m->tf32,
                           .fixed = m->fixed,
+                          .frozen_bf16 = m->frozen_bf16,
                           .input_needs_grad = m->input_grads,
                           .in_flight = m->in_flight,
                           .frozen = m->frozen,

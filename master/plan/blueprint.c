@@ -123,6 +123,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(clv_stage_check_new(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
+    if (spec->lora.base == CLV_COMPUTE_BF16) clv_params_narrow(s->graph, s->params);
     clv_params_fix(s->params);
     s->first_layer = first[i];
     s->last_layer = last[i];

@@ -170,8 +170,9 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   if (code == CLV_OK) code = check_digest(spec, f, &why);
   if (code == CLV_OK) code = check_strangers(b, f, &why);
   if (code == CLV_OK)
-    code = clv_stage_match(b, stage, f, CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_COUNTS_FROM_0,
-                           ret_found, &why);
+    code = clv_stage_match(
+        b, stage, f, CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_COUNTS_FROM_0 | CLV_WEIGHTS_NARROWS,
+        ret_found, &why);
   if (code != CLV_OK) { /* the file's fault, which the session names */
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;

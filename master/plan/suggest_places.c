@@ -83,7 +83,8 @@ static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
 
 static bool same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
   return same_texts(&a->targets, &b->targets) && same_texts(&a->train, &b->train) && a->r == b->r &&
-         a->alpha == b->alpha && a->dropout == b->dropout && a->rslora == b->rslora;
+         a->alpha == b->alpha && a->dropout == b->dropout && a->rslora == b->rslora &&
+         a->base == b->base;
 }
 
 /* Why the cut between two stages is not to be moved; NULL: it may be. */

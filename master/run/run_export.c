@@ -63,6 +63,31 @@ static clv_code read_all(export *x, clv_err *err) {
   return clv_alloc(3 * most, sizeof(void *), &x->made, err);
 }
 
+/* Value i of a tensor, which may be unaligned. */
+static float value_at(const clv_weights_entry *e, size_t i) {
+  const char *at = (const char *)e->data + i * clv_dtype_size(e->dtype);
+  uint16_t half;
+  float v;
+  if (e->dtype == CLV_BF16) {
+    memcpy(&half, at, sizeof half);
+    return clv_bf16_value(half);
+  }
+  memcpy(&v, at, sizeof v);
+  return v;
+}
+
+/* A base that was kept in bf16 leaves in f32, as the config.json beside it says. */
+static clv_code take_wide(export *x, const clv_weights_entry *e, const char *name, clv_err *err) {
+  size_t n;
+  float *wide;
+  CLV_TRY(clv_shape_numel(&e->shape, &n, err));
+  CLV_TRY(clv_alloc(n, sizeof *wide, &wide, err));
+  x->made[x->n_made++] = wide;
+  for (size_t i = 0; i < n; i++) wide[i] = value_at(e, i);
+  x->list[x->n++] = (clv_weights_tensor){name, CLV_F32, e->shape, wide};
+  return CLV_OK;
+}
+
 /* The tensor under another name. */
 static clv_code take(export *x, const clv_weights_entry *e, const char *prefix, clv_err *err) {
   size_t len = strlen(prefix) + strlen(e->name) + 1;
@@ -70,6 +95,7 @@ static clv_code take(export *x, const clv_weights_entry *e, const char *prefix, 
   CLV_TRY(clv_alloc(len, 1, &name, err));
   snprintf(name, len, "%s%s", prefix, e->name);
   x->made[x->n_made++] = name;
+  if (e->dtype == CLV_BF16) return take_wide(x, e, name, err);
   x->list[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
   return CLV_OK;
 }
@@ -196,13 +222,6 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, clv_er
 
 /* ---- merged ---------------------------------------------------------------------------------- */
 
-/* Value i of a tensor, which may be unaligned. */
-static double value_at(const clv_weights_entry *e, int64_t i) {
-  float v;
-  memcpy(&v, (const char *)e->data + (size_t)i * sizeof v, sizeof v);
-  return (double)v;
-}
-
 /* w[o][i] + scale sum_k b[o][k] a[k][i], w with its dimensions the other way round or not. */
 static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
                         const clv_weights_entry *b, double scale, bool turned, float *ret) {
@@ -211,13 +230,14 @@ static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
     for (int64_t i = 0; i < in; i++) {
       int64_t at = turned ? i * out + o : o * in + i;
       double sum = 0;
-      for (int64_t k = 0; k < r; k++) sum += value_at(b, o * r + k) * value_at(a, k * in + i);
-      ret[at] = (float)(value_at(w, at) + scale * sum);
+      for (int64_t k = 0; k < r; k++)
+        sum += (double)value_at(b, (size_t)(o * r + k)) * value_at(a, (size_t)(k * in + i));
+      ret[at] = (float)(value_at(w, (size_t)at) + scale * sum);
     }
 }
 
 static bool is_matrix(const clv_weights_entry *e) {
-  return e && e->dtype == CLV_F32 && e->shape.rank == 2;
+  return e && (e->dtype == CLV_F32 || e->dtype == CLV_BF16) && e->shape.rank == 2;
 }
 
 static bool says_turned(const clv_layer_spec *l, size_t n, const char *weight) {
@@ -255,7 +275,7 @@ static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,
   CLV_TRY(clv_alloc((size_t)out * (size_t)in, sizeof *sum, &sum, err));
   x->made[x->n_made++] = sum;
   add_product(w, a, b, scale, turned, sum);
-  x->list[x->n++] = (clv_weights_tensor){w->name, w->dtype, w->shape, sum};
+  x->list[x->n++] = (clv_weights_tensor){w->name, CLV_F32, w->shape, sum};
   return CLV_OK;
 }
 

@@ -81,6 +81,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .tf32 = spec->tf32,
                              .frozen = frozen,
                              .fixed = true,
+                             .frozen_bf16 = spec->lora.base == CLV_COMPUTE_BF16,
                              .direct_to = direct,
                              .n_direct_to = direct_of(t, i, direct),
                              .fresh = fresh,

@@ -130,7 +130,10 @@ typedef struct putting {
 static clv_code give_of_file(void *user, size_t item, uint64_t offset, void *data, size_t length,
                              clv_err *err) {
   const putting *s = user;
-  return clv_weights_part(s->file, s->entries[item], offset, data, length, err);
+  clv_dtype as = s->items[item].dtype;
+  size_t size = clv_dtype_size(as);
+  return clv_weights_part_as(s->file, s->entries[item], as, (size_t)offset / size, data,
+                             length / size, err);
 }
 
 static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *data, size_t length,
@@ -159,9 +162,13 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
   putting s = {.file = f, .entries = entries};
   CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
-  for (size_t i = 0; i < n; i++)
-    items[i] = (clv_weights_want){names ? names[i] : entries[i]->name, entries[i]->dtype,
-                                  entries[i]->shape, false};
+  for (size_t i = 0; i < n; i++) {
+    const char *name = names ? names[i] : entries[i]->name;
+    const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
+    bool narrow = p && kind == CLEAVE_STATE_WEIGHTS && p->dtype == CLV_BF16;
+    items[i] =
+        (clv_weights_want){name, narrow ? CLV_BF16 : entries[i]->dtype, entries[i]->shape, false};
+  }
   return put_items(t, stage, kind, items, n, give_of_file, &s, err);
 }
 

@@ -20,7 +20,7 @@ static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 8 }; /* at most */
+enum { CAPABILITIES = 9 }; /* at most */
 
 /* The last two go with a state_dir, and caches with a quota as well. */
 static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings *now,
@@ -32,6 +32,7 @@ static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings
   ret[n++] = CLV_CAPABILITY_FIXED;
   ret[n++] = CLV_CAPABILITY_STATE_PIECES;
   ret[n++] = CLV_CAPABILITY_TIES;
+  ret[n++] = CLV_CAPABILITY_FROZEN_BF16;
   if (v->states) ret[n++] = CLV_CAPABILITY_STATE_FILES;
   if (clv_service_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
   return n;

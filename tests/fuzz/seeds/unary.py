@@ -58,6 +58,7 @@ LOADS = {
         pb.ParamGroup(optimizer=LINEAR.optimizer, params=["fc.bias"])]),
     "group_twice": changed(LINEAR, groups=[pb.ParamGroup(optimizer=LINEAR.optimizer, params=["fc.bias"])] * 2),
     "fixed": changed(LINEAR, optimizer=ADAM, frozen=["fc.weight"], fixed=True),
+    "frozen_bf16": changed(LINEAR, optimizer=ADAM, frozen=["fc.weight"], fixed=True, frozen_bf16=True),
     "frozen_unknown": changed(LINEAR, frozen=["fc.none"]),
     "inference": changed(LINEAR, optimizer=pb.Optimizer(), route=pb.Route()),
     "convnet": load([X, node(2, [0], "c", 1, out_1=(4,), kernel_2=(3, 3), pad_4=(1,), stride_3=(1, 1)),

@@ -141,6 +141,23 @@ def charged_as_if_it_were_alone():
 
 
 @suite.test
+def half_of_it_in_bf16():
+    """Rounded as it is read, once for all; results are near, and not those of f32."""
+    with Tenant("heavy") as heavy:
+        f32_base = begin(heavy)
+        first, by = grows(lambda: begin(heavy, frozen_bf16=True))
+        assert 0.4 * BASE < by < 0.6 * BASE, by
+        both = charged(heavy)
+        second, more = grows(lambda: begin(heavy, frozen_bf16=True))
+        assert more < BASE / 10 and BASE / 2 < charged(heavy) - both < 0.7 * BASE, (more, charged(heavy) - both)
+        wide, narrow = answer(f32_base), answer(first)
+        assert narrow == answer(second) != wide
+        close(floats(narrow), floats(wide), 0.01)
+        code, text = refused(first, pieces("base.weight"))
+        assert code == DENIED, (code, text)
+
+
+@suite.test
 def loaded_at_once_it_is_read_once():
     with Tenant("heavy") as heavy:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -224,6 +241,7 @@ def r3_17_what_learns_of_a_closed_artifact():
             names(text, "artifact 'closed'", "would learn", "artifacts.closed.readable: trained")
         s = begin(heavy, "closed", frozen=NAMES)
         assert whole(s) == {} and refused(s, pieces("head.bias", 4))[0] == DENIED
+        assert set(whole(begin(heavy, frozen=NAMES, fresh=["head"]))) == {"head.weight", "head.bias"}
         s = begin(heavy, "closed", fresh=["head"])
         assert set(whole(s)) == {"head.weight", "head.bias"}
 

@@ -127,8 +127,47 @@ def a_file_without_adapters_is_a_base():
     # the worker has the rest
     assert found["artifact"] == {name: found["file"][name] for name in kept}
     assert found["file"]["middle.0.query.lora_A.weight"] == first["middle.0.query.lora_A.weight"]
+    half = {way: cluster.trained(f"half-from-{way}", body(PLACES["one"], steps=1, more=("", text, "")).replace("r: 3", "base: bf16, r: 3"), 1)[0]
+            for way, text in ways.items()}
+    assert half["artifact"] == {name: half["file"][name] for name in kept}
+    for name, value in base.items():
+        assert half["file"][name] == (halves(value) if name.endswith("weight") else value), name
     half_an_artifact(ways["artifact"])
     a_frozen_artifact(ways["artifact"])
+
+
+def halves(tensor):
+    """As bf16 has it: rounded to nearest even."""
+    bits = [b + 0x7fff + (b >> 16 & 1) >> 16 for b in struct.unpack(f"<{len(tensor[2]) // 4}I", tensor[2])]
+    return "BF16", tensor[1], struct.pack(f"<{len(bits)}H", *bits)
+
+
+@suite.test
+def a_base_in_bf16():
+    """The same bits wherever the stages are; the weights of linear layers take half, in checkpoints
+    too, and leave in f32."""
+    narrow = lambda places, **more: body(places, **more).replace("r: 3", "base: bf16, r: 3")
+    found = {tag: cluster.trained("half-" + tag, narrow(places), STEPS)[:2] for tag, places in PLACES.items()}
+    weights, log = found["unsplit"]
+    assert found["one"] == found["two"] == found["unsplit"]
+    first, wide = first_values("half-first", True), cluster.trained("half-none", body(PLACES["one"]), STEPS)[1]
+    base = {name for name in weights if name.endswith(".weight") and name not in LEARN}
+    for name in weights:
+        assert (weights[name] == halves(first[name])) == (name in base), name
+    ends = [json.loads(text.splitlines()[-1])["loss"] for text in (log, wide)]
+    assert ends[0] != ends[1] and abs(ends[0] - ends[1]) < 0.05 * ends[1], ends
+    session = cluster.session("half-halves", narrow(PLACES["two"]))
+    for more in (["--max-steps", "11"], ["--resume"]):
+        done = cluster.train(session, *more)
+        assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "half-halves"), STEPS) == weights
+    exported("half-one", "--merge", "half-merged")
+    merged = safetensors(os.path.join(cluster.dir, "half-merged/model.safetensors"))
+    assert merged.keys() == weights.keys() - ADAPTERS and all(t[0] == "F32" for t in merged.values())
+    kept = struct.unpack(f"<{20 * 24}H", weights["middle.0.query.weight"][2])
+    layer = [struct.unpack("<f", struct.pack("<I", h << 16))[0] for h in kept]
+    added = product(weights["middle.0.query.lora_B.weight"], weights["middle.0.query.lora_A.weight"])
+    assert max(abs(m - w - 2 * p) for m, w, p in zip(floats(merged["middle.0.query.weight"]), layer, added)) < 1e-6
 
 
 @suite.test
@@ -149,6 +188,9 @@ def what_is_frozen_costs_its_values_alone():
     assert planned["full"]["optimizer_bytes"] == 3 * base and planned["adapters"]["optimizer_bytes"] == 3 * learns
     saved = counts["full"] - counts["adapters"]
     assert 2 * base - 3 * learns - (96 << 10) < saved < 2 * base, (saved, base, learns)
+    session = cluster.session("half-wide", wide.replace("r: 3", "base: bf16, r: 3"))
+    half = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout.splitlines()[0])["stages"][1]
+    assert planned["adapters"]["weight_bytes"] - half["weight_bytes"] == 2 * (24 * 512 + 512 * 512), half
     text = master("plan", os.path.join(cluster.dir, "adapters.yaml"), cwd=cluster.dir).stdout
     assert "learns: middle.0.query.lora_A.weight" in text and "frozen:" not in text
 

@@ -233,7 +233,7 @@ static void calls_in_flight_are_counted(void **state) {
   clv_wire_load_request m = some_load();
   m.in_flight = 4096;
   m.input_needs_grad = true;
-  m.bf16 = m.tf32 = m.fixed = true;
+  m.bf16 = m.tf32 = m.fixed = m.frozen_bf16 = true;
   CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
@@ -242,6 +242,7 @@ static void calls_in_flight_are_counted(void **state) {
   assert_true(got.bf16);
   assert_true(got.tf32);
   assert_true(got.fixed);
+  assert_true(got.frozen_bf16);
   m.in_flight++;
   assert_fails(clv_wire_load_request_encode(&m, &bytes, &err), CLV_EXHAUSTED,
                "4097 calls in flight");

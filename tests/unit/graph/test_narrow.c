@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frozen weights of linear layers in bf16: what is computed with them is what f32 gives for the
+ * rounded numbers, whichever backend it is, and however many of their rows are widened at once.
+ */
+#include <math.h>
+
+#include "tests/unit/graph/graph_test.h"
+
+typedef struct linear_case {
+  int64_t rows, features, out;
+  bool transposed, bare; /* stored [in, out]; without a bias */
+} linear_case;
+
+static const linear_case cases[] = {
+    {1, 1, 1, false, false},      {5, 33, 7, false, false},      {37, 65, 50, true, false},
+    {16, 64, 31, false, true},    {64, 32, 64, true, true},      {3, 1100, 1500, false, false},
+    {3, 1500, 1100, true, false}, {2, 1 << 17, 17, false, true}, /* few rows of a part */
+};
+
+typedef struct one {
+  clv_graph *graph;
+  clv_params *params;
+  clv_plan *plan;
+  clv_call *call;
+  char *block;
+  float *x, *y, *dy, *dx, *grads;
+} one;
+
+static clv_graph *graph_of(const linear_case *c) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(c->rows, c->features), &x);
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->out), int_attr(CLV_ATTR_BIAS, !c->bare),
+                        int_attr(CLV_ATTR_TRANSPOSED, c->transposed)};
+  add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 3);
+  return g;
+}
+
+static float *numbers(size_t n, uint32_t stream) {
+  float *x;
+  clv_rng_key key = {.layer = stream};
+  assert_ok(clv_alloc_aligned(n * sizeof *x, &x, err));
+  clv_rng_uniform(&key, -1, 1, x, n);
+  return x;
+}
+
+/* Numbers are drawn from the same key. */
+static void make_params(one *r, bool narrow) {
+  assert_ok(clv_params_of(r->graph, &r->params, err));
+  r->params->list[0].frozen = true;
+  if (narrow) clv_params_narrow(r->graph, r->params);
+  clv_params_fix(r->params);
+  assert_ok(clv_alloc_aligned(r->params->total_bytes, &r->block, err));
+  clv_params_init(r->graph, r->params, r->block);
+  const clv_param *w = &r->params->list[0];
+  assert_int_equal(w->dtype, narrow ? CLV_BF16 : CLV_F32);
+  assert_int_equal(w->bytes, w->n * (narrow ? 2 : 4));
+  float *wide = (float *)(void *)(r->block + w->offset);
+  for (size_t i = 0; !narrow && i < w->n; i++) wide[i] = clv_bf16_value(clv_bf16_of(wide[i]));
+}
+
+static one run(const linear_case *c, const clv_backend *backend, bool bf16, bool narrow) {
+  one r = {.graph = graph_of(c)};
+  size_t n_in = (size_t)(c->rows * c->features), n_out = (size_t)(c->rows * c->out);
+  make_params(&r, narrow);
+  const clv_plan_options o = {.backend = backend,
+                              .dtype = CLV_F32,
+                              .batch = c->rows,
+                              .training = true,
+                              .need_input_grad = {true},
+                              .threads = 1,
+                              .bf16 = bf16};
+  assert_ok(clv_plan_new(r.graph, r.params, &o, &r.plan, err));
+  r.x = numbers(n_in, 1);
+  r.dy = numbers(n_out, 2);
+  r.y = numbers(n_out, 3);
+  r.dx = numbers(n_in, 4);
+  assert_ok(clv_alloc_aligned(CLV_MAX(r.params->trainable_bytes, (size_t)64), &r.grads, err));
+  assert_ok(clv_plan_call_get(r.plan, &r.call, err));
+  const clv_rng_key key = {0};
+  assert_ok(
+      clv_plan_forward(r.plan, r.call, r.block, 1, (const void *[]){r.x}, true, r.y, &key, err));
+  assert_ok(clv_plan_backward_input(r.plan, r.call, r.block, r.dy, (void *[]){r.dx}, r.grads, false,
+                                    err));
+  assert_ok(clv_plan_backward_weight(r.plan, r.call, r.block, r.grads, false, err));
+  return r;
+}
+
+static void done(one *r) {
+  clv_plan_free(r->plan);
+  clv_params_free(r->params);
+  clv_graph_free(r->graph);
+  void *all[] = {r->block, r->x, r->y, r->dy, r->dx, r->grads};
+  for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
+}
+
+static void alike(const float *a, const float *b, size_t n, double most, const char *what) {
+  double off = 0, all = 1e-30;
+  for (size_t i = 0; i < n; i++) {
+    off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    all += (double)b[i] * b[i];
+  }
+  if (!(sqrt(off / all) <= most)) fail_msg("%s: relative error %g", what, sqrt(off / all));
+}
+
+static void compare(const linear_case *c, const clv_backend *backend, bool bf16, double most) {
+  one a = run(c, backend, bf16, true), b = run(c, backend, bf16, false);
+  alike(a.y, b.y, (size_t)(c->rows * c->out), most, "output");
+  alike(a.dx, b.dx, (size_t)(c->rows * c->features), most, "input gradient");
+  assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);
+  assert_memory_equal(a.grads, b.grads, a.params->trainable_bytes); /* of the bias */
+  done(&a);
+  done(&b);
+}
+
+static void the_plain_loops_give_the_same_bits(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++)
+    if (cases[i].features * cases[i].out < 1 << 20) compare(&cases[i], clv_backend_ref(), false, 0);
+}
+
+static void sums_in_parts_are_near(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) compare(&cases[i], clv_backend_cpu(), false, 1e-6);
+}
+
+static void products_in_bf16_are_the_same_bits(void **state) {
+  (void)state;
+  clv_err why;
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK) skip();
+  for (size_t i = 0; i < CLV_COUNT(cases); i++)
+    if (cases[i].features < 1 << 17) compare(&cases[i], clv_backend_cpu(), true, 0);
+}
+
+/* Weights that learn, and other parameters, stay as they are. */
+static void only_frozen_weights_are_narrow(void **state) {
+  (void)state;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = graph_of(&cases[1]);
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  assert_ok(clv_params_of(g, &p, err));
+  p->list[1].frozen = true;
+  clv_params_narrow(g, p);
+  assert_int_equal(p->list[0].dtype, CLV_F32);
+  assert_int_equal(p->list[1].dtype, CLV_F32);
+}
+
+static void rounding_is_to_nearest_even(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t from;
+    uint16_t to;
+  } bits[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82},
+              {0x3f808001, 0x3f81}, {0x7f7fffff, 0x7f80}, {0xff800000, 0xff80},
+              {0x7f800001, 0x7fc0}, {0x00000000, 0x0000}, {0x80000000, 0x8000}};
+  for (size_t i = 0; i < CLV_COUNT(bits); i++) {
+    float value;
+    memcpy(&value, &bits[i].from, sizeof value);
+    assert_int_equal(clv_bf16_of(value), bits[i].to);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_plain_loops_give_the_same_bits),
+      cmocka_unit_test(sums_in_parts_are_near),
+      cmocka_unit_test(products_in_bf16_are_the_same_bits),
+      cmocka_unit_test(only_frozen_weights_are_narrow),
+      cmocka_unit_test(rounding_is_to_nearest_even),
+  };
+  return cmocka_run_group_tests_name("narrow", tests, NULL, NULL);
+}
