@@ -77,6 +77,7 @@ typedef struct clv_attrs {
   clv_class_weights class_weights;
   bool init_zero; /* of linear: weight and bias begin with 0 */
   int64_t packed; /* most places of a sequence, where they are packed; 0: they are not */
+  bool first;     /* of last: the first place of packed sequences instead */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };

@@ -57,12 +57,14 @@ of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run(", "clear_rest(k, a, fn == backward_parts);", ""),
    sequences_meet_the_next_ones_keys=("static head head_of(", "e.q = e.key = clv_packed_before(lengths, n);", "e.q = clv_packed_before(lengths, n); e.key = 0;"))
 of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code enter(", "s->q = s->key = clv_packed_before(lengths, n);", "s->q = s->key = n * *ret;"))
+of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code place_of(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (all <= rows) continue;", "if (all <= rows || i) continue;"))
 of("common/graph/pack.c", PACKED,
    any_op_is_packed=("static clv_code pack_node(", 'return refuse(n, "it does not tell one sequence from the next", err);', "return CLV_OK;"),
    places_are_a_dimension_like_others=("static clv_code move_dims(", "if (axis < 2)", "if (axis < 1)"),
+   any_slice_of_places_is_the_first=("static bool takes_first(", "clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 &&", ""),
    attention_without_lengths_is_packed=("static clv_code give_lengths(", "if (clv_op_def_of(n->op)->n_in > 1 &&", "if (!n &&"))
 of("common/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].places, 1)", "1"))
 of("common/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].places = n->places;", ""))
@@ -75,7 +77,7 @@ of("master/train/packed.c", SESSIONS,
    rows_of_no_sequence_have_a_label=("clv_code clv_trainer_targets(", "(int64_t)t->config->loss.ignore_index", "0"),
    answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"),
    as_many_rows_as_padded=("clv_code clv_trainer_sequences(", "(used + unit - 1) / unit * unit", "most"))
-of("master/plan/lengths.c", SESSIONS, plan_does_not_say_that_places_show=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
+of("master/plan/lengths.c", SESSIONS, places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
 
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"

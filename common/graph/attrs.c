@@ -75,6 +75,8 @@ static const struct {
         KEY(output_pad, KIND_PAIR, "places at the end of the output that a stride leaves open"),
     [CLV_ATTR_PACKED] =
         KEY(packed, KIND_INT, "most places of a sequence, where they are packed; 0: they are not"),
+    [CLV_ATTR_FIRST] =
+        KEY(first, KIND_BOOL, "whether it is the first place of packed sequences instead"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 

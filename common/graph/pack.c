@@ -117,11 +117,33 @@ static clv_code pack_node(const packer *p, const clv_node *n, clv_attrs *attrs, 
   }
 }
 
+/* A slice of the first place, which flatten makes [N, F]: what poolers begin with. */
+static bool takes_first(const packer *p, int i) {
+  const clv_node *n = &p->from->nodes[i];
+  int64_t stop;
+  if (n->op != CLV_OP_SLICE || !is_packed(p, n->in[0])) return false;
+  if (clv_axis_of(&n->attrs, shape_of(p, n->in[0])) != 1) return false;
+  for (int k = i + 1; k < p->from->n_nodes; k++)
+    for (int j = 0; j < p->from->nodes[k].n_in; j++)
+      if (p->from->nodes[k].in[j] == i && p->from->nodes[k].op != CLV_OP_FLATTEN) return false;
+  return clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 && i != p->from->output;
+}
+
+static clv_code add_first(packer *p, int i, clv_err *err) {
+  const clv_node *n = &p->from->nodes[i];
+  const clv_attrs attrs = {.packed = p->steps, .first = true};
+  const int in[] = {n->in[0], p->lengths};
+  CLV_TRY(clv_graph_add(p->to, CLV_OP_LAST, &attrs, n->name, n->layer, in, 2, NULL, err));
+  p->to->nodes[i].recompute = n->recompute;
+  return CLV_OK;
+}
+
 static clv_code add_node(packer *p, int i, clv_err *err) {
   const clv_node *n = &p->from->nodes[i];
   clv_attrs attrs = n->attrs;
   int in[CLV_MAX_IN], n_in = n->n_in;
   bool any = false;
+  if (takes_first(p, i)) return add_first(p, i, err);
   memcpy(in, n->in, sizeof in);
   for (int k = 0; k < n->n_in; k++) any |= is_packed(p, n->in[k]);
   if (any) CLV_TRY(pack_node(p, n, &attrs, in, &n_in, err));

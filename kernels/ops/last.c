@@ -12,6 +12,10 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
     *ret = CLV_SHAPE(in[1].dim[0], in[0].dim[1]);
     return CLV_OK;
   }
+  if (s->attrs->first)
+    return clv_fail(err, CLV_INVALID,
+                    "last takes the first place of packed sequences alone: slice "
+                    "takes that of others");
   CLV_TRY(clv_need_rank("last", &in[0], 3, "[N, S, F]", "", err));
   if (in[1].rank != 1 || in[1].dim[0] != in[0].dim[0])
     return clv_fail(err, CLV_INVALID, "last needs a length for each sample of %s, got %s",
@@ -28,7 +32,8 @@ static clv_code place_of(const clv_ref_kernel *k, const clv_kernel_args *a, int6
   if (packed) CLV_TRY(clv_check_packed(a->in[1], n + 1, packed, in->dim[0], err));
   CLV_TRY(clv_check_length(a->in[1], n, steps, &length, err));
   int64_t first = packed ? clv_packed_before(a->in[1], n) : n * steps;
-  *ret = length ? (first + length - 1) * in->dim[in->rank - 1] : -1;
+  int64_t at = k->d.attrs.first ? first : first + length - 1;
+  *ret = length ? at * in->dim[in->rank - 1] : -1;
   return CLV_OK;
 }
 
@@ -63,14 +68,14 @@ CLV_OP_ROW(last) = {
     .name = "last",
     .doc =
         "y[n] = x[n, length n - 1], 0 where the length is 0, x: [N, S, F], i64 lengths: [N] "
-        "(torch.Tensor.gather); packed: of each sequence of [T, F]",
+        "(torch.Tensor.gather); packed: of each sequence of [T, F], or, with first, its first one",
     .torch_module = "",
     .no_torch_module = "torch has no such module",
     .n_in = 2,
     .max_in = 2,
     .lengths = true,
     .packs = CLV_PACKS_ENDS,
-    .attrs = {PACKED_ATTR},
+    .attrs = {PACKED_ATTR, {.key = CLV_ATTR_FIRST, .low = 0, .high = 1}},
     .shape = last_shape,
     .forward = last_forward,
     .backward_input = last_backward,

@@ -72,6 +72,7 @@ typedef enum clv_attr_key {
   CLV_ATTR_DILATION = 38,
   CLV_ATTR_OUTPUT_PAD = 39,
   CLV_ATTR_PACKED = 40,
+  CLV_ATTR_FIRST = 41,
   CLV_ATTR_COUNT
 } clv_attr_key;
 

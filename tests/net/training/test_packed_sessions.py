@@ -14,9 +14,10 @@ SIZES = {"hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 4
          "max_position_embeddings": PLACES, "vocab_size": ROWS}
 MODELS = {"layoutlm": {**SIZES, "type_vocab_size": 2, "max_2d_position_embeddings": 1001}, "llama": {**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False},
           "gpt2": {"n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "n_positions": PLACES, "vocab_size": ROWS}}
-BLOCK = {"layoutlm": "encoder.layer", "llama": "layers", "gpt2": "h"}
-FRONT = {"layoutlm": "embeddings", "llama": "embed_tokens", "gpt2": "wte..drop"}
-BACK = {"layoutlm": "dropout..classifier", "llama": "norm..score", "gpt2": "ln_f..score"}
+MODELS["pages"] = MODELS["layoutlm"]
+BLOCK = {"pages": "encoder.layer", "layoutlm": "encoder.layer", "llama": "layers", "gpt2": "h"}
+FRONT = {"pages": "embeddings", "layoutlm": "embeddings", "llama": "embed_tokens", "gpt2": "wte..drop"}
+BACK = {"pages": "pooler..classifier", "layoutlm": "dropout..classifier", "llama": "norm..score", "gpt2": "ln_f..score"}
 cluster, numbers = None, itertools.count()
 
 
@@ -39,8 +40,8 @@ def records(folder):
 
 def body(model="layoutlm", packed=True, ats=("master", "w1", "w1", "w2", "w2", "master"), dtype="f32", micro=3, steps=STEPS, threads=1, extra=""):
     """Tables, four blocks and the head at these places, neighbours of one place in one stage."""
-    head, labels, y = ("sequence", 3, "class") if model == "gpt2" else ("token", 5, "y")
-    names = ["ids", "lengths"] + ["boxes"] * (model == "layoutlm")
+    head, labels, y = ("sequence", 3, "class") if model in ("gpt2", "pages") else ("token", 5, "y")
+    names = ["ids", "lengths"] + ["boxes"] * (model in ("layoutlm", "pages"))
     parts = [FRONT[model]] + [f"{BLOCK[model]}.{i}" for i in range(4)] + [BACK[model]]
     stages, first = "", 0
     for i in range(1, len(parts) + 1):
@@ -145,7 +146,7 @@ def answers_are_those_of_padded_sequences():
             done = master("eval", session, "--json", *how, cwd=cluster.dir)
             assert done.returncode == 0, done.stderr
             said.append({k: v for k, v in json.loads(done.stdout).items() if k in ("loss", "accuracy")})
-        real = np.ones(RECORDS, bool) if model == "gpt2" else np.arange(PLACES) < TEST_LENGTHS[:, None]
+        real = np.ones(RECORDS, bool) if model in ("gpt2", "pages") else np.arange(PLACES) < TEST_LENGTHS[:, None]
         assert out[0].shape == out[1].shape and (out[0][real] == out[1][real]).all(), model
         assert len(said[0]) == 2 and said[0] == said[1], (model, said)
 
@@ -186,5 +187,5 @@ with Cluster(3) as cluster:
     for model, config in MODELS.items():
         os.mkdir(os.path.join(cluster.dir, model))
         with open(os.path.join(cluster.dir, model, "config.json"), "w") as f:
-            json.dump({"model_type": model, **config}, f)
+            json.dump({"model_type": model.replace("pages", "layoutlm"), **config}, f)
     suite.main()
