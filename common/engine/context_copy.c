@@ -65,6 +65,7 @@ clv_work *clv_copy_next(clv_contexts *e) {
 }
 
 void clv_copy_free(clv_contexts *e, clv_copy *k) {
+  if (!k) return;
   if (k->value) k->value->copy = NULL;
   clv_packet_free(k->packet);
   clv_tensor_unref(k->from);
@@ -74,6 +75,7 @@ void clv_copy_free(clv_contexts *e, clv_copy *k) {
 }
 
 void clv_copies_done(clv_contexts *e) {
+  if (!e) return;
   for (clv_work *w; (w = clv_copy_next(e)) != NULL;) clv_copy_free(e, clv_work_copy(w));
   for (size_t i = 0; i < CLV_COUNT(e->comings); i++) clv_coming_unref(e->comings[i]);
 }

@@ -442,6 +442,12 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
   return CLV_OK;
 }
 
+static void put_artifact(const cleave_module *m, clv_wire_load_request *q) {
+  if (!m->artifact) return;
+  q->init = CLV_WIRE_INIT_ARTIFACT;
+  q->artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
+}
+
 static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
@@ -472,8 +478,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_TRY(check_device(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
   CLV_TRY(put_ties(m, p, &q, err));
-  if (m->artifact) q.init = CLV_WIRE_INIT_ARTIFACT;
-  if (m->artifact) q.artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
+  put_artifact(m, &q);
   q.n_peers = direct_peers(m, others);
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   put_groups(m, names, groups, &q);

@@ -116,7 +116,8 @@ def an_evaluation_that_fails():
 # ---- without end -------------------------------------------------------------------------------
 
 RAW = bytes(60 << 10)
-SOON = ["--set", f"limits.step_timeout={TIMEOUT // 3}ms"]  # while it lasts, both sides keep a core busy
+# While it lasts, both sides keep a core busy.
+SOON = ["--set", f"limits.step_timeout={TIMEOUT // 3}ms"]
 
 
 def flood(make, send=None):
