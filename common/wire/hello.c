@@ -216,6 +216,7 @@ static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_rep
   CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;
+    CLV_TRY(clv_get_name(from->devices[i], "name of a device", err));
     if (k) CLV_TRY(clv_get_name(k->kind, "kind of device", err));
     m->kinds[i] =
         k ? (clv_wire_kind){k->kind, k->isa, k->libraries} : kind_by_name(m, from->devices[i]);

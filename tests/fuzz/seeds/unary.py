@@ -164,6 +164,7 @@ unary(2, {"hello_reply": HELLO,
           "hello_reply_bad_id": changed(HELLO, incarnation=b"short"),
           "hello_reply_bad_about": changed(HELLO, about=None),
           "hello_reply_bad_devices": changed(HELLO, devices=["cpu"] * 65),
+          "hello_reply_bad_device": changed(HELLO, devices=["cpu", ""]),
           "hello_reply_bad_artifacts": changed(HELLO, artifacts=many(ARTIFACT, 65)),
           "hello_reply_bad_digest": changed(HELLO, artifacts=[pb.Artifact(name="a", sha256=b"1")]),
           "hello_reply_bad_artifact": changed(HELLO, artifacts=[pb.Artifact(sha256=bytes(32))])})

@@ -122,6 +122,9 @@ static void kinds_of_devices_round_trip(void **state) {
   kinds[1].kind = "";
   reply.kinds = kinds;
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "kind of device");
+  devices[2] = "";
+  reply.kinds = NULL;
+  assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "name of a device");
 }
 
 static void names_mean_devices(void **state) {
