@@ -242,9 +242,22 @@ def frames_that_wait_without_end(e):
 
 @attack
 def batch_sizes_without_end(e):
+    """Plans that no call holds give way to others."""
     lane = e.session().lanes[0]
     for n in range(1, 80):
         lane.send(a_call(100 + n, of=(f32([1] * 6 * n), [n, 6]), training=False))
+    lane.send(deliver(1, 179))
+    got = lane.recv()
+    assert got.kind == pb.VALUE and got.message == 179 and got.tensors, got
+    return 40 * 80 * 80
+
+
+@attack
+def batch_sizes_that_stay(e):
+    """Calls that backward may still be asked for hold theirs."""
+    lane = e.session().lanes[0]
+    for n in range(1, 80):
+        lane.send(a_call(100 + n, of=(f32([1] * 6 * n), [n, 6])))
     poisons(lane, 1, 179, MORE)
     return 40 * 80 * 80
 

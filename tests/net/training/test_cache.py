@@ -237,10 +237,10 @@ def what_nobody_uses_expires():
     """By the session's word or the worker's, in a worker that goes on and in one that was started
     again."""
     def gone(c):
-        deadline = time.monotonic() + 20 * SLOW
-        while c.files() and time.monotonic() < deadline:
+        deadline, caches = time.monotonic() + 20 * SLOW, os.path.join(c.dir, "kept", "cached")
+        while os.listdir(caches) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not os.listdir(os.path.join(c.dir, "kept", "cached")), c.files()
+        assert not os.listdir(caches), c.files()
 
     r = Running(cluster, "expires", front="freeze: true, cache_ttl: 2s")
     r.end(signal.SIGKILL)
