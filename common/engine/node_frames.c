@@ -349,11 +349,13 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
   const clv_request c = clv_node_request(&p->frame);
   bool kept = false;
-  clv_err err;
+  clv_err err, why;
   clv_code code = check_sender(n, p, &err);
   if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &kept, &err);
-  take_results(n); /* references ask the engine for values */
+  /* References ask the engine for values, and one on a device is copied by what the engine runs. */
+  clv_code ran = run_engine(n, &why);
   if (code != CLV_OK) clv_node_refuse(n, &err, &c);
+  if (ran != CLV_OK) clv_node_refuse(n, &why, &c);
   if (!kept) clv_packet_free(p);
 }
 
