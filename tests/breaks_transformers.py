@@ -110,14 +110,15 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));", "(void)gone;"),
    nothing_expires=("static bool has_expired(", "return unused >= f->head.keep_s;", "return unused > INT64_MAX;"),
    an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (theirs && !has_expired(f, now_s())) return CLV_OK;", "if (theirs) return CLV_OK;"),
-   a_sweep_leaves_what_has_expired=("static void sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, s->now) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
-   an_unfinished_file_stays=("static void sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
+   a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
+   an_unfinished_file_stays=("static bool sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
    anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
    links_are_followed=("static clv_code open_path(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
    one_length_is_as_good_as_another=("static clv_code open_path(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
    another_form_is_taken=("static bool same_form(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
-   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_CACHES)", "if (false)"),
-   all_have_one_folder=("static clv_code begin(", "strlen(identity), &o->digest", "0, &o->digest"))
+   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_CACHES)", "if (false)"))
+of("worker/store/folder.c", "tests/unit/store/test_caches",
+   all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 
 # ---- one parameter of two layers -----------------------------------------------------------------
 TIED = "tests/net/training/test_tied.py"

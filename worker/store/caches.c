@@ -4,10 +4,8 @@
  * kept in memory: what is there counts, so quota and expiry hold after a restart as before. A file
  * was last used when it was last modified.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,27 +14,13 @@
 #include <unistd.h>
 
 #include "worker/store/cache_int.h"
-
-enum { LOCKS = 64 };
+#include "worker/store/folder_int.h"
 
 #define SUFFIX ".rows"
 
 struct clv_caches {
-  char *dir;
-  pthread_mutex_t locks[LOCKS]; /* of the folders of identities, by the first byte of each */
+  clv_state_folders folders;
 };
-
-/* Whose they are, locked from begin to done. */
-typedef struct owner {
-  pthread_mutex_t *lock;
-  clv_sha256 digest;
-  clv_bytes dir;
-} owner;
-
-static void owner_done(owner *o) {
-  if (o->lock) pthread_mutex_unlock(o->lock);
-  clv_bytes_done(&o->dir);
-}
 
 /* One that is open. */
 typedef struct file {
@@ -59,27 +43,11 @@ static bool has_expired(const file *f, int64_t now) {
   return unused >= f->head.keep_s;
 }
 
-static clv_code disk_failed(const char *path, clv_err *err) {
-  if (errno == ENOSPC || errno == EDQUOT)
-    return clv_fail(err, CLV_EXHAUSTED, "the worker's disk is full");
-  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
-}
-
-/* ---- whose, and where ------------------------------------------------------------------------ */
-
-static clv_code begin(clv_caches *c, const char *identity, owner *o, clv_err *err) {
-  char hex[65];
-  CLV_TRY(clv_sha256_of(identity, strlen(identity), &o->digest, err));
-  clv_sha256_hex(&o->digest, hex);
-  clv_bytes_printf(&o->dir, "%s/%s", c->dir, hex);
-  if (o->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  o->lock = &c->locks[o->digest.bytes[0] % LOCKS];
-  pthread_mutex_lock(o->lock);
-  return CLV_OK;
-}
+/* ---- where ----------------------------------------------------------------------------------- */
 
 /* What a peer says is no part of it but by its digest. */
-static clv_code path_of(const owner *o, const clv_sha256 *key, clv_bytes *ret, clv_err *err) {
+static clv_code path_of(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
+                        clv_err *err) {
   clv_sha256 digest;
   char hex[65];
   CLV_TRY(clv_sha256_of(key, sizeof *key, &digest, err));
@@ -88,18 +56,13 @@ static clv_code path_of(const owner *o, const clv_sha256 *key, clv_bytes *ret, c
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static bool ends_with(const char *name, const char *end) {
-  size_t n = strlen(name), m = strlen(end);
-  return n > m && strcmp(name + n - m, end) == 0;
-}
-
 /* ---- a file ---------------------------------------------------------------------------------- */
 
 static clv_code read_at(const file *f, uint64_t at, void *data, size_t len, clv_err *err) {
   for (size_t got = 0; got < len;) {
     ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(at + got));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return disk_failed(f->path.data, err);
+    if (n < 0) return clv_disk_failed(f->path.data, err);
     if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "a cache that has been cut short");
     got += (size_t)n;
   }
@@ -110,7 +73,7 @@ static clv_code write_at(const file *f, uint64_t at, const void *data, size_t le
   for (size_t put = 0; put < len;) {
     ssize_t n = pwrite(f->fd, (const char *)data + put, len - put, (off_t)(at + put));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return disk_failed(f->path.data, err);
+    if (n < 0) return clv_disk_failed(f->path.data, err);
     put += (size_t)n;
   }
   return CLV_OK;
@@ -121,7 +84,7 @@ static clv_code open_path(file *f, clv_err *err) {
   struct stat at;
   f->fd = open(f->path.data, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (f->fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such cache");
-  if (f->fd < 0 || fstat(f->fd, &at) != 0) return disk_failed(f->path.data, err);
+  if (f->fd < 0 || fstat(f->fd, &at) != 0) return clv_disk_failed(f->path.data, err);
   CLV_TRY(read_at(f, 0, head, sizeof head, err));
   CLV_TRY(clv_cache_head_parse(head, sizeof head, &f->head, err));
   if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)
@@ -131,12 +94,13 @@ static clv_code open_path(file *f, clv_err *err) {
 }
 
 /* One that is damaged or has expired is deleted, and is not there. */
-static clv_code open_cache(const owner *o, const clv_sha256 *key, file *f, clv_err *err) {
+static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, file *f,
+                           clv_err *err) {
   CLV_TRY(path_of(o, key, &f->path, err));
   clv_code code = open_path(f, err);
   bool damaged = code == CLV_DATA_LOSS;
   if (code != CLV_OK && !damaged) return code;
-  bool theirs = !damaged && memcmp(&f->head.owner, &o->digest, sizeof o->digest) == 0 &&
+  bool theirs = !damaged && memcmp(&f->head.owner, &o->identity, sizeof o->identity) == 0 &&
                 memcmp(&f->head.key, key, sizeof *key) == 0;
   if (theirs && !has_expired(f, now_s())) return CLV_OK;
   unlink(f->path.data);
@@ -145,40 +109,32 @@ static clv_code open_cache(const owner *o, const clv_sha256 *key, file *f, clv_e
 }
 
 static clv_code touch(const file *f, clv_err *err) {
-  return futimens(f->fd, NULL) == 0 ? CLV_OK : disk_failed(f->path.data, err);
+  return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_disk_failed(f->path.data, err);
 }
 
 /* ---- what an identity has -------------------------------------------------------------------- */
-
-typedef void each_file(const char *path, const char *name, void *user);
-
-static void walk(const char *dir, each_file *each, void *user) {
-  DIR *d = opendir(dir);
-  if (!d) return;
-  for (struct dirent *e; (e = readdir(d)) != NULL;) {
-    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-    clv_bytes_printf(&path, "%s/%s", dir, e->d_name);
-    if (e->d_name[0] != '.' && !path.failed) each(path.data, e->d_name, user);
-  }
-  closedir(d);
-}
 
 typedef struct usage {
   uint64_t bytes;
   uint32_t n;
 } usage;
 
-static void add_usage(const char *path, const char *name, void *user) {
-  usage *u = user;
+static usage usage_of(const char *dir) {
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(dir);
+  usage u = {0};
   struct stat at;
-  if (!ends_with(name, SUFFIX) || lstat(path, &at) != 0 || !S_ISREG(at.st_mode)) return;
-  u->bytes += (uint64_t)at.st_size;
-  u->n++;
+  while (clv_folder_files_next(&f)) {
+    if (!clv_name_ends_with(f.name, SUFFIX) || lstat(f.path.data, &at) != 0 || !S_ISREG(at.st_mode))
+      continue;
+    u.bytes += (uint64_t)at.st_size;
+    u.n++;
+  }
+  return u;
 }
 
-static clv_code check_quota(const owner *o, uint64_t bytes, uint64_t most, clv_err *err) {
-  usage u = {0};
-  walk(o->dir.data, add_usage, &u);
+static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t most,
+                            clv_err *err) {
+  usage u = usage_of(o->dir.data);
   if (u.n >= CLV_CACHES)
     return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d", u.n,
                     CLV_CACHES);
@@ -195,8 +151,9 @@ static clv_code check_quota(const owner *o, uint64_t bytes, uint64_t most, clv_e
  * a row is kept. */
 static clv_code reserve(const file *f, clv_err *err) {
   if (fallocate(f->fd, 0, 0, (off_t)f->head.file_bytes) == 0) return CLV_OK;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) return disk_failed(f->path.data, err);
-  return ftruncate(f->fd, (off_t)f->head.file_bytes) == 0 ? CLV_OK : disk_failed(f->path.data, err);
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_disk_failed(f->path.data, err);
+  return ftruncate(f->fd, (off_t)f->head.file_bytes) == 0 ? CLV_OK
+                                                          : clv_disk_failed(f->path.data, err);
 }
 
 static clv_code fill_new(const file *f, const char *path, clv_err *err) {
@@ -204,27 +161,27 @@ static clv_code fill_new(const file *f, const char *path, clv_err *err) {
   clv_cache_head_write(&f->head, head);
   CLV_TRY(reserve(f, err));
   CLV_TRY(write_at(f, 0, head, sizeof head, err));
-  return rename(f->path.data, path) == 0 ? CLV_OK : disk_failed(path, err);
+  return rename(f->path.data, path) == 0 ? CLV_OK : clv_disk_failed(path, err);
 }
 
-static clv_code make_cache(const owner *o, file *f, clv_err *err) {
+static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(path_of(o, &f->head.key, &path, err));
-  if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return disk_failed(o->dir.data, err);
+  if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return clv_disk_failed(o->dir.data, err);
   clv_bytes_done(&f->path);
   clv_bytes_printf(&f->path, "%s.tmp", path.data);
   if (f->path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (f->fd < 0) return disk_failed(f->path.data, err);
+  if (f->fd < 0) return clv_disk_failed(f->path.data, err);
   clv_code code = fill_new(f, path.data, err);
   if (code != CLV_OK) unlink(f->path.data);
   return code;
 }
 
-static clv_code head_of(const owner *o, const clv_cache *c, const clv_tensor *values,
+static clv_code head_of(const clv_state_folder *o, const clv_cache *c, const clv_tensor *values,
                         clv_cache_head *ret, clv_err *err) {
   *ret = (clv_cache_head){.key = c->key,
-                          .owner = o->digest,
+                          .owner = o->identity,
                           .records = c->records,
                           .keep_s = c->keep_s,
                           .dtype = values->dtype,
@@ -238,7 +195,7 @@ static bool same_form(const clv_cache_head *a, const clv_cache_head *b) {
 }
 
 /* That of the key, made if there is none. */
-static clv_code open_or_make(const owner *o, const clv_cache *c, uint64_t most,
+static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint64_t most,
                              const clv_tensor *values, file *f, clv_err *err) {
   clv_cache_head want;
   clv_err why;
@@ -305,12 +262,12 @@ static clv_code get_row(const file *f, int64_t row, void *data, clv_err *err) {
 
 clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, const clv_cache *cache,
                         const int64_t *rows, const clv_tensor *values, clv_err *err) {
-  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
   size_t n = values->shape.rank ? (size_t)values->shape.dim[0] : 0;
   if (!n || !values->bytes) return clv_fail(err, CLV_INVALID, "no rows for a cache");
   CLV_TRY(check_rows(cache, rows, n, err));
-  CLV_TRY(begin(c, identity, &o, err));
+  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(open_or_make(&o, cache, most, values, &f, err));
   const char *data = values->data;
   for (size_t i = 0; i < n; i++) CLV_TRY(put_row(&f, rows[i], data + i * f.head.row_bytes, err));
@@ -319,9 +276,9 @@ clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, cons
 
 clv_code clv_caches_form(clv_caches *c, const char *identity, const clv_cache *cache, size_t n,
                          clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) {
-  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
-  CLV_TRY(begin(c, identity, &o, err));
+  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
   *ret_dtype = f.head.dtype;
   *ret_shape = (clv_shape){.rank = f.head.row.rank + 1, .dim = {(int64_t)n}};
@@ -331,11 +288,11 @@ clv_code clv_caches_form(clv_caches *c, const char *identity, const clv_cache *c
 
 clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *cache,
                         const int64_t *rows, clv_tensor *values, clv_err *err) {
-  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_cache_head want;
   CLV_TRY(check_rows(cache, rows, (size_t)values->shape.dim[0], err));
-  CLV_TRY(begin(c, identity, &o, err));
+  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(head_of(&o, cache, values, &want, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
   if (!same_form(&f.head, &want))
@@ -366,12 +323,11 @@ typedef struct listing {
   uint32_t n;
 } listing;
 
-static void list_one(const char *path, const char *name, void *user) {
-  listing *l = user;
+static void list_one(listing *l, const char *path, const char *name) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
-  if (!ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_CACHES) return;
+  if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_CACHES) return;
   clv_code code = open_path(&f, &err);
   bool named = code == CLV_OK && (!l->key || memcmp(&f.head.key, l->key, sizeof *l->key) == 0);
   if (l->remove && (named || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
@@ -388,68 +344,55 @@ static void list_one(const char *path, const char *name, void *user) {
 
 clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
                          clv_cache_status ret[CLV_CACHES], uint32_t *ret_n, clv_err *err) {
-  CLV_AUTO(owner_done) owner o = {0};
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   listing l = {.key = key, .remove = remove, .list = ret};
-  CLV_TRY(begin(c, identity, &o, err));
-  walk(o.dir.data, list_one, &l);
+  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
+  CLV_AUTO(clv_folder_files_done) clv_folder_files files = clv_folder_files_in(o.dir.data);
+  while (clv_folder_files_next(&files)) list_one(&l, files.path.data, files.name);
   if (remove) (void)rmdir(o.dir.data); /* when it was the last */
   *ret_n = l.n;
   return CLV_OK;
 }
 
-typedef struct sweep {
-  clv_caches *c;
-  int64_t now;
-  uint32_t removed;
-} sweep;
-
 /* What has expired, what is damaged, and what a process that died was making. */
-static void sweep_file(const char *path, const char *name, void *user) {
-  sweep *s = user;
+static bool sweep_file(const char *path, const char *name, int64_t at_s) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
-  if (f.path.failed) return;
-  clv_code code = ends_with(name, SUFFIX) ? open_path(&f, &err) : CLV_DATA_LOSS;
-  bool keep = code == CLV_OK ? !has_expired(&f, s->now) : code != CLV_DATA_LOSS;
-  if (!keep && unlink(path) == 0) s->removed++;
+  if (f.path.failed) return false;
+  clv_code code = clv_name_ends_with(name, SUFFIX) ? open_path(&f, &err) : CLV_DATA_LOSS;
+  bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;
+  return !keep && unlink(path) == 0;
 }
 
-static void sweep_owner(const char *path, const char *name, void *user) {
-  sweep *s = user;
-  clv_sha256 digest;
-  if (!clv_sha256_parse(name, &digest)) return;
-  pthread_mutex_t *lock = &s->c->locks[digest.bytes[0] % LOCKS];
-  pthread_mutex_lock(lock);
-  walk(path, sweep_file, s);
-  (void)rmdir(path);
-  pthread_mutex_unlock(lock);
+static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
+  uint32_t removed = 0;
+  if (!clv_state_folder_named(&c->folders, name, &o)) return 0;
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
+  while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
+  (void)rmdir(o.dir.data); /* when nothing is left */
+  return removed;
 }
 
 uint32_t clv_caches_sweep(clv_caches *c, int64_t at_s) {
-  sweep s = {.c = c, .now = at_s};
-  walk(c->dir, sweep_owner, &s);
-  return s.removed;
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(c->folders.dir);
+  uint32_t removed = 0;
+  while (clv_folder_files_next(&f)) removed += sweep_folder(c, f.name, at_s);
+  return removed;
 }
 
 clv_code clv_caches_open(const char *state_dir, clv_caches **ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_caches *c;
-  clv_bytes_printf(&path, "%s/cached", state_dir);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (mkdir(path.data, 0700) != 0 && errno != EEXIST) return disk_failed(path.data, err);
+  CLV_AUTO(clv_freep) clv_caches *c = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  for (size_t i = 0; i < LOCKS; i++) pthread_mutex_init(&c->locks[i], NULL);
-  c->dir = path.data;
-  path = (clv_bytes){0};
+  CLV_TRY(clv_state_folders_open(state_dir, "cached", &c->folders, err));
   (void)clv_caches_sweep(c, now_s());
-  *ret = c;
+  *ret = clv_steal(&c);
   return CLV_OK;
 }
 
 void clv_caches_free(clv_caches *c) {
   if (!c) return;
-  for (size_t i = 0; i < LOCKS; i++) pthread_mutex_destroy(&c->locks[i]);
-  free(c->dir);
+  clv_state_folders_done(&c->folders);
   free(c);
 }

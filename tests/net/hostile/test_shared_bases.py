@@ -228,6 +228,14 @@ def r6_36_nobody_writes_to_a_base():
 
 
 @suite.test
+def what_a_key_gives_is_its_sessions_own():
+    """Frozen or not: the artifact has no such weights."""
+    with Tenant("heavy") as heavy:
+        one, other = (whole(begin(heavy, frozen=NAMES, fresh=["head"], keys=bytes([k]) * 48)) for k in (1, 2))
+        assert one.keys() == other.keys() and one["head.weight"] != other["head.weight"]
+
+
+@suite.test
 def r3_17_what_learns_of_a_closed_artifact():
     with Tenant("heavy") as heavy:
         s = begin(heavy, "public")
