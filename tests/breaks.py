@@ -489,6 +489,8 @@ of("common/engine/context_frames.c", SPARED,
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
+of("common/engine/node_frames.c", SIMULATED,
+   a_kept_value_stays_on_its_device=("static clv_code reference(", "run_engine(n, &why)", "CLV_OK"))
 of("common/engine/context_frames.c", SIMULATED,
    a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"))
 of("common/engine/context_frames.c", SIMULATED + "0",

@@ -262,6 +262,15 @@ static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_e
   return code == CLV_OK ? ran : code;
 }
 
+/* It may ask the engine for a value. One on a device is copied by what the engine runs. */
+static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_err why;
+  clv_code code = clv_node_on_reference(n, p, ret_kept, err);
+  clv_code ran = run_engine(n, &why);
+  if (code == CLV_OK && ran != CLV_OK) *err = why;
+  return code == CLV_OK ? ran : code;
+}
+
 /* How it ended goes with it. */
 static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
   clv_err *why = clv_steal(&w->why), unsaid;
@@ -306,32 +315,19 @@ static const struct {
   clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
   bool peers; /* workers may say it to each other */
 } handlers[CLV_FRAME_KINDS] = {
-    [CLV_CALL] = {engine, false},
-    [CLV_DELIVER] = {engine, false},
-    [CLV_VALUE] = {value, true},
-    [CLV_DROP] = {engine, false},
-    [CLV_SPARE] = {engine, false},
-    [CLV_PREPARE] = {engine, false},
-    [CLV_GRADIENT] = {engine, true},
-    [CLV_APPLY] = {engine, false},
-    [CLV_REVERT] = {engine, false},
-    [CLV_END_CONTEXT] = {engine, false},
-    [CLV_ABORT] = {engine, false},
-    [CLV_STATE_GET] = {engine, false},
-    [CLV_STATE_PUT] = {engine, false},
-    [CLV_UNLOAD] = {engine, false},
-    [CLV_STATE_SAVE] = {engine, false},
-    [CLV_STATE_LOAD] = {engine, false},
-    [CLV_STATE_REMOVE] = {engine, false},
-    [CLV_REF_KEEP] = {clv_node_on_reference, false},
-    [CLV_REF_USE] = {clv_node_on_reference, false},
-    [CLV_REF_FORK] = {clv_node_on_reference, true},
-    [CLV_REF_ACCEPT] = {clv_node_on_reference, false},
-    [CLV_REF_DELETE] = {clv_node_on_reference, true},
-    [CLV_REF_FETCH] = {clv_node_on_reference, true},
-    [CLV_REF_VALUE] = {clv_node_on_reference, true},
-    [CLV_REF_RENEW] = {clv_node_on_reference, true},
-    [CLV_REF_ACK] = {clv_node_on_reference, true},
+    [CLV_CALL] = {engine, false},          [CLV_DELIVER] = {engine, false},
+    [CLV_VALUE] = {value, true},           [CLV_DROP] = {engine, false},
+    [CLV_SPARE] = {engine, false},         [CLV_PREPARE] = {engine, false},
+    [CLV_GRADIENT] = {engine, true},       [CLV_APPLY] = {engine, false},
+    [CLV_REVERT] = {engine, false},        [CLV_END_CONTEXT] = {engine, false},
+    [CLV_ABORT] = {engine, false},         [CLV_STATE_GET] = {engine, false},
+    [CLV_STATE_PUT] = {engine, false},     [CLV_UNLOAD] = {engine, false},
+    [CLV_STATE_SAVE] = {engine, false},    [CLV_STATE_LOAD] = {engine, false},
+    [CLV_STATE_REMOVE] = {engine, false},  [CLV_REF_KEEP] = {reference, false},
+    [CLV_REF_USE] = {reference, false},    [CLV_REF_FORK] = {reference, true},
+    [CLV_REF_ACCEPT] = {reference, false}, [CLV_REF_DELETE] = {reference, true},
+    [CLV_REF_FETCH] = {reference, true},   [CLV_REF_VALUE] = {reference, true},
+    [CLV_REF_RENEW] = {reference, true},   [CLV_REF_ACK] = {reference, true},
 };
 
 /* Another worker brings values and gradients, and uses references; what happens with them is the
@@ -349,13 +345,11 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
   const clv_request c = clv_node_request(&p->frame);
   bool kept = false;
-  clv_err err, why;
+  clv_err err;
   clv_code code = check_sender(n, p, &err);
   if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &kept, &err);
-  /* References ask the engine for values, and one on a device is copied by what the engine runs. */
-  clv_code ran = run_engine(n, &why);
+  take_results(n);
   if (code != CLV_OK) clv_node_refuse(n, &err, &c);
-  if (ran != CLV_OK) clv_node_refuse(n, &why, &c);
   if (!kept) clv_packet_free(p);
 }
 
