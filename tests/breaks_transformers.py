@@ -120,6 +120,17 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
 of("worker/store/folder.c", "tests/unit/store/test_caches",
    all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 
+# ---- numbers of records that fit no table --------------------------------------------------------
+FITS = "tests/unit/plan/test_data_fits"
+of("master/plan/data_fits.c", FITS,
+   lengths_may_be_any=("static clv_code lengths_fit(", "if (!has_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
+   a_number_below_0_is_a_row=("static bool has_outside(", "bool below = r->min < 0;", "bool below = r->min < INT64_MIN;"),
+   differences_of_columns_are_not_looked_at=("static clv_code rows_fit(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
+   a_label_per_record_goes_with_an_output_per_place=("static clv_code places_fit(", "if (!y.rank || ", "if (y.rank < 2 || "),
+   the_largest_label_is_a_class=("static clv_code classes_fit(", "if (high > INT32_MAX)", "if (false)"))
+of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
+of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->integer)", "if (high + 1 > a->integer)"))
+
 # ---- one parameter of two layers -----------------------------------------------------------------
 TIED = "tests/net/training/test_tied.py"
 of("common/engine/module_tie.c", TIED,

@@ -59,8 +59,10 @@ static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_er
   for (int i = 0; i < s->n_in; i++) {
     const char *whole = clv_op_whole(def, i);
     if (whole ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
-      return clv_fail(err, CLV_INVALID, "%s needs %s as input %d, got %s", def->name,
-                      whole ? whole : "a float tensor", i, clv_dtype_name(s->in_dtype[i]));
+      return clv_fail(
+          err, CLV_INVALID, "%s needs %s as input %d, got %s%s", def->name,
+          whole ? whole : "a float tensor", i, clv_dtype_name(s->in_dtype[i]),
+          whole ? " (in files whole numbers are <i4 or <i8)" : " (in files floats are <f4)");
     if (!whole && s->in_dtype[i] != s->in_dtype[0])
       return clv_fail(err, CLV_INVALID, "%s has inputs of different dtypes, %s and %s", def->name,
                       clv_dtype_name(s->in_dtype[0]), clv_dtype_name(s->in_dtype[i]));

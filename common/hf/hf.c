@@ -38,7 +38,9 @@ static clv_code check_records(const clv_hf_config *c, const clv_graph *g, int no
                     (long long)c->channels, (long long)c->image, (long long)c->image);
   }
   if (s->rank == 2 && g->nodes[node].dtype == CLV_I64) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "records are %s; it takes tokens [N, places]", text);
+  return clv_fail(err, CLV_INVALID,
+                  "records are %s %s; it takes tokens [N, places] as whole numbers (i64)",
+                  clv_dtype_name(g->nodes[node].dtype), text);
 }
 
 clv_code clv_hf_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,

@@ -235,8 +235,21 @@ enum { CLV_SCAN_TEXT = 400 };
 bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]);
 
-/* Smallest and largest number of input k; false unless that is whole numbers (i64). */
-bool clv_dataset_input_range(const clv_dataset *ds, size_t k, int64_t *ret_min, int64_t *ret_max);
+/* Which numbers of an input: those of a column of its last dimension (-1: all), less those of
+ * column `minus` (-1: nothing), as the op embedding has them. */
+typedef struct clv_data_columns {
+  int64_t column, minus;
+} clv_data_columns;
+#define CLV_ALL_COLUMNS ((clv_data_columns){-1, -1})
+
+/* Smallest and largest of them in input k, and the first record that has each; false unless that
+ * is whole numbers (i64). A difference that no i64 holds counts as the largest or smallest one. */
+typedef struct clv_data_range {
+  int64_t min, max;
+  size_t min_at, max_at;
+} clv_data_range;
+bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
+                             clv_data_range *ret);
 
 /* ---- subsets --------------------------------------------------------------------------------- */
 

@@ -326,10 +326,10 @@ static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64
   size_t per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
   if (v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1) return CLV_OK;
   if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
-    return clv_fail(err, CLV_INVALID,
-                    "%s: label %lld of record %zu is out of range: expected 0..%lld",
-                    o->labels_path, (long long)v, i / per_record,
-                    o->n_classes ? (long long)o->n_classes - 1 : INT64_MAX);
+    return clv_fail(err, CLV_INVALID, "%s: label %lld of record %zu is no class: expected %s%lld%s",
+                    o->labels_path, (long long)v, i / per_record, o->n_classes ? "0.." : "",
+                    o->n_classes ? (long long)o->n_classes - 1 : 0LL,
+                    o->n_classes ? "" : " or more (loss.ignore_index is for labels of places)");
   ds->label_min = CLV_MIN(v, ds->label_min);
   ds->label_max = CLV_MAX(v, ds->label_max);
   return CLV_OK;

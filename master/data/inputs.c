@@ -128,16 +128,26 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-bool clv_dataset_input_range(const clv_dataset *ds, size_t k, int64_t *ret_min, int64_t *ret_max) {
+/* Number i of the input, by its columns; -1 - INT64_MAX to INT64_MAX. */
+static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns) {
+  int64_t number = clv_dataset_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
+  if (columns.minus < 0) return number;
+  int64_t other = clv_dataset_integer(t, i + (size_t)columns.minus), less;
+  if (__builtin_sub_overflow(number, other, &less)) return number < 0 ? INT64_MIN : INT64_MAX;
+  return less;
+}
+
+bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
+                             clv_data_range *ret) {
   const clv_tensor *t = ds->named ? ds->named[k].data : ds->inputs;
   size_t row = ds->named ? ds->named[k].row : ds->record;
+  size_t step = columns.column < 0 ? 1 : (size_t)t->shape.dim[t->shape.rank - 1];
   if (clv_dataset_input(ds, k, 1).dtype != CLV_I64) return false;
-  *ret_min = INT64_MAX;
-  *ret_max = INT64_MIN;
-  for (size_t i = 0; i < ds->count * row; i++) {
-    int64_t number = clv_dataset_integer(t, i);
-    *ret_min = CLV_MIN(*ret_min, number);
-    *ret_max = CLV_MAX(*ret_max, number);
+  *ret = (clv_data_range){.min = INT64_MAX, .max = INT64_MIN};
+  for (size_t i = 0; i < ds->count * row; i += step) {
+    int64_t number = number_at(t, i, columns);
+    if (number < ret->min) *ret = (clv_data_range){number, ret->max, i / row, ret->max_at};
+    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, i / row};
   }
   return true;
 }

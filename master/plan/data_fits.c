@@ -51,21 +51,22 @@ static clv_code same_records(const clv_blueprint *b, const data_set *train, cons
 
 /* ---- labels and outputs ---------------------------------------------------------------------- */
 
-/* Labels of places want an output per place, and classes last. */
+/* Labels want an output each, and classes last. */
 static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
-  if (y.rank < 2 || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
+  if (!y.rank || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
   clv_shape places = out;
   places.dim[0] = 1;
   places.rank -= places.rank > 0;
   if (clv_shape_equal(&y, &places)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->pos, err,
-      "%s: %s has labels of %s, one per place, and the last layer ('%s') "
-      "gives %s: it must give the classes of each place, as the head 'token' does",
-      s->key, labels_of(s), shape_of_one(y, have, sizeof have), last_of(b)->name,
-      shape_of_one(out, want, sizeof want));
+      "%s: %s has labels of %s, one per %s, and the last layer ('%s') gives %s: it must give the "
+      "classes of each %s, as the head '%s' does",
+      s->key, labels_of(s), shape_of_one(y, have, sizeof have), y.rank > 1 ? "place" : "record",
+      last_of(b)->name, shape_of_one(out, want, sizeof want), y.rank > 1 ? "place" : "record",
+      y.rank > 1 ? "token" : "sequence");
 }
 
 static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -75,28 +76,36 @@ static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *
   if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= classes ||
       high < out->dim[classes])
     return CLV_OK;
+  long long outputs = out->dim[classes];
+  if (high > INT32_MAX)
+    return clv_session_fail_at(b->config, s->pos, err,
+                               "%s: %s: labels go up to %lld, which is the number of no class: the "
+                               "last layer has %lld outputs",
+                               s->key, labels_of(s), (long long)high, outputs);
   return clv_session_fail_at(
       b->config, s->pos, err,
       "%s: %s: labels go up to %lld, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_of(s), (long long)high, (long long)out->dim[classes], (long long)high + 1);
+      s->key, labels_of(s), (long long)high, outputs, (long long)high + 1);
 }
 
-/* A head with outputs that no class of the data can be. Labels that are numbers say less: one that
- * is there may be missing in this part of the data. */
+const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
+  for (size_t i = 0; c->model.hf && i < c->model.n_attrs; i++)
+    if (strcmp(c->model.attrs[i].key, "labels") == 0) return &c->model.attrs[i];
+  return NULL;
+}
+
+/* A head with outputs that no class of the data can be. Of labels that are numbers the scan of the
+ * records says it alone. */
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  const clv_session_config *c = b->config;
+  const clv_attr_spec *a = clv_plan_head_labels(b->config);
   size_t n = clv_dataset_classes(s->ds);
-  for (size_t i = 0; n && c->model.hf && i < c->model.n_attrs; i++) {
-    const clv_attr_spec *a = &c->model.attrs[i];
-    if (strcmp(a->key, "labels") != 0 || a->integer <= (int64_t)n) continue;
-    return clv_session_fail_at(c, a->pos, err,
-                               "labels: %lld, and %s has %zu classes, '%.48s' to '%.48s': write "
-                               "labels: %zu",
-                               (long long)a->integer, s->key, n, clv_dataset_class(s->ds, 0),
-                               clv_dataset_class(s->ds, n - 1), n);
-  }
-  return CLV_OK;
+  if (!n || !a || a->integer <= (int64_t)n) return CLV_OK;
+  return clv_session_fail_at(b->config, a->pos, err,
+                             "labels: %lld, and %s has %zu classes, '%.48s' to '%.48s': write "
+                             "labels: %zu",
+                             (long long)a->integer, s->key, n, clv_dataset_class(s->ds, 0),
+                             clv_dataset_class(s->ds, n - 1), n);
 }
 
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -149,27 +158,77 @@ static bool of_tokenizer(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
 
-static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
-  int64_t low, high;
+/* The record whose number is outside 0 to most, and that number. */
+static bool has_outside(const clv_data_range *r, int64_t most, size_t *ret_record,
+                        long long *ret_number) {
+  bool below = r->min < 0;
+  *ret_record = below ? r->min_at : r->max_at;
+  *ret_number = below ? r->min : r->max;
+  return below || r->max > most;
+}
+
+static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, const clv_node *node,
+                         clv_err *err) {
+  const clv_attrs *a = &node->attrs;
+  clv_data_columns columns = {a->column, a->minus};
+  clv_data_range range;
+  size_t record;
+  long long number;
+  char of[80] = "";
+  if (!clv_dataset_input_range(s->ds, k, columns, &range)) return CLV_OK;
+  if (!has_outside(&range, a->rows - 1, &record, &number)) return CLV_OK;
+  if (a->minus >= 0)
+    snprintf(of, sizeof of, " (its column %lld less column %lld)", (long long)a->column,
+             (long long)a->minus);
+  else if (a->column >= 0)
+    snprintf(of, sizeof of, " (its column %lld)", (long long)a->column);
+  return clv_session_fail_at(b->config, s->pos, err,
+                             "%s: %s: record %zu has the number %lld%s, and the embedding '%s' has "
+                             "rows: %lld, which takes 0 to %lld",
+                             s->key, records_of(s, k), record, number, of, node->name,
+                             (long long)a->rows, (long long)a->rows - 1);
+}
+
+static clv_code tables_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
   const char *input = clv_dataset_input(s->ds, k, 1).name;
-  if (!clv_dataset_input_range(s->ds, k, &low, &high)) return CLV_OK;
   for (int i = 0; i < b->whole->n_nodes; i++) {
     const clv_node *node = &b->whole->nodes[i];
     if (node->op != CLV_OP_EMBEDDING || !reads(b, node, input)) continue;
     if (of_tokenizer(input)) CLV_TRY(tokenizer_fits(b, s, node, err));
-    if (node->attrs.minus >= 0 || (low >= 0 && high < node->attrs.rows)) continue;
-    return clv_session_fail_at(b->config, s->pos, err,
-                               "%s: %s has numbers from %lld to %lld, and the embedding '%s' has "
-                               "rows: %lld, which takes 0 to %lld",
-                               s->key, records_of(s, k), (long long)low, (long long)high,
-                               node->name, (long long)node->attrs.rows,
-                               (long long)node->attrs.rows - 1);
+    CLV_TRY(rows_fit(b, s, k, node, err));
   }
   return CLV_OK;
 }
 
-static clv_code tokens_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  for (size_t k = 0; k < clv_dataset_inputs(s->ds); k++) CLV_TRY(rows_fit(b, s, k, err));
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+static int64_t steps_of(const clv_blueprint *b, const char *input) {
+  for (int i = 0; i < b->whole->n_nodes; i++)
+    if (b->whole->nodes[i].op == CLV_OP_INPUT && strcmp(b->whole->nodes[i].name, input) == 0)
+      return clv_graph_lengths(b->whole, i);
+  return 0;
+}
+
+static clv_code lengths_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
+  const char *input = clv_dataset_input(s->ds, k, 1).name;
+  int64_t steps = steps_of(b, input);
+  clv_data_range range;
+  size_t record;
+  long long number;
+  if (!steps || !clv_dataset_input_range(s->ds, k, CLV_ALL_COLUMNS, &range)) return CLV_OK;
+  if (!has_outside(&range, steps, &record, &number)) return CLV_OK;
+  return clv_session_fail_at(
+      b->config, s->pos, err,
+      "%s: %s: record %zu has the length %lld, and its sequence %lld places: "
+      "'%s' is how many of them are no padding",
+      s->key, records_of(s, k), record, number, (long long)steps, input);
+}
+
+static clv_code inputs_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  for (size_t k = 0; k < clv_dataset_inputs(s->ds); k++) {
+    CLV_TRY(tables_fit(b, s, k, err));
+    CLV_TRY(lengths_fit(b, s, k, err));
+  }
   return CLV_OK;
 }
 
@@ -180,7 +239,7 @@ static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err
   CLV_TRY(labels_fit(b, s, err));
   CLV_TRY(targets_fit(b, s, err));
   CLV_TRY(probabilities_fit(b, s, err));
-  return tokens_fit(b, s, err);
+  return inputs_fit(b, s, err);
 }
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */

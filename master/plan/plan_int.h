@@ -31,6 +31,11 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
 const char *clv_lengths_json(const clv_blueprint *b, bool any);
 
+/* ---- labels (data_fits.c) -------------------------------------------------------------------- */
+
+/* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
+const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
+
 /* ---- caches (cache.c) ------------------------------------------------------------------------ */
 
 /* CLV_INVALID, at stages[].cache: why the outputs of that stage cannot be kept. */

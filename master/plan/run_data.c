@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/models/models.h"
-#include "master/plan/plan.h"
+#include "master/plan/plan_int.h"
 
 static clv_code floats(const clv_number_list *from, float **ret, clv_err *err) {
   CLV_TRY(clv_alloc(from->n, sizeof **ret, ret, err));
@@ -231,6 +231,20 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
                      w->key, n.strays, n.strays == 1 ? " is" : "s are");
 }
 
+/* Labels that are numbers may lack the highest classes here and have them elsewhere, so a head with
+ * more is no error (those with names: labels_fit). It may well be a mistake. */
+static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                        clv_bytes *notes) {
+  int64_t low, high;
+  const clv_attr_spec *a = clv_plan_head_labels(c);
+  if (!a || clv_dataset_classes(ds) || !clv_dataset_label_range(ds, &low, &high)) return;
+  if (high + 1 < a->integer)
+    clv_bytes_printf(notes,
+                     "%s: labels go up to %lld, and the head has labels: %lld; if there are no "
+                     "more classes elsewhere, write labels: %lld\n",
+                     w->key, (long long)high, (long long)a->integer, (long long)high + 1);
+}
+
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
@@ -240,6 +254,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   note_strays(ds, w, files->items[0], notes);
   note_cut(c, ds, w, notes);
   note_pages(c, ds, w, notes);
+  note_labels(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
     if (err) err->code = why.code;

@@ -7,7 +7,7 @@
  *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
  *     none: REASON                  instead of torch: why PyTorch has no such op
  *     second: FILL                  how inputs behind the first are drawn; normal
- *     cpu: ref                      the cpu backend has no kernel of its own: it falls back to ref
+ *     cpu: ref, REASON              the cpu backend has no kernel of its own: it falls back to ref
  *     cpu: images                   it has one for inputs of rank 4 only
  *     layout: any                   the cpu kernel takes the channel block offered for images
  *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and what it says then
@@ -55,14 +55,15 @@ typedef struct op_case {
   char name[32];
   clv_node_desc d; /* need_dx, need_dw set wherever a gradient exists */
   fill fill, second;
-  bool small;  /* not golden=0 */
-  bool golden; /* small, and PyTorch has the op */
+  uint64_t keys; /* bit k: attribute k is given */
+  bool small;    /* not golden=0 */
+  bool golden;   /* small, and PyTorch has the op */
 } op_case;
 
 typedef struct op_file {
   char torch[200], none[200];
   fill second;
-  bool cpu_none, cpu_images; /* cpu: ref, cpu: images */
+  bool cpu_none, cpu_images; /* cpu: ref..., cpu: images */
   bool any_layout;           /* layout: any */
   int n_cases, n_golden;
   char problem[300]; /* "" when there is none */
@@ -247,7 +248,7 @@ static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
     if (!equals || n == CLV_COUNT(values))
       case_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
     else if (!case_key(c, word, equals + 1) && parse_attr(c->d.op, word, equals + 1, &values[n]))
-      n++;
+      c->keys |= (uint64_t)1 << values[n++].key;
   }
   CLV_TRY(clv_attrs_from(c->d.op, values, n, &c->d.attrs, err));
   return case_finish(&c->d, err);
@@ -302,7 +303,7 @@ static inline void case_head(clv_op op, const char *key, const char *value) {
     case_refusal(op, value);
   else if (!strcmp(key, "second") && at >= 0)
     f->second = (fill)at;
-  else if (!strcmp(key, "cpu") && !strcmp(value, "ref"))
+  else if (!strcmp(key, "cpu") && !strncmp(value, "ref, ", 5))
     f->cpu_none = true;
   else if (!strcmp(key, "cpu") && !strcmp(value, "images"))
     f->cpu_images = true;

@@ -131,6 +131,23 @@ static void check_shapes(clv_op op, const golden *numbers) {
              stored, known);
 }
 
+/* What PyTorch's function has no word for, each with a test of its own: first values of parameters
+ * (test_models) and packed sequences (test_packed), whose numbers are the padded ones. */
+static const clv_attr_key no_words[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
+                                        CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED, CLV_ATTR_FIRST};
+
+/* An attribute that no case gives could mean anything. */
+static void check_attributes(clv_op op) {
+  uint64_t given = 0;
+  for (size_t i = 0; i < CLV_COUNT(no_words); i++) given |= (uint64_t)1 << no_words[i];
+  for (int i = 0; i < n_cases; i++)
+    if (cases[i].d.op == op && cases[i].golden) given |= cases[i].keys;
+  for (const clv_attr_row *row = clv_op_def_of(op)->attrs; row->key; row++)
+    if (!(given >> row->key & 1))
+      fail_msg(CASES_FOLDER "/%s.cases: no golden case gives the attribute %s", clv_op_name(op),
+               clv_attr_name(row->key));
+}
+
 /* A file of numbers whose op has gone. */
 static void none_astray(void) {
   char name[300];
@@ -149,6 +166,7 @@ static void test_op(clv_op op) {
   snprintf(name, sizeof name, "ops/%s", clv_op_name(op));
   if (!golden_exists(name)) fail_msg("tests/golden/%s.txt is missing: make golden writes it", name);
   golden_open(&numbers, name);
+  check_attributes(op);
   check_shapes(op, &numbers);
   check_op(op, &numbers, clv_backend_ref(), CLV_F32);
   check_op(op, &numbers, clv_backend_ref(), CLV_F64);

@@ -150,7 +150,7 @@ def tokens_fit_the_table():
     body = BODY.replace(", test: [tx.npy, y.npy]", "").replace("train: [x.npy", "train: [tokens.npy").replace(
         "{op: linear, out: 8}", "{op: embedding, rows: 11, out: 4}, {op: flatten}, {op: linear, out: 8}")
     passes("tokens", body)
-    refused("few-rows", body.replace("rows: 11", "rows: 10"), 3, r"data\.train: .*tokens\.npy has numbers from 0 to 10, and the embedding '0' has rows: 10")
+    refused("few-rows", body.replace("rows: 11", "rows: 10"), 3, r"data\.train: .*tokens\.npy: record \d+ has the number 10, and the embedding '0' has rows: 10")
 
 
 @suite.test

@@ -200,6 +200,23 @@ def more_labels_than_classes_are_refused():
     for labels, says in ((2, None), (5, r"named\.yaml:\d+:\d+: labels: 5, and \S+ has 2 classes, 'answer' to 'question': write labels: 2")):
         done = master("check", cluster.session("named", text % labels), cwd=cluster.dir)
         assert says is None and done.returncode == 0 or says and re.search(says, done.stderr), done.stderr
+    listed = (text % 2).replace("stride: 6", "stride: 6, labels: [question, answer, other]")
+    done = master("check", cluster.session("list", listed), cwd=cluster.dir)
+    assert done.returncode == 3 and "labels go up to 2, and the last layer has 2 outputs: it needs 3, one per class" in done.stderr, done.stderr
+
+
+@suite.test
+def labels_and_outputs_go_together():
+    """Labels of a file that are numbers: more than the head has are refused, fewer are pointed out,
+    since the rest may be in other data."""
+    text = body([], ["master"], "layoutlm", "head: token, labels: %d")
+    most = int(np.load(os.path.join(cluster.dir, "data/train-y.npy")).max())
+    for labels, code, says in (
+            (most, 3, rf"few\.yaml:\d+:\d+: data\.\w+: \S+: labels go up to {most}, and the last layer has {most} outputs: it needs {most + 1}"),
+            (most + 1, 0, r"^(?!.*labels go up to)"),
+            (most + 3, 0, rf"data\.train: labels go up to {most}, and the head has labels: {most + 3}; .*write labels: {most + 1}")):
+        done = master("check", cluster.session("few", text % labels), cwd=cluster.dir)
+        assert done.returncode == code and re.search(says, done.stderr, re.S), (labels, done.stderr)
 
 
 @suite.test

@@ -171,10 +171,10 @@ static void clumsy_input(void **state) {
   refused((clv_dataset_options){.inputs_path = x,
                                 .labels_path = put_idx("y", 8, 1, (uint32_t[]){3}, v, 3),
                                 .n_classes = 2},
-          "label 2 of record 2 is out of range: expected 0..1");
+          "label 2 of record 2 is no class: expected 0..1");
   refused((clv_dataset_options){.inputs_path = x,
                                 .labels_path = put_idx("y", 9, 1, (uint32_t[]){3}, "\0\377\0", 3)},
-          "label -1 of record 1 is out of range");
+          "label -1 of record 1 is no class");
   refused((clv_dataset_options){.inputs_path = x, .labels_path = put_npy("y", "<f4", "3,", v, 12)},
           "class labels must be integers, found f32");
   refused((clv_dataset_options){.inputs_path = x,

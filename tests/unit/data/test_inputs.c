@@ -74,10 +74,18 @@ static void names_types_and_shapes(void **state) {
   assert_true(clv_dataset_label_range(ds, &low, &high));
   assert_int_equal(low, 0);
   assert_int_equal(high, 3);
-  assert_true(clv_dataset_input_range(ds, 1, &low, &high));
-  assert_int_equal(low, 0);
-  assert_int_equal(high, 411);
-  assert_false(clv_dataset_input_range(ds, 3, &low, &high));
+  clv_data_range range;
+  assert_true(clv_dataset_input_range(ds, 1, CLV_ALL_COLUMNS, &range));
+  assert_int_equal(range.min, 0);
+  assert_int_equal(range.max, 411);
+  assert_int_equal(range.max_at, 4);
+  assert_true(clv_dataset_input_range(ds, 1, (clv_data_columns){1, -1}, &range));
+  assert_int_equal(range.min, 1);
+  assert_int_equal(range.max, 409);
+  assert_true(clv_dataset_input_range(ds, 1, (clv_data_columns){0, 2}, &range));
+  assert_int_equal(range.min, -2);
+  assert_int_equal(range.max, -2);
+  assert_false(clv_dataset_input_range(ds, 3, CLV_ALL_COLUMNS, &range));
 }
 
 /* Row i of a batch is record r in every input. */
@@ -163,7 +171,7 @@ static void what_does_not_fit_is_refused(void **state) {
   labelled.labels_path = put_npy("none", "<i8", "2, 2", none, sizeof none);
   refused(labelled, "all labels are -100");
   labelled.labels_path = put_npy("bad", "<i8", "2, 2", bad, sizeof bad);
-  refused(labelled, "label -1 of record 1 is out of range");
+  refused(labelled, "label -1 of record 1 is no class");
 }
 
 static void a_value_that_is_not_finite_is_found(void **state) {

@@ -8,46 +8,52 @@
 
 enum { RECORDS = 17, COLUMNS = 4 };
 
-/* Zeros: shape[0] records. */
-static void put_zeros(const char *name, const char *descr, const char *shape, size_t bytes) {
+static void put_npy(const char *name, const char *descr, const char *shape, const void *values,
+                    size_t bytes) {
   CLV_AUTO(clv_bytes_done) clv_bytes dict = {0}, b = {0};
-  CLV_AUTO(clv_freep) char *zeros = calloc(1, bytes);
   clv_bytes_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, shape);
   uint8_t head[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 118, 0};
   clv_bytes_add(&b, head, sizeof head);
   clv_bytes_printf(&b, "%-117s\n", dict.data);
-  clv_bytes_add(&b, zeros, bytes);
+  clv_bytes_add(&b, values, bytes);
   assert_false(b.failed);
   put(name, b.data, b.len);
 }
 
+/* Zeros: shape[0] records. */
+static void put_zeros(const char *name, const char *descr, const char *shape, size_t bytes) {
+  CLV_AUTO(clv_freep) char *zeros = calloc(1, bytes);
+  put_npy(name, descr, shape, zeros, bytes);
+}
+
+static const char small[] =
+    "version: 1\nname: small\ndata: {format: npy, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n"
+    "stages: [{name: a, at: master, layers: [{op: linear, out: 3}, {op: batchnorm}]}]\n"
+    "loss: {kind: cross_entropy}\n"
+    "train: {batch: 8, drop_last: true, optimizer: {kind: sgd, lr: 0.1}}\n";
+
 /* The session with these sets; "" when all goes together. */
-static void expect(const char *const *sets, size_t n_sets, const char *says) {
-  static const char text[] =
-      "version: 1\nname: small\ndata: {format: npy, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n"
-      "stages: [{name: a, at: master, layers: [{op: linear, out: 3}, {op: batchnorm}]}]\n"
-      "loss: {kind: cross_entropy}\n"
-      "train: {batch: 8, drop_last: true, optimizer: {kind: sgd, lr: 0.1}}\n";
+static void expect(const char *text, const char *const *sets, size_t n_sets, const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   clv_run_data d = {0};
   clv_config_overrides over = {.sets = sets, .n_sets = n_sets};
   clv_err err = {0};
-  assert_ok(clv_session_config_parse(at("s.yaml"), text, sizeof text - 1, &over, &c, &err), &err);
+  assert_ok(clv_session_config_parse(at("s.yaml"), text, strlen(text), &over, &c, &err), &err);
   assert_ok(clv_run_data_open(c, true, &d, &err), &err);
-  clv_shape sample = clv_dataset_x_shape(d.train, 1);
-  assert_ok(clv_blueprint_new(c, &sample, clv_dataset_y_dtype(d.train), &b, &err), &err);
-  clv_code code = clv_run_data_fits(&d, b, &err);
+  clv_code code = clv_blueprint_of_data(c, d.train, &b, &err);
+  if (code == CLV_OK) code = clv_run_data_fits(&d, b, &err);
   assert_int_equal(code, *says ? CLV_INVALID : CLV_OK);
   if (*says) assert_says(&err, says);
   clv_run_data_done(&d);
 }
 
-#define EXPECT(says, ...)                                \
-  do {                                                   \
-    const char *const sets_[] = {__VA_ARGS__};           \
-    expect(sets_, sizeof sets_ / sizeof sets_[0], says); \
+#define EXPECT_OF(text, says, ...)                             \
+  do {                                                         \
+    const char *const sets_[] = {__VA_ARGS__};                 \
+    expect(text, sets_, sizeof sets_ / sizeof sets_[0], says); \
   } while (0)
+#define EXPECT(...) EXPECT_OF(small, __VA_ARGS__)
 
 static void sets_and_batches(void **state) {
   (void)state;
@@ -64,7 +70,88 @@ static void sets_and_batches(void **state) {
   EXPECT("a batch has 8 records, and its smallest micro-batch 1 ", "pipeline.micro_batches=8");
 }
 
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+/* Two records of three tokens: their numbers, the left and right edges of their boxes, how many of
+ * them are no padding, a class each. */
+static const char tokens[] =
+    "version: 1\nname: tokens\n"
+    "data: {format: npy, inputs: [ids, boxes, lengths], train: [ids.npy, boxes.npy, n.npy, "
+    "y.npy]}\n"
+    "stages:\n"
+    "  - {name: a, at: master, layers: [{op: embedding, rows: 9, out: 4, from: [ids], name: "
+    "words},\n"
+    "     {op: embedding, rows: 5, out: 4, column: 1, minus: 0, from: [boxes], name: widths},\n"
+    "     {op: add, from: [words, widths], name: x},\n"
+    "     {op: attention, heads: 2, from: [x, x, x, lengths]}, {op: linear, out: 3}]}\n"
+    "loss: {kind: cross_entropy}\n"
+    "train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
+
+static void put_numbers(const char *name, const char *shape, const int64_t *numbers, size_t n) {
+  put_npy(name, "<i8", shape, numbers, n * sizeof *numbers);
+}
+
+static void put_tokens(void) {
+  put_numbers("ids.npy", "2, 3", (const int64_t[]){0, 8, 1, 2, 3, 4}, 6);
+  put_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 90, 94, 1, 2, 3, 4, 5, 6, 7, 8}, 12);
+  put_numbers("n.npy", "2,", (const int64_t[]){0, 3}, 2);
+  put_numbers("y.npy", "2, 3", (const int64_t[]){0, 2, -100, -100, -100, 1}, 6);
+}
+
+static void tokens_boxes_and_lengths(void **state) {
+  (void)state;
+  put_tokens();
+  EXPECT_OF(tokens, "", "train.seed=1");
+  put_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, 9, 4}, 6);
+  EXPECT_OF(tokens, "ids.npy: record 1 has the number 9, and the embedding 'words' has rows: 9",
+            "train.seed=1");
+  put_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, INT64_MIN, 4}, 6);
+  EXPECT_OF(tokens, "ids.npy: record 1 has the number -9223372036854775808, and the embedding",
+            "train.seed=1");
+  put_tokens();
+  put_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 1, 2, 1, 2, 3, 4, 6, 5, 7, 8}, 12);
+  EXPECT_OF(tokens, "boxes.npy: record 1 has the number -1 (its column 1 less column 0), and the",
+            "train.seed=1");
+  put_numbers("boxes.npy", "2, 3, 2",
+              (const int64_t[]){7, 7, 1, 2, INT64_MIN, INT64_MAX, 3, 4, 6, 8, 7, 8}, 12);
+  EXPECT_OF(tokens, "boxes.npy: record 0 has the number 9223372036854775807 (its column 1 less",
+            "train.seed=1");
+  put_tokens();
+  put_numbers("n.npy", "2,", (const int64_t[]){4, 3}, 2);
+  EXPECT_OF(tokens, "n.npy: record 0 has the length 4, and its sequence 3 places: 'lengths' is how",
+            "train.seed=1");
+  put_numbers("n.npy", "2,", (const int64_t[]){3, -1}, 2);
+  EXPECT_OF(tokens, "n.npy: record 1 has the length -1, and its sequence 3 places", "train.seed=1");
+}
+
+static void types_and_classes(void **state) {
+  (void)state;
+  put_tokens();
+  put_zeros("n.npy", "<f4", "2,", 8);
+  EXPECT_OF(tokens,
+            "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
+            "train.seed=1");
+  put_tokens();
+  put_zeros("ids.npy", "|u1", "2, 3", 6); /* a share of 255 */
+  EXPECT_OF(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
+  put_tokens();
+  put_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
+  EXPECT_OF(tokens,
+            "y.npy has labels of [], one per record, and the last layer ('4') gives [3, 3]: "
+            "it must give the classes of each record",
+            "train.seed=1");
+  put_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, -100, 1}, 6);
+  EXPECT_OF(tokens,
+            "y.npy: labels go up to 3, and the last layer has 3 outputs: it needs 4, one per",
+            "train.seed=1");
+  put_numbers("y.npy", "2, 3", (const int64_t[]){0, INT64_MAX, -100, -100, -100, 1}, 6);
+  EXPECT_OF(tokens, "labels go up to 9223372036854775807, which is the number of no class",
+            "train.seed=1");
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_batches)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_batches),
+                                     cmocka_unit_test(tokens_boxes_and_lengths),
+                                     cmocka_unit_test(types_and_classes)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
