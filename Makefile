@@ -203,6 +203,13 @@ $(GEN)/cuda_ops.def: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/kernels/cuda/backend.o $(OUT)/master/ops.o: $(GEN)/cuda_ops.def
 
+# The launchers that its kernels call, which are compiled for a device.
+$(GEN)/cuda_launches.def: $(call lib_of,kernels/cuda)
+	@mkdir -p $(@D); nm $< | awk '$$1 == "U" && $$2 ~ /^clv_gpu_/ { called[$$2] } NF == 3 { here[$$3] } \
+	  END { for (name in called) if (!(name in here)) print "LAUNCH(" name ")" }' | sort > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(OUT)/kernels/cuda/paper/launches.o: $(GEN)/cuda_launches.def
+
 compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter tests/unit/% tests/e2e/% tests/gpu/test_%,$(1)),$(CFLAGS_ONCE)) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
@@ -449,7 +456,7 @@ $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
 units: $(PLANTS)
 # Whole sessions on it, of which each process is built as this one is. With a sanitizer the longer
 # ones take many minutes.
-GPU_SESSIONS := tests/gpu/test_sim_worker.py $(if $(filter asan tsan,$(BUILD)),,$(addprefix tests/net/training/,test_cuda.py test_two_devices.py))
+GPU_SESSIONS := tests/gpu/test_sim_worker.py $(if $(filter asan tsan,$(BUILD)),,$(addprefix tests/net/training/,test_cuda.py test_two_devices.py test_device_memory.py))
 gpu-tests: $(GPU_TESTS) $(PLANTS) $(BINARIES) $(OUT)/libcleave.so.0 $(GPU_WORKER)
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)
 

@@ -65,6 +65,9 @@ $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops ker
 # NVIDIA's devices: f32 and bf16; through one table of what it uses of their runtime and libraries
 $(call layer, kernels/cuda, common/tensor common/settings kernels kernels/ops kernels/steps, Random123)
 
+# that backend on a device that is only written down: what plans need where there is none
+$(call layer, kernels/cuda/paper, common/tensor common/settings kernels kernels/cuda)
+
 # the library of the GPU backend, found and opened at run time
 $(call layer, kernels/load, kernels)
 
@@ -137,7 +140,7 @@ $(call layer, master/api, $(ENGINE))
 $(call layer, master/egress, common/tensor common/config common/tls)
 
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
-$(call layer, master/plan, common/tensor common/settings common/sched common/config common/weights kernels \
+$(call layer, master/plan, common/tensor common/settings common/sched common/config common/weights kernels kernels/cuda/paper \
   common/graph common/models master/data master/api master/egress)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints

@@ -32,3 +32,10 @@ of("common/link/coming.c", COMING,
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
    weights_of_attention_are_read_as_f32=("static cuda_weights taken_weights(", "k->bf16 ? taken(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+
+# ---- memory --------------------------------------------------------------------------------------
+of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
+   evaluations_take_nothing_of_a_device=("static clv_code add_evaluations(", "if (!c->data.test.n", "if (c->data.test.n"),
+   a_device_is_planned_as_a_processor=("clv_code clv_stage_facts_of(", "if (!names_device(&b->config->stages[stage]))", "if (stage + 1)"))
+of("common/fair/account.c", "tests/unit/fair/test_account",
+   a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))

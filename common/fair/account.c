@@ -50,6 +50,14 @@ void clv_account_limit(clv_account *a, clv_quota q, uint64_t most) {
   __atomic_store_n(&a->o.most[q], most, __ATOMIC_RELAXED);
 }
 
+static void raise_peak(clv_account *a, clv_quota q) {
+  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
+  uint64_t peak = __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
+  while (used > peak && !__atomic_compare_exchange_n(&a->peak[q], &peak, used, true,
+                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
 static bool add(clv_account *a, clv_quota q, uint64_t n) {
   uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = most_of(a, q);
 #ifdef CLV_MUTATE_QUOTA
@@ -73,6 +81,7 @@ clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) {
     take_back(a, at, q, n);
     return at;
   }
+  for (clv_account *at = a; at; at = at->o.above) raise_peak(at, q);
   return NULL;
 }
 
@@ -109,6 +118,10 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
 
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
+}
+
+uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
+  return __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
 }
 
 uint64_t clv_account_most(const clv_account *a, clv_quota q) { return most_of(a, q); }

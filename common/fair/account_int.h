@@ -14,6 +14,7 @@ struct clv_account {
   clv_account_options o;
   int refs;
   uint64_t used[CLV_QUOTAS]; /* atomic */
+  uint64_t peak[CLV_QUOTAS]; /* atomic: the most that was */
   pthread_mutex_t lock;      /* the list, before the lock of any pool */
   clv_pool *pools;           /* of a topmost account, all below it */
 };

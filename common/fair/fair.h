@@ -47,6 +47,7 @@ void clv_account_unrefp(clv_account **a); /* and sets it to NULL */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_used(const clv_account *a, clv_quota q);
+uint64_t clv_account_peak(const clv_account *a, clv_quota q); /* the most that was in use */
 uint64_t clv_account_most(const clv_account *a, clv_quota q); /* its own limit, 0: none */
 /* Another quota from now on; 0 is none. What is in use over it stays. Any thread. */
 void clv_account_limit(clv_account *a, clv_quota q, uint64_t most);

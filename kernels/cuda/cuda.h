@@ -126,6 +126,10 @@ typedef struct clv_cuda_lstm_args {
   void *reserve, *workspace;
 } clv_cuda_lstm_args;
 
+/* The most that a product and a convolution may borrow for a call, in bytes: another way is taken
+ * where one wants more. */
+enum { CLV_CUDA_MATMUL_MOST = 32 << 20, CLV_CUDA_CONV_MOST = 1 << 30 };
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 enum { CLV_VENDOR_ABI = 2 };

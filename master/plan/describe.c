@@ -8,71 +8,6 @@
 
 #include "master/plan/plan_int.h"
 
-typedef struct stage_facts {
-  size_t parameters, weights, old_weights, optimizer, activations, scratch, cache;
-  int reorders;
-  bool falls_back[CLV_MAX_NODES]; /* by node: it computes with a kernel of ref */
-} stage_facts;
-
-/* A stage that recomputes keeps its inputs, and what one call needs. */
-static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
-  size_t in = 0;
-  const clv_graph *g = b->stages[i].graph;
-  for (int k = 0; k < g->n_nodes; k++) {
-    size_t bytes = 0;
-    if (g->nodes[k].op == CLV_OP_INPUT &&
-        clv_shape_bytes(&g->nodes[k].shape, g->nodes[k].dtype, &bytes, NULL) == CLV_OK)
-      in += bytes;
-  }
-  return b->config->stages[i].recompute ? call_bytes + live * in : live * call_bytes;
-}
-
-/* live: micro-batches kept at once, versions: of the weights, by the schedule. */
-static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint32_t versions,
-                         stage_facts *ret, clv_err *err) {
-  const clv_stage_plan *s = &b->stages[i];
-  const clv_session_config *c = b->config;
-  clv_plan_options po = {.backend = clv_backend_cpu(),
-                         .dtype = CLV_F32,
-                         .batch = b->micro_size,
-                         .training = true,
-                         .threads = (int)c->stages[i].threads,
-                         .bf16 = clv_blueprint_bf16(b),
-                         .transient_weights = live <= 1};
-  for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
-    if (s->graph->nodes[k].op == CLV_OP_INPUT)
-      po.batches[input++] = s->graph->nodes[k].shape.dim[0];
-  po.need_input_grad[0] = s->input_needs_grad;
-  po.split_backward = s->input_needs_grad || live > 1;
-  CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
-  po.backend->set_threads(po.threads);
-  CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
-  const clv_plan_info *info = clv_plan_get_info(plan);
-  clv_optim_config o = {.kind = c->train.optimizer.kind};
-  CLV_OPTIM_COPY(&o, &c->train.optimizer);
-  size_t moments = (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
-  *ret = (stage_facts){
-      .parameters = s->params->n_values,
-      .weights = s->params->total_bytes,
-      .old_weights = s->params->total_bytes * (versions - 1),
-      .optimizer = (moments + 1) * s->params->trainable_bytes,
-      .activations = activations_of(b, i, info->call_bytes, live),
-      .scratch = info->scratch_bytes,
-      .cache = info->cache_bytes,
-      .reorders = info->reorders_refresh +
-                  (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
-  for (int k = 0; k < s->graph->n_nodes; k++) ret->falls_back[k] = clv_plan_falls_back(plan, k);
-  return CLV_OK;
-}
-
-clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
-                          clv_err *err) {
-  stage_facts f;
-  CLV_TRY(facts_of(b, stage, live, 1, &f, err));
-  *ret = f.weights + f.optimizer + f.activations + f.scratch + f.cache;
-  return CLV_OK;
-}
-
 static const char *place_of(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
@@ -122,7 +57,7 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
 }
 
 /* Layers k to end - 1 in a line. */
-static void text_block(const clv_blueprint *b, const clv_graph *g, const stage_facts *f, int k,
+static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_facts *f, int k,
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
   char shape[160], range[24], name[CLV_NAME_MAX];
@@ -134,7 +69,8 @@ static void text_block(const clv_blueprint *b, const clv_graph *g, const stage_f
                    clv_shape_format(&last->shape, shape, sizeof shape), falls_back ? "  ref" : "");
 }
 
-static void text_layers(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
+static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
+                        clv_bytes *out) {
   const clv_graph *g = b->stages[i].graph;
   char shape[160];
   for (int k = 0, end; k < g->n_nodes; k = end) {
@@ -195,7 +131,21 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
+/* Bits are promised for one kind of device, and figures are those of the kind that is named. */
+static void text_device(const clv_stage_spec *s, const clv_stage_facts *f, clv_bytes *out) {
+  char more[24];
+  if (!f->on_device) return;
+  clv_bytes_printf(out,
+                   "    computes on %s: its bits are those of such devices, and so is its memory",
+                   s->device);
+  if (f->borrowed)
+    clv_bytes_printf(out, "; libraries may borrow up to %s more",
+                     clv_format_size(f->borrowed, more, sizeof more));
+  clv_bytes_puts(out, "\n");
+}
+
+static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
+                       clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24], per_step[24];
   size_t cut = 0;
@@ -206,11 +156,9 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
       b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer, f->parameters,
-      clv_format_size(f->weights, w, sizeof w),
-      clv_format_size(
-          f->weights + f->old_weights + f->optimizer + f->activations + f->scratch + f->cache, m,
-          sizeof m),
+      clv_format_size(f->weights, w, sizeof w), clv_format_size(f->memory, m, sizeof m),
       f->reorders);
+  text_device(&b->config->stages[i], f, out);
   text_weights(&b->config->stages[i], out);
   text_layers(b, i, f, out);
   text_frozen(b, i, out);
@@ -225,19 +173,11 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
                                                                       : "master <-> worker");
 }
 
-/* Bits are promised for one kind of device, and the figures above are a processor's. */
-static void text_devices(const clv_blueprint *b, clv_bytes *out) {
-  for (uint32_t i = 0; i < b->n_stages; i++) {
-    const clv_stage_spec *s = &b->config->stages[i];
-    if (s->tf32)
+static void text_tf32(const clv_blueprint *b, clv_bytes *out) {
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->config->stages[i].tf32)
       clv_bytes_printf(out, "stage '%s' may round factors to tf32, on a device that can\n",
-                       s->name);
-    if (strncmp(s->device, "cuda", 4) != 0) continue;
-    clv_bytes_printf(out,
-                     "stage '%s' computes on %s: its bits are those of such devices, and its "
-                     "memory above is what a processor would need\n",
-                     s->name, s->device);
-  }
+                       b->config->stages[i].name);
 }
 
 static void text_policy(const clv_policy *p, clv_bytes *out) {
@@ -296,7 +236,8 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   text_policy(b->policy, out);
 }
 
-static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
+static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
+                       clv_bytes *out) {
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
@@ -307,9 +248,13 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_bytes_printf(out,
                    ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
                    "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
-                   "\"cache_bytes\":%zu,\"reorders_per_step\":%d,\"direct\":%s,\"ref_layers\":[",
+                   "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
+                   "\"evaluation_bytes\":%zu,"
+                   "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
+                   "\"direct\":%s,\"ref_layers\":[",
                    b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
-                   f->optimizer, f->activations, f->scratch, f->cache, f->reorders,
+                   f->optimizer, f->activations, f->scratch, f->cache, f->values, f->kept,
+                   f->evaluation, f->memory, f->borrowed, f->reorders,
                    b->stages[i].direct ? "true" : "false");
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
@@ -395,9 +340,9 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->train.dtype == CLV_COMPUTE_BF16 ? ", convolutions in bf16" : "");
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    stage_facts f;
-    CLV_TRY(facts_of(b, i, CLV_MAX(l->report.live[i], 1u), CLV_MAX(l->report.versions[i], 1u), &f,
-                     err));
+    clv_stage_facts f;
+    CLV_TRY(clv_stage_facts_of(b, i, CLV_MAX(l->report.live[i], 1u),
+                               CLV_MAX(l->report.versions[i], 1u), &f, err));
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
@@ -410,7 +355,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     json_seed(b, out);
     clv_bytes_puts(out, "}\n");
   } else {
-    text_devices(b, out);
+    text_tf32(b, out);
     clv_blueprint_egress(b, false, out);
   }
   return CLV_OK;

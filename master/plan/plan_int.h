@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_int: what describe.c and profile.c know for those that suggest cuts.
+ * plan_int: what the files of this folder know for each other.
  */
 #ifndef CLEAVE_MASTER_PLAN_INT_H
 #define CLEAVE_MASTER_PLAN_INT_H
@@ -77,7 +77,28 @@ void clv_profile_free(clv_profile *p); /* NULL is allowed */
 void clv_profile_freep(clv_profile **p);
 /* Of so many samples, between those that were measured. */
 clv_plan_times clv_profile_at(const clv_profile *p, uint32_t layer, double samples);
-/* Bytes that a stage keeps, with so many micro-batches at once (describe.c). */
+
+/* ---- what a stage needs (stage_memory.c) ----------------------------------------------------- */
+
+/* In bytes, of its micro-batches of b->micro_size. Those of a processor are what its plan takes; of
+ * a stage that names a device all that the session is charged there, while nothing is recorded. */
+typedef struct clv_stage_facts {
+  size_t parameters; /* values */
+  size_t weights, old_weights, optimizer, activations, scratch, cache;
+  size_t values;     /* on the device: outputs, and gradients of what crosses the cuts */
+  size_t kept;       /* on the device: running statistics kept, and libraries' own of each kernel */
+  size_t evaluation; /* on the device: plan and values of evaluations, where there are any */
+  size_t memory;     /* all of the above */
+  size_t borrowed;   /* on the device: what libraries may want beside it, at most */
+  bool on_device;
+  int reorders;
+  bool falls_back[CLV_MAX_NODES]; /* by node: it computes with a kernel of ref */
+} clv_stage_facts;
+
+/* live: micro-batches kept at once, versions: of the weights, by the schedule. */
+clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t live,
+                            uint32_t versions, clv_stage_facts *ret, clv_err *err) CLV_USE_RESULT;
+/* Of one version. */
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 

@@ -274,13 +274,21 @@ static void put_cached(clv_metrics_out *out, const void *numbers_of) {
                     &(clv_metric_label){"direction", "out"}, 1);
 }
 
-static void put_devices(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_of_devices(clv_metrics_out *out, const worker_numbers *n,
+                           uint64_t (*bytes_of)(const clv_account *a, clv_quota q)) {
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
     const clv_device *d = &n->service->devices[i];
-    clv_metric_sample(out, (double)clv_account_used(d->account, CLV_QUOTA_BYTES),
+    clv_metric_sample(out, (double)bytes_of(d->account, CLV_QUOTA_BYTES),
                       &(clv_metric_label){"device", d->name}, 1);
   }
+}
+
+static void put_devices(clv_metrics_out *out, const void *numbers_of) {
+  put_of_devices(out, numbers_of, clv_account_used);
+}
+
+static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {
+  put_of_devices(out, numbers_of, clv_account_peak);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -321,6 +329,9 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_device_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory of all modules of a device: weights, optimiser state, plans and calls.",
      .write = put_devices},
+    {.name = "cleave_worker_device_memory_peak_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "The most that cleave_worker_device_memory_bytes was since the worker began to serve.",
+     .write = put_device_peaks},
     {.name = "cleave_worker_memory_limit_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "memory_limit of worker.yaml; left out where there is none.",
      .write = put_memory_limit},

@@ -11,7 +11,7 @@
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
 /* ENGINES_VERSION is of the rules below: a plan that was kept under other rules is not taken. */
-enum { MOST_ENGINES = 64, WORKSPACE_MOST = 1 << 30, ENGINES_VERSION = 1 };
+enum { MOST_ENGINES = 64, ENGINES_VERSION = 1 };
 
 /* A device that is here, or one that is only described. */
 typedef struct device_of {
@@ -184,7 +184,7 @@ static bool plan_first(const engine_choice *c, cudnnBackendDescriptor_t *ret,
     int64_t workspace = 0;
     if (!c->candidates[i].fits) continue;
     if (make_plan(c, c->candidates[i].config, ret, &workspace, &err) == CLV_OK &&
-        workspace <= WORKSPACE_MOST) {
+        workspace <= CLV_CUDA_CONV_MOST) {
       *about = (clv_nvidia_plan){c->candidates[i].engine, c->n, (size_t)workspace};
       return true;
     }
@@ -265,7 +265,7 @@ static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t de
   CLV_TRY(clv_nvidia_finish(cudnn, plan, err));
   cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
       plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret);
-  if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= WORKSPACE_MOST) return CLV_OK;
+  if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= CLV_CUDA_CONV_MOST) return CLV_OK;
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 

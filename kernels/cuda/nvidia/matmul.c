@@ -9,8 +9,6 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-enum { WORKSPACE_BYTES = 32 << 20 };
-
 /* Operands are mostly aligned, and what is then faster is wrong for the others: each has a way of
  * its own. */
 enum { ALIGNED, ANYWHERE, WAYS };
@@ -113,7 +111,7 @@ static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, i
   static const cublasLtMatmulPreferenceAttributes_t operands[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-  uint64_t most = WORKSPACE_BYTES;
+  uint64_t most = CLV_CUDA_MATMUL_MOST;
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
          &most, sizeof most);

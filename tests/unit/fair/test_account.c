@@ -81,6 +81,10 @@ static void the_quota_that_is_over_is_named(void **state) {
   assert_int_equal(used(f->identity), 30 * KIB); /* what was refused is charged nowhere */
   clv_tensor_unref(a);
   clv_tensor_unref(b);
+  clv_pool_shrink(f->pools[0]);
+  clv_tensor_unref(tensor(f->pools[0], KIB));
+  assert_int_equal(used(f->identity), 11 * KIB);
+  assert_int_equal(clv_account_peak(f->identity, CLV_QUOTA_BYTES), 30 * KIB);
 }
 
 static void idle_memory_of_one_session_is_anothers(void **state) {
@@ -90,6 +94,7 @@ static void idle_memory_of_one_session_is_anothers(void **state) {
   clv_tensor *b = tensor(f->pools[1], 20 * KIB);
   assert_int_equal(clv_pool_bytes(f->pools[0]), 0);
   assert_int_equal(used(f->identity), 20 * KIB);
+  assert_int_equal(clv_account_peak(f->identity, CLV_QUOTA_BYTES), 20 * KIB);
   clv_tensor_unref(b);
 }
 

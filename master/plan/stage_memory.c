@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a stage needs. Its plan is made as its node makes it: by the processor's backend, or for a
+ * stage that names a device by the device's, on paper. There two plans are made, with nothing
+ * borrowed by libraries and with the most.
+ */
+#include <string.h>
+
+#include "kernels/cuda/paper/paper.h"
+#include "master/plan/plan_int.h"
+
+static bool names_device(const clv_stage_spec *s) { return strncmp(s->device, "cuda", 4) == 0; }
+
+/* ---- its plan -------------------------------------------------------------------------------- */
+
+/* Of batches of so many samples. */
+typedef struct stage_calls {
+  int64_t samples;
+  uint32_t live; /* that are there at once */
+  bool training;
+} stage_calls;
+
+static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                        const stage_calls *calls, clv_plan **ret, clv_err *err) {
+  const clv_stage_plan *s = &b->stages[i];
+  const clv_session_config *c = b->config;
+  bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_bf16(b);
+  clv_plan_options po = {.backend = backend,
+                         .dtype = CLV_F32,
+                         .batch = calls->samples,
+                         .training = calls->training,
+                         .threads = (int)c->stages[i].threads,
+                         .bf16 = bf16,
+                         .tf32 = backend->memory && c->stages[i].tf32,
+                         .transient_weights = calls->training && calls->live <= 1};
+  for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
+    if (s->graph->nodes[k].op == CLV_OP_INPUT)
+      po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->samples / b->micro_size;
+  po.need_input_grad[0] = calls->training && s->input_needs_grad;
+  po.split_backward = s->input_needs_grad || calls->live > 1;
+  backend->set_threads(po.threads);
+  return clv_plan_new(s->graph, s->params, &po, ret, err);
+}
+
+/* ---- what is beside it ----------------------------------------------------------------------- */
+
+static size_t bytes_of(const clv_node *n) {
+  size_t bytes = 0;
+  return clv_shape_bytes(&n->shape, n->dtype, &bytes, NULL) == CLV_OK ? bytes : 0;
+}
+
+static size_t input_bytes(const clv_graph *g) {
+  size_t in = 0;
+  for (int k = 0; k < g->n_nodes; k++)
+    if (g->nodes[k].op == CLV_OP_INPUT) in += bytes_of(&g->nodes[k]);
+  return in;
+}
+
+/* A stage that recomputes keeps its inputs, and what one call needs. */
+static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
+  if (!b->config->stages[i].recompute) return live * call_bytes;
+  return call_bytes + live * input_bytes(b->stages[i].graph);
+}
+
+static size_t moments_of(const clv_blueprint *b) {
+  clv_optim_config o = {.kind = b->config->train.optimizer.kind};
+  CLV_OPTIM_COPY(&o, &b->config->train.optimizer);
+  return (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
+}
+
+/* ---- on a device ----------------------------------------------------------------------------- */
+
+static const clv_node *output_of(const clv_stage_plan *s) {
+  return &s->graph->nodes[s->graph->output];
+}
+
+/* Outputs stay on the device until nobody wants them, and so does the gradient of the input until
+ * it has left. */
+static size_t values_of(const clv_blueprint *b, uint32_t i, uint32_t live) {
+  const clv_stage_plan *s = &b->stages[i];
+  size_t gradient = s->input_needs_grad ? bytes_of(&s->graph->nodes[0]) : 0;
+  return live * bytes_of(output_of(s)) + gradient;
+}
+
+/* A plan of evaluations stays beside that of training. */
+static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                                clv_stage_facts *f, clv_err *err) {
+  const clv_session_config *c = b->config;
+  const stage_calls calls = {b->eval_size, CLV_EVAL_WINDOW, false};
+  CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
+  if (!c->data.test.n && c->data.validation_fraction <= 0) return CLV_OK;
+  CLV_TRY(plan_on(backend, b, i, &calls, &plan, err));
+  const clv_plan_info *info = clv_plan_get_info(plan);
+  size_t values = bytes_of(output_of(&b->stages[i])) / (size_t)b->micro_size;
+  f->evaluation = calls.live * (info->call_bytes + values * (size_t)b->eval_size) +
+                  info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  return CLV_OK;
+}
+
+static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                           uint32_t live, const clv_plan *plan, clv_stage_facts *f, clv_err *err) {
+  const clv_params *p = b->stages[i].params;
+  f->on_device = true;
+  f->values = values_of(b, i, live);
+  f->kept = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
+  return add_evaluations(backend, b, i, f, err);
+}
+
+/* A forward may be made ready before the backward ahead of it has ended. */
+static uint32_t at_once(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
+  return backend->memory ? CLV_MIN(live + 1, CLV_MAX(live, b->micro_batches)) : live;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static clv_code facts_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                         uint32_t live, uint32_t versions, clv_stage_facts *ret, clv_err *err) {
+  const clv_stage_plan *s = &b->stages[i];
+  const stage_calls calls = {b->micro_size, live, true};
+  const uint32_t most = at_once(backend, b, live);
+  CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
+  CLV_TRY(plan_on(backend, b, i, &calls, &plan, err));
+  const clv_plan_info *info = clv_plan_get_info(plan);
+  *ret = (clv_stage_facts){
+      .parameters = s->params->n_values,
+      .weights = s->params->total_bytes,
+      .old_weights = s->params->total_bytes * (versions - 1),
+      .optimizer = (moments_of(b) + 1) * s->params->trainable_bytes,
+      .activations = activations_of(b, i, info->call_bytes, most),
+      .scratch = info->scratch_bytes,
+      .cache = info->cache_bytes,
+      .reorders = info->reorders_refresh +
+                  (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
+  if (backend->memory) CLV_TRY(add_device(backend, b, i, most, plan, ret, err));
+  ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
+                ret->cache + ret->values + ret->kept + ret->evaluation;
+  for (int k = 0; k < s->graph->n_nodes; k++) ret->falls_back[k] = clv_plan_falls_back(plan, k);
+  return CLV_OK;
+}
+
+static clv_code facts_on_paper(clv_paper_loan loan, const clv_blueprint *b, uint32_t i,
+                               uint32_t live, uint32_t versions, clv_stage_facts *ret,
+                               clv_err *err) {
+  CLV_AUTO(clv_paper_closep) clv_backend *paper = NULL;
+  CLV_TRY(clv_paper_open(loan, &paper, err));
+  return facts_on(paper, b, i, live, versions, ret, err);
+}
+
+clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t live,
+                            uint32_t versions, clv_stage_facts *ret, clv_err *err) {
+  clv_stage_facts most;
+  if (!names_device(&b->config->stages[stage]))
+    return facts_on(clv_backend_cpu(), b, stage, live, versions, ret, err);
+  CLV_TRY(facts_on_paper(CLV_PAPER_NOTHING, b, stage, live, versions, ret, err));
+  CLV_TRY(facts_on_paper(CLV_PAPER_MOST, b, stage, live, versions, &most, err));
+  ret->borrowed = most.memory - CLV_MIN(most.memory, ret->memory);
+  return CLV_OK;
+}
+
+clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
+                          clv_err *err) {
+  clv_stage_facts f;
+  CLV_TRY(clv_stage_facts_of(b, stage, live, 1, &f, err));
+  *ret = f.memory;
+  return CLV_OK;
+}

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `plan` says that a stage takes of a device, beside the most that the worker has charged
+there: the worker's device is simulated, the master has none."""
+import json, os, re, sys, urllib.request
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import cluster as lib
+from cluster import *
+
+lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
+suite = Suite()
+MIB = 1 << 20
+LOAN = 32 * MIB  # of each plan at most to cuBLASLt, CLV_CUDA_MATMUL_MOST
+# What plan may be off by: what the simulated libraries borrow, and values taken at once.
+SMALL = 16 << 10
+
+ROWS = "{op: reshape, shape: [12, 12]}, {op: linear, out: 16, name: x}"
+NETS = {
+    "mlp": "{op: flatten}, {op: linear, out: 96}, {op: relu}, {op: linear, out: 48}, {op: gelu}, {op: linear, out: 10}",
+    "cnn": "{op: conv2d, out: 6, kernel: 3, pad: 1}, {op: batchnorm}, {op: relu}, {op: maxpool, kernel: 2}, "
+           "{op: conv2d, out: 8, kernel: 3, pad: 1}, {op: relu}, {op: flatten}, {op: linear, out: 10}",
+    "lstm": f"{ROWS}, {{op: lstm, out: 24, layers: 2}}, {{op: mean, dim: 1}}, {{op: linear, out: 10}}",
+    "transformer": f"{ROWS}, {{op: attention, heads: 2, p: 0.1, name: a, from: [x, x, x]}}, {{op: linear, out: 16, name: o}}, "
+                   "{op: add, from: [o, x], name: r}, {op: layernorm}, {op: linear, out: 32}, {op: gelu}, {op: linear, out: 16}, "
+                   "{op: mean, dim: 1}, {op: linear, out: 10}",
+}
+
+
+def body(net, dtype):
+    return (f"{IMAGE_DATA}privacy: {{raw_input_leaves: true}}\n"
+            f"stages:\n  - {{name: all, at: w1, device: cuda, layers: [{NETS[net]}]}}\n"
+            "loss: {kind: cross_entropy}\n"
+            f"train: {{epochs: 1, max_steps: 3, batch: 32, seed: {SEED}, dtype: {dtype}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
+            f"pipeline: {{micro_batches: 2}}\nlog: {{every: 1}}\ncheckpoint: {{every_steps: 100000}}\n")
+
+
+def peak(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
+        return int(float(re.search(r"^cleave_worker_device_memory_peak_bytes{.*} (\S+)$", page.read().decode(), re.M)[1]))
+
+
+def planned_and_charged(net, dtype, limits):
+    """What plan says of the stage, and the most that the device's account has had."""
+    port = free_port()
+    with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n{limits}") as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        path = c.session(net, body(net, dtype))
+        shown = master("plan", path, "--json", cwd=c.dir)
+        assert shown.returncode == 0, shown.stderr
+        done = c.train(path, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(shown.stdout)["stages"][0], peak(port)
+
+
+@suite.test
+def the_plan_of_a_device_is_what_it_is_charged():
+    """But for one call of two, which is taken where a forward is made ready before the backward
+    ahead of it has ended; and for cuDNN's space of an LSTM, which plan estimates."""
+    for net in NETS:
+        for dtype in "f32", "bf16":
+            stage, charged = planned_and_charged(net, dtype, "cuda: {graphs: false}\n")
+            off, call = charged - stage["memory_bytes"], stage["activation_bytes"] // 2
+            reserve = stage["borrowed_bytes"] % LOAN if (net, dtype) == ("lstm", "f32") else 0
+            assert -call - SMALL <= off <= SMALL + reserve, (net, dtype, off, stage, charged)
+
+
+@suite.test
+def the_plan_says_whose_memory_it_is():
+    with Cluster(1) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        on_device = c.session("device", body("mlp", "f32"))
+        said = master("plan", on_device, cwd=c.dir).stdout
+        assert re.search(r"computes on cuda: its bits are those of such devices, and so is its memory; libraries may borrow up to "
+                         r"64.0 MiB more", said), said
+        shown = json.loads(master("plan", on_device, "--json", cwd=c.dir).stdout)["stages"][0]
+        here = c.session("processor", body("mlp", "f32").replace("device: cuda", "device: cpu"))
+        other = json.loads(master("plan", here, "--json", cwd=c.dir).stdout)["stages"][0]
+        parts = [n for key, n in shown.items() if key.endswith("_bytes") and key not in ("memory_bytes", "borrowed_bytes")]
+        assert shown["memory_bytes"] == sum(parts) and shown["evaluation_bytes"] > 0, shown
+        assert other["borrowed_bytes"] == other["kept_bytes"] == other["evaluation_bytes"] == 0, other
+
+
+suite.main()
