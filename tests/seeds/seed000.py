@@ -34,7 +34,7 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "tests/net/lib"), os.path.join(ROOT, "t
 import hf  # noqa: E402
 
 SESSIONS = os.path.join(ROOT, "deploy/sessions")
-PAGES, FEW = {"train": 900, "test": 150, "public": 300}, {"train": 40, "test": 20, "public": 40}
+PAGES, FEW = {"train": 770, "test": 150, "public": 300}, {"train": 40, "test": 20, "public": 40}
 SHAPE = {"model_type": "layoutlm", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024,
          "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 256,
          "type_vocab_size": 2, "max_2d_position_embeddings": 1024, "initializer_range": 0.02, "layer_norm_eps": 1e-12,
