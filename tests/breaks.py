@@ -675,19 +675,6 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
-BUNDLE = "tests/gpu/test_bundle.py"
-of("tests/gpu/run.py", BUNDLE,
-   the_bundle_does_everything_again=("", "if name in results and name not in a.pieces and", "if False and"),
-   a_piece_that_was_killed_is_done=("", 'and results[name]["result"] != "interrupted"', ""),
-   a_piece_that_never_ends_begins_for_ever=("", 'r["times"] >= MOST_TIMES', 'r["times"] < 0'),
-   two_of_them_are_at_work=("", "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"))
-of("tests/gpu/pieces.py", BUNDLE,
-   what_a_piece_started_outlives_it=("", "ctypes.CDLL(None).prctl(1, signal.SIGKILL)", "pass"),
-   programs_under_a_checker_get_other_arguments=("", '("gpu/steps", "lstm", "2", "3", "f32", "2")', '("gpu/steps", "lstm", "2", "f32", "2")'))
-of("tests/gpu/speed/shares_more.c", BUNDLE,
-   a_kernel_has_no_row=("", '{"times a weight", 8, .f = times},', '{"times a weight", 8, .f = times ? times_weight : NULL},'))
-of("tests/gpu/speed/torch_steps.py", BUNDLE,
-   no_pytorch_is_a_traceback=("", "except ImportError as why:\n    print(f\"no PyTorch", "except SyntaxError as why:\n    print(f\"no PyTorch"))
 of("common/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: what comes from devices, and who waits for it."""
+"""Breaks on purpose, as breaks.py says: what comes from devices, who waits for it, and what runs
+first where there is one."""
 from breaks import of
 
 of("common/engine/node_frames.c", "tests/gpu/test_node",
@@ -39,3 +40,28 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    a_device_is_planned_as_a_processor=("clv_code clv_stage_facts_of(", "if (!names_device(&b->config->stages[stage]))", "if (stage + 1)"))
 of("common/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
+
+# ---- the bundle for a machine with a device ------------------------------------------------------
+BUNDLE = "tests/gpu/test_bundle.py"
+of("tests/gpu/run.py", BUNDLE + " it_goes_on_where_it_stopped",
+   the_bundle_does_everything_again=("", "if name in results and name not in a.pieces and", "if False and"))
+of("tests/gpu/run.py", BUNDLE + " it_goes_on_where_it_was_killed",
+   a_piece_that_was_killed_is_done=("", 'and results[name]["result"] != "interrupted"', ""),
+   two_of_them_are_at_work=("", "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"))
+of("tests/gpu/run.py", BUNDLE + " a_piece_that_never_ends_is_left",
+   a_piece_that_never_ends_begins_for_ever=("", 'r["times"] >= MOST_TIMES', 'r["times"] < 0'))
+of("tests/gpu/pieces.py", BUNDLE + " it_goes_on_where_it_was_killed",
+   what_a_piece_started_outlives_it=("", "ctypes.CDLL(None).prctl(1, signal.SIGKILL)", "pass"))
+of("tests/gpu/pieces.py", BUNDLE + " each_piece_runs_on_the_simulated_device",
+   programs_under_a_checker_get_other_arguments=("", '("gpu/steps", "lstm", "2", "3", "f32", "2")', '("gpu/steps", "lstm", "2", "f32", "2")'))
+of("tests/gpu/speed/shares_more.c", BUNDLE + " each_kernel_has_its_share",
+   a_kernel_has_no_row=("", '{"times a weight", 8, .f = times},', '{"times a weight", 8, .f = times ? times_weight : NULL},'),
+   a_kernel_has_no_row_in_bf16=("", '{"silu, bf16", 4, .map = clv_gpu_silu, .last = true},', '{"silu, bf16", 4, .map = clv_gpu_silu},'))
+of("tests/gpu/speed/torch_steps.py", BUNDLE + " what_is_missing_is_named",
+   no_pytorch_is_a_traceback=("", "except ImportError as why:\n    print(f\"no PyTorch", "except SyntaxError as why:\n    print(f\"no PyTorch"))
+of("tests/gpu/beside_torch.py", BUNDLE + " parity_is_judged_in_f64",
+   a_nan_is_in_parity=("", "not row[1] <= limit_of(row[2])", "row[1] > limit_of(row[2])"),
+   losses_alone_are_compared=("", 'for name, ours, own in judge["apart"]]', 'for name, ours, own in judge["apart"][:0]]'),
+   what_pytorch_does_not_know_is_right=("", "if len(vague) * FEW > len(rows)", "if False"))
+of("tests/gpu/predict.py", BUNDLE + " predictions_count_what_is_launched",
+   a_prediction_forgets_launches=("", 'self.add("heads", n * t * h * (F + B), value=1, times=4)', 'self.add("heads", n * t * h * (F + B), value=1)'))

@@ -222,12 +222,48 @@ def cudnn_plans_every_convolution_of_resnet50():
         assert json.JSONDecoder().raw_decode(done.stdout)[0] == json.load(f), done.stdout[:1500]
 
 
+PAGE, PREDICT = os.path.join(ROOT, "tests/bench/GPU.md"), os.path.join(ROOT, "tests/gpu/predict.py")
+
+
+def stale(page=PAGE):
+    """What predict.py says of a page that is older than the sources."""
+    return subprocess.run([sys.executable, PREDICT, "--check", page], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=dict(os.environ, CLEAVE_TEST_BIN=os.path.abspath(BIN))).stdout
+
+
+def toolkit():
+    """The version of nvcc, by which compiled kernels may differ."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    return re.search(r"release (\d+\.\d+)", subprocess.run([nvcc, "--version"], stdout=subprocess.PIPE, text=True).stdout)[1]
+
+
 @suite.test
 def the_page_has_the_predictions():
-    said = subprocess.run([sys.executable, os.path.join(ROOT, "tests/gpu/predict.py")], stdout=subprocess.PIPE, text=True,
-                          check=True).stdout
-    with open(os.path.join(ROOT, "tests/bench/GPU.md")) as f:
-        assert said in f.read(), "tests/gpu/predict.py --write puts them there"
+    """Those of steps, and of kernels where the library was compiled by the page's toolkit."""
+    with open(PAGE) as f:
+        of = re.search(r"`ptxas`, CUDA (\d+\.\d+)", f.read())[1]
+    said = stale()
+    if os.path.exists(LIBRARY) and toolkit() != of:
+        said = "".join(line for line in said.splitlines() if not line.startswith("compiled otherwise"))
+    assert not said, said
+
+
+@suite.test
+def a_page_that_is_stale_is_told_by_line():
+    with open(PAGE) as f:
+        page = f.read()
+    kernel = re.search(r"^\| `adam` \| (\d+) .*\n", page, re.M)
+    wrong = [(re.sub(r"^\| MLP: (.*?)\| \d+", r"| MLP: \1| 99", page, flags=re.M), "predicted now: | MLP: "),
+             (page.replace(kernel[0], kernel[0].replace(f"| {kernel[1]} |", "| 99 |", 1)), "compiled otherwise: | `adam` |"),
+             (page.replace(kernel[0], ""), "a new kernel: | `adam` |"),
+             (page.replace(kernel[0], kernel[0] + kernel[0].replace("`adam`", "`eve`")), "compiled no more: eve")]
+    with tempfile.NamedTemporaryFile("w+", suffix=".md") as f:
+        for text, why in wrong if os.path.exists(LIBRARY) else wrong[:1]:
+            f.seek(0)
+            f.truncate()
+            f.write(text)
+            f.flush()
+            assert why in stale(f.name) and "predict.py --write" in stale(f.name), (why, stale(f.name))
 
 
 LATER = ("types", "bf16", "together", "recording", "rates", "shares", "memcheck_session")

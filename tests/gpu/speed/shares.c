@@ -4,11 +4,13 @@
  * it must read and write at least, by its time, beside what a copy on the device reads and writes.
  *
  * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
- * A line of JSON for each, the copy's first; the last has the kernels that ran. Images are of SIDE
- * by SIDE, a multiple of 2; all their values are a multiple of WIDTH, that of rows.
+ * A line of JSON for each, the copy's first; the last says where the kernels lie that ran, counted
+ * from main, on the simulated device. Images are of SIDE by SIDE, a multiple of 2; all their values
+ * are a multiple of WIDTH, that of rows.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
+#include <inttypes.h>
 #include <string.h>
 
 #include "kernels/cuda/attention_int.h"
@@ -332,6 +334,21 @@ static clv_code weigh(bench *m, clv_err *err) {
   return clv_gpu_weigh(m->g, &h, &w, NULL, (float *)m->saved, err);
 }
 
+/* Scores in x, which stay; the factors of products apart from them. */
+static clv_code weigh_bf16(bench *m, clv_err *err) {
+  cuda_heads h = heads_of(m);
+  const cuda_weights w = {m->x, m->y};
+  h.bf16 = true;
+  return clv_gpu_weigh(m->g, &h, &w, NULL, (float *)m->saved, err);
+}
+
+static clv_code weigh_back_bf16(bench *m, clv_err *err) {
+  cuda_heads h = heads_of(m);
+  const cuda_weights w = {m->x, m->y}, dw = {m->z, m->w};
+  h.bf16 = true;
+  return clv_gpu_weigh_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
+}
+
 static clv_code weigh_back(bench *m, clv_err *err) {
   const cuda_heads h = heads_of(m);
   const cuda_weights w = {m->y, m->y}, dw = {m->z, m->z};
@@ -424,6 +441,8 @@ static const kernel kernels[] = {
     {"sum of squares", 4, .f = squares},
     {"weights of attention", 8, .f = weigh},
     {"weights of attention backward", 16, .f = weigh_back},
+    {"weights of attention, bf16", 6, .f = weigh_bf16},
+    {"weights of attention backward, bf16", 12, .f = weigh_back_bf16},
     {"cell of lstm", 10, .f = cell},
     {"cell of lstm backward", 11, .f = cell_back},
 };
@@ -483,13 +502,13 @@ static void number_rows(bench *m) {
 enum { MOST_KERNELS = 512 };
 static clv_vendor noting;
 static const clv_vendor *asked;
-static const char *launched[MOST_KERNELS];
+static void (*launched[MOST_KERNELS])(void *const *args);
 static size_t n_launched;
 
 static clv_code note_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
   size_t i = 0;
-  while (i < n_launched && launched[i] != l->name) i++;
-  if (i == n_launched && n_launched < MOST_KERNELS) launched[n_launched++] = l->name;
+  while (i < n_launched && launched[i] != l->call) i++;
+  if (l->call && i == n_launched && n_launched < MOST_KERNELS) launched[n_launched++] = l->call;
   return asked->launch(s, l, err);
 }
 
@@ -500,9 +519,11 @@ static void note_launches(bench *m) {
   m->g->vendor = &noting;
 }
 
-static void print_launched(void) {
+/* Names say no types: a kernel that is a template is another one for each. */
+static void print_launched(uintptr_t from) {
   printf("{\"kernels\":[");
-  for (size_t i = 0; i < n_launched; i++) printf("%s\"%s\"", i ? "," : "", launched[i]);
+  for (size_t i = 0; i < n_launched; i++)
+    printf("%s%" PRId64, i ? "," : "", (int64_t)((uintptr_t)launched[i] - from));
   printf("]}\n");
 }
 
@@ -530,7 +551,7 @@ static void open_bench(bench *m) {
   note_launches(m);
   m->mask = filled(m, 0, m->n);
   m->which = filled(m, 0, (m->rows + 1) * sizeof *m->which);
-  m->saved = filled(m, HUNDREDTH, 2 * (m->rows + m->channels) * sizeof *m->saved);
+  m->saved = filled(m, HUNDREDTH, 2 * (m->rows + m->channels + m->width) * sizeof *m->saved);
   m->parts = filled(m, 0, PARTS);
   m->small = filled(m, HUNDREDTH, PARTS);
   number_rows(m);
@@ -568,7 +589,7 @@ int main(int argc, char **argv) {
   print_shares(&m, kernels, CLV_COUNT(kernels), most);
   fill_again(&m);
   print_shares(&m, more_kernels, n_more_kernels, most);
-  print_launched();
+  print_launched((uintptr_t)main);
   must(clv_backend_finish(m.backend, &err), &err);
   close_bench(&m);
   return clv_sim_leaks() ? 1 : 0;

@@ -19,7 +19,7 @@ typedef struct bench {
   float *x, *y, *z, *w;
   char *mask;     /* n bytes */
   int64_t *which; /* [rows + 1]: each row once, far from the one before; batches that were seen */
-  double *saved;  /* [2 * n / width] and more than two for each channel */
+  double *saved;  /* [2 * n / width] and more than two for each channel, or for each column */
   void *parts;
   float *small; /* of PARTS bytes, as parts */
 } bench;

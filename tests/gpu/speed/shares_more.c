@@ -3,6 +3,7 @@
  * Kernels of ops that came later: see shares.c.
  */
 #include "kernels/cuda/attention_int.h"
+#include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/conv_int.h"
 #include "kernels/cuda/losses_int.h"
@@ -40,6 +41,52 @@ static clv_code groupnorm_back(bench *m, clv_err *err) {
   const cuda_norm n = groups_of(m);
   return clv_gpu_norm_back(m->g, &n, m->x, m->small, m->z, m->saved, m->y, err);
 }
+
+static clv_code groupnorm_weights(bench *m, clv_err *err) {
+  const cuda_norm n = groups_of(m);
+  return clv_gpu_norm_weights_back(m->g, &n, m->x, m->z, m->saved, m->parts, m->small, m->small,
+                                   false, err);
+}
+
+/* ---- sums of columns, and of a channel alone ------------------------------------------------- */
+
+/* Rows of features, as a linear layer has them; or all values in bf16 as one channel. */
+static cuda_batchnorm columns_of(const bench *m, bool alone) {
+  return (cuda_batchnorm){
+      .sums = alone ? gpu_sums_last(m->n, 1, 1) : gpu_sums_of(m->rows, m->width, 1),
+      .training = true,
+      .last = alone,
+      .eps = 1e-5,
+      .momentum = 0.1,
+      .relu = true};
+}
+
+static clv_code column_sums(bench *m, bool alone, clv_err *err) {
+  const cuda_batchnorm b = columns_of(m, alone);
+  return clv_gpu_channel_sums(m->g, &b.sums, alone, m->x, m->parts, m->small, false, err);
+}
+
+static clv_code column_moments(bench *m, bool alone, clv_err *err) {
+  const cuda_batchnorm b = columns_of(m, alone);
+  float *mean = m->small + m->width, *var = mean + m->width;
+  return clv_gpu_batch_moments(m->g, &b, m->x, m->parts, m->saved, mean, var, m->which + m->rows,
+                               err);
+}
+
+static clv_code column_totals(bench *m, bool alone, clv_err *err) {
+  const cuda_batchnorm b = columns_of(m, alone);
+  const cuda_gradient from = {
+      .gate = GPU_BY_X, .x = m->x, .dy = m->z, .w = m->small, .bias = m->small, .saved = m->saved};
+  cuda_pair *totals = (cuda_pair *)((char *)m->parts + PARTS / 2);
+  return clv_gpu_batchnorm_totals(m->g, &b, &from, m->parts, totals, NULL, NULL, NULL, false, err);
+}
+
+#define COLUMNS_OR_ONE(name)                                                         \
+  static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
+  static clv_code name##_alone(bench *m, clv_err *err) { return name(m, true, err); }
+COLUMNS_OR_ONE(column_sums)
+COLUMNS_OR_ONE(column_moments)
+COLUMNS_OR_ONE(column_totals)
 
 /* ---- losses, and what is drawn --------------------------------------------------------------- */
 
@@ -161,6 +208,41 @@ static clv_code mean_across(bench *m, clv_err *err) {
   return clv_gpu_mean(m->g, false, &s, m->x, m->y, err);
 }
 
+static clv_code mean_across_bf16(bench *m, clv_err *err) {
+  const clv_axis s = {.outer = m->samples, .extent = m->channels, .inner = m->inner};
+  return clv_gpu_mean(m->g, true, &s, m->x, m->y, err);
+}
+
+static clv_axis rows_of(const bench *m) {
+  return (clv_axis){.outer = m->rows, .extent = m->width, .inner = 1};
+}
+
+static clv_code mean_bf16(bench *m, clv_err *err) {
+  const clv_axis s = rows_of(m);
+  return clv_gpu_mean(m->g, true, &s, m->x, m->y, err);
+}
+
+static clv_code mean_back_bf16(bench *m, clv_err *err) {
+  const clv_axis s = rows_of(m);
+  return clv_gpu_mean_back(m->g, true, &s, m->z, m->y, err);
+}
+
+static clv_code moved(bench *m, int from, int to, clv_err *err) {
+  const cuda_move v = {.n = m->samples,
+                       .channels = m->channels,
+                       .inner = m->inner,
+                       .from = from,
+                       .to = to,
+                       .add = from == to};
+  return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
+}
+
+static clv_code to_last_f32(bench *m, clv_err *err) {
+  return moved(m, 1, CLV_LAYOUT_LAST | 1, err);
+}
+
+static clv_code added_bf16(bench *m, clv_err *err) { return moved(m, GPU_LAST, GPU_LAST, err); }
+
 /* One of a row's values for all rows, summed over these. */
 static cuda_fold fold_of(const bench *m, bool alone) {
   return (cuda_fold){.rank = 1,
@@ -202,9 +284,30 @@ const kernel more_kernels[] = {
     {"gelu by tanh backward", 12, .map = clv_gpu_gelu_tanh_back, .two = true},
     {"leaky relu", 8, .map = clv_gpu_leaky_relu},
     {"leaky relu backward", 12, .map = clv_gpu_leaky_relu_back, .two = true},
+    {"relu backward, bf16", 6, .map = clv_gpu_relu_back, .two = true, .last = true},
+    {"sigmoid, bf16", 4, .map = clv_gpu_sigmoid, .last = true},
+    {"sigmoid backward, bf16", 6, .map = clv_gpu_sigmoid_back, .two = true, .last = true},
+    {"tanh, bf16", 4, .map = clv_gpu_tanh, .last = true},
+    {"tanh backward, bf16", 6, .map = clv_gpu_tanh_back, .two = true, .last = true},
+    {"gelu, bf16", 4, .map = clv_gpu_gelu, .last = true},
+    {"gelu backward, bf16", 6, .map = clv_gpu_gelu_back, .two = true, .last = true},
+    {"gelu by tanh, bf16", 4, .map = clv_gpu_gelu_tanh, .last = true},
+    {"gelu by tanh backward, bf16", 6, .map = clv_gpu_gelu_tanh_back, .two = true, .last = true},
+    {"silu, bf16", 4, .map = clv_gpu_silu, .last = true},
+    {"silu backward, bf16", 6, .map = clv_gpu_silu_back, .two = true, .last = true},
+    {"scale, bf16", 4, .map = clv_gpu_scale, .last = true},
+    {"leaky relu, bf16", 4, .map = clv_gpu_leaky_relu, .last = true},
+    {"leaky relu backward, bf16", 6, .map = clv_gpu_leaky_relu_back, .two = true, .last = true},
     {"rmsnorm", 8, .f = rmsnorm},
     {"groupnorm", 8, .f = groupnorm},
     {"groupnorm backward", 12, .f = groupnorm_back},
+    {"groupnorm, weights", 8, .f = groupnorm_weights},
+    {"sums of columns", 4, .f = column_sums_f32},
+    {"batchnorm of columns, moments", 4, .f = column_moments_f32},
+    {"batchnorm of columns+relu, totals", 8, .f = column_totals_f32},
+    {"sum of one channel, bf16", 2, .f = column_sums_alone},
+    {"batchnorm of one channel, moments, bf16", 2, .f = column_moments_alone},
+    {"batchnorm of one channel+relu, totals, bf16", 4, .f = column_totals_alone},
     {"bce", 8, .f = bce},
     {"bce backward", 12, .f = bce_back},
     {"bce with logits", 8, .f = logits},
@@ -225,6 +328,11 @@ const kernel more_kernels[] = {
     {"times a weight", 8, .f = times},
     {"times a weight, weight", 8, .f = times_weight},
     {"mean of columns", 4, .f = mean_across},
+    {"mean of columns, bf16", 2, .f = mean_across_bf16},
+    {"mean of rows, bf16", 2, .f = mean_bf16},
+    {"mean of rows backward, bf16", 2, .f = mean_back_bf16},
+    {"to channels last", 8, .f = to_last_f32},
+    {"add to a gradient, bf16", 6, .f = added_bf16},
     {"add of a row", 8, .f = broadcast},
     {"sum over rows, a thread each", 4, .f = fold_alone},
     {"sum over rows, a block each", 4, .f = fold_blocks},

@@ -4,13 +4,16 @@
  * the median of their times, and their losses.
  *
  * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]
- * NETWORK: mlp, lstm, resnet50, bert, or bert-small, which drops nothing. SIZE: width of the MLP's
+ * NETWORK: mlp, lstm, resnet50, bert, bert-small, which drops nothing, or bert-small-drops. On the
+ * simulated device the last step's kernels and products are counted. SIZE: width of the MLP's
  * layers, steps of the LSTM's sequence, side of an image, tokens of a text. FILE: gets the
  * parameters before the first step, in order, then the input and the target, for PyTorch to do the
- * same steps; FILE.names the parameters' names, a line each.
+ * same steps; FILE.names the parameters' names, a line each; FILE.after the parameters after the
+ * first step.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
+#include <inttypes.h>
 #include <string.h>
 
 #include "common/hf/hf.h"
@@ -99,11 +102,16 @@ static clv_graph *bert(int64_t batch, int64_t length) {
                batch, length);
 }
 
+#define SMALL                                       \
+  "\"hidden_size\": 32, \"num_hidden_layers\": 2, " \
+  "\"num_attention_heads\": 2, \"intermediate_size\": 64"
+
 static clv_graph *bert_small(int64_t batch, int64_t length) {
-  return texts(BERT("\"hidden_size\": 32, \"num_hidden_layers\": 2, "
-                    "\"num_attention_heads\": 2, \"intermediate_size\": 64",
-                    "0.0"),
-               batch, length);
+  return texts(BERT(SMALL, "0.0"), batch, length);
+}
+
+static clv_graph *bert_small_drops(int64_t batch, int64_t length) {
+  return texts(BERT(SMALL, "0.1"), batch, length);
 }
 
 #define BY_ADAMW                                                                    \
@@ -126,6 +134,7 @@ static const struct network {
     {"resnet50", net_resnet50, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}, {0}},
     {"bert", bert, BY_ADAMW, {30522, LABELS}},
     {"bert-small", bert_small, BY_ADAMW, {30522, LABELS}},
+    {"bert-small-drops", bert_small_drops, BY_ADAMW, {30522, LABELS}},
 };
 
 /* ---- one plan -------------------------------------------------------------------------------- */
@@ -140,16 +149,21 @@ static void keep(FILE *file, const void *p, size_t bytes) {
   if (file && fwrite(p, 1, bytes, file) != bytes) die("the file cannot be written");
 }
 
+/* Those that are trained, in order. */
+static void keep_trained(const steps *s, FILE *file, const char *block) {
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *p = &s->params->list[i];
+    if (p->trainable) keep(file, block + p->offset, p->bytes);
+  }
+}
+
 static void parameters(steps *s, FILE *file) {
   char *host;
   clv_err err;
   must(clv_alloc_aligned(s->params->total_bytes, &host, &err), &err);
   memset(host, 0, s->params->total_bytes); /* between parameters too */
   clv_params_init(s->graph, s->params, host);
-  for (int i = 0; i < s->params->n; i++) {
-    const clv_param *p = &s->params->list[i];
-    if (p->trainable) keep(file, host + p->offset, p->bytes);
-  }
+  keep_trained(s, file, host);
   to_device(s, host, s->params->total_bytes, &s->block);
   must(clv_backend_take(s->backend, s->params->trainable_bytes, &s->grads, &err), &err);
   free(host);
@@ -183,14 +197,30 @@ static void inputs(steps *s, const struct network *net, FILE *file) {
   }
 }
 
-static void keep_names(const steps *s, const char *path) {
+static FILE *beside(const char *path, const char *end) {
   char name[512];
-  snprintf(name, sizeof name, "%s.names", path);
-  FILE *f = fopen(name, "w");
-  if (!f) die("the names cannot be written");
+  snprintf(name, sizeof name, "%s%s", path, end);
+  FILE *f = fopen(name, "wb");
+  if (!f) die("what lies beside the file cannot be written");
+  return f;
+}
+
+static void keep_names(const steps *s, const char *path) {
+  FILE *f = beside(path, ".names");
   for (int i = 0; i < s->params->n; i++)
     if (s->params->list[i].trainable) fprintf(f, "%s\n", s->params->list[i].name);
   if (fclose(f)) die("the names cannot be written");
+}
+
+static void keep_after(const steps *s, const char *path) {
+  FILE *f = beside(path, ".after");
+  char *host;
+  clv_err err;
+  must(clv_alloc_aligned(s->params->total_bytes, &host, &err), &err);
+  must(clv_backend_get(s->backend, host, s->block, s->params->total_bytes, &err), &err);
+  keep_trained(s, f, host);
+  free(host);
+  if (fclose(f)) die("the parameters cannot be written");
 }
 
 static void make(steps *s, const struct network *net, int64_t batch, const char *math) {
@@ -250,17 +280,23 @@ static int compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The first half warms up; of the rest the median. */
-static void measure(steps *s, unsigned n) {
+/* The first half warms up; of the rest the median. path: FILE, or NULL. */
+static void measure(steps *s, unsigned n, const char *path) {
   double *ms = samples_new(n);
+  clv_sim_counts before = {0}, after;
   printf("\"losses\":[");
   for (unsigned i = 0; i < n; i++) {
+    before = clv_sim_count();
     uint64_t at = clv_now_ns();
     printf("%s%.9g", i ? "," : "", (double)step(s));
     ms[i] = (double)(clv_now_ns() - at) / 1e6;
+    if (path && i == 0) keep_after(s, path);
   }
+  after = clv_sim_count();
   qsort(ms + n / 2, n - n / 2, sizeof *ms, compare);
-  printf("],\"ms\":%.4f}\n", ms[n / 2 + (n - n / 2) / 2]);
+  printf("],\"kernels\":%" PRIu64 ",\"products\":%" PRIu64 ",\"ms\":%.4f}\n",
+         after.launches - before.launches, after.products - before.products,
+         ms[n / 2 + (n - n / 2) / 2]);
   free(ms);
 }
 
@@ -288,7 +324,7 @@ int main(int argc, char **argv) {
   if (file && fclose(file)) die("the file cannot be written");
   printf("{\"network\":\"%s\",\"batch\":%lld,\"size\":%lld,\"math\":\"%s\",", net->name,
          (long long)batch, (long long)size, argv[4]);
-  measure(&s, n);
+  measure(&s, n, file ? argv[6] : NULL);
   done(&s);
   return clv_sim_leaks() ? 1 : 0;
 }

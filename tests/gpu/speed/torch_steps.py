@@ -4,7 +4,9 @@
 
 usage: torch_steps.py NETWORK BATCH SIZE f32|f64|tf32|bf16 STEPS eager|compile [FILE]
        torch_steps.py versions   of Python and what is imported here
-FILE: what steps.c wrote: parameters, input and target to begin with. CLEAVE_TORCH_ON: cuda, or cpu.
+FILE: what steps.c wrote: parameters, input and target to begin with. In f32 FILE.f32 gets the
+parameters after the first step. f64 is the judge: how far from its own first step those of steps.c
+(FILE.after) and of FILE.f32 are, a row for each parameter. CLEAVE_TORCH_ON: cuda, or cpu.
 Exits 77 where this PyTorch cannot.
 """
 import contextlib, importlib, json, os, sys, time
@@ -118,6 +120,24 @@ def load(path, tensors):
         assert not f.read(1), "the file has more numbers"
 
 
+def off(parameter, judge, begin):
+    """How far from the judge's step, by its length."""
+    moved, apart = (judge - begin).norm().item(), (parameter.double() - judge).norm().item()
+    return apart / moved if moved else 0.0 if apart == 0 else float("inf")
+
+
+def judged(path, parameters, begin):
+    """Of each parameter after the first step: its name, how far ours is, and PyTorch's in f32."""
+    ours = [torch.empty(p.shape) for p in parameters]
+    load(path + ".after", ours)
+    theirs = torch.load(path + ".f32")
+    with open(path + ".names") as f:
+        names = f.read().splitlines()
+    for name, p, b, *both in zip(names, parameters, begin, ours, theirs):
+        judge = p.detach().cpu()
+        yield [name, *(off(each, judge, b) for each in both)]
+
+
 def finish():
     if ON == "cuda":
         torch.cuda.synchronize()
@@ -142,8 +162,11 @@ def main():
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = math == "tf32"
     net, x, target = NETWORKS[name][0](batch, size)
-    if len(sys.argv) > 7:
-        load(sys.argv[7], [*in_order(net, sys.argv[7]), x, target])
+    file = sys.argv[7] if len(sys.argv) > 7 else None
+    followed, begin, rows = (in_order(net, file) if file else []), [], []
+    if file:
+        load(file, [*followed, x, target])
+        begin = [p.detach().double() for p in followed]
     if math == "f64":
         net, x, target = (t.double() if t is net or t.is_floating_point() else t for t in (net, x, target))
     last = torch.channels_last if name == "resnet50" and ON == "cuda" else torch.contiguous_format
@@ -156,7 +179,7 @@ def main():
     run = torch.compile(net) if how == "compile" else net
     cast = torch.autocast(ON, torch.bfloat16) if math == "bf16" else contextlib.nullcontext()
     losses, ms = [], []
-    for _ in range(n):
+    for i in range(n):
         at = time.perf_counter()
         optimizer.zero_grad()
         with cast:
@@ -167,8 +190,12 @@ def main():
         losses.append(loss.item())
         finish()
         ms.append(1e3 * (time.perf_counter() - at))
+        if file and i == 0 and math == "f64":
+            rows = list(judged(file, followed, begin))
+        elif file and i == 0:
+            torch.save([p.detach().cpu().float() for p in followed], file + ".f32")
     late = sorted(ms[n // 2:])
-    print(json.dumps({"network": name, "on": ON, "how": how, "torch": torch.__version__, "losses": losses,
+    print(json.dumps({"network": name, "on": ON, "how": how, "torch": torch.__version__, "losses": losses, "apart": rows,
                       "ms": late[len(late) // 2]}))
 
 
