@@ -103,7 +103,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline bench-transformers golden fuzz \
         fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity hf-base hf-files peft-parity seed-000 learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
-        check print-commands simulate programs gpu-tests gpu-sanitized gpu-bundle
+        check print-commands simulate programs gpu-tests gpu-sanitized gpu-dry gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
 help:
@@ -141,6 +141,7 @@ help:
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
 	@echo 'make gpu-tests     the cuda backend on the simulated device'
 	@echo 'make gpu-sanitized the same under address/undefined and thread sanitizers'
+	@echo 'make gpu-dry       the bundle for a GPU: its size, and each piece on the simulated device beside the newest PyTorch'
 	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
 	@echo 'make proof-status  that table, with what is stale'
 	@echo 'make gpu-bundle    what a machine with a GPU needs of us, packed (tests/gpu/BUNDLE.md)'
@@ -554,6 +555,11 @@ mutate: deps-test
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
 	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+
+# What make gpu-bundle packs, within its bound, and every piece of it in a dry run.
+gpu-dry: deps-parity
+	$(Q)$(MAKE) --no-print-directory gpu-bundle
+	$(Q)$(PYTHON) tests/gpu/dry_bundle.py $(OUT) $(GPU_DRY_ARGS)
 
 gpu-sanitized: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=asan gpu-tests

@@ -65,3 +65,17 @@ of("tests/gpu/beside_torch.py", BUNDLE + " parity_is_judged_in_f64",
    what_pytorch_does_not_know_is_right=("", "if len(vague) * FEW > len(rows)", "if False"))
 of("tests/gpu/predict.py", BUNDLE + " predictions_count_what_is_launched",
    a_prediction_forgets_launches=("", 'self.add("heads", n * t * h * (F + B), value=1, times=4)', 'self.add("heads", n * t * h * (F + B), value=1)'))
+of("tests/gpu/run.py", BUNDLE + " programs_that_do_not_start_are_told_first",
+   programs_that_do_not_start_are_told_by_each_piece=("", "starts() try: os.makedirs(", "try:\n        os.makedirs("))
+of("tests/gpu/run.py", BUNDLE + " an_interrupt_is_no_traceback",
+   an_interrupt_is_a_traceback=("", "except KeyboardInterrupt:", "except SystemError:"))
+of("tests/gpu/BUNDLE.md", BUNDLE + " promises_name_tests_that_are_there",
+   a_promise_names_no_test=("", "`products_are_column_major`", "`products_are_row_major`"))
+LIBRARY = "tests/gpu/nvidia/test_library.py"
+of("tests/gpu/predict.py", LIBRARY + " a_page_that_is_stale_is_told_by_line",
+   registers_that_are_stale_pass=("", "if now[name] != then[name])", "if False)"),
+   a_new_kernel_needs_no_registers=("", "for name in sorted(set(now) - set(then)))", "for name in ())"))
+of("kernels/cuda/nvidia/runtime.c", LIBRARY + " a_driver_that_is_too_old_is_named",
+   an_old_driver_is_a_missing_one=("static clv_code refuse_driver(", "|| v == 0", "|| v"))
+of("kernels/cuda/nvidia/graph.c", LIBRARY + " a_part_of_cudnn_that_is_damaged_is_named",
+   a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "part ? \"a part", "!part ? \"a part"))

@@ -30,9 +30,12 @@ def path_of(name):
 
 def write_whole(name, text):
     """All of it or nothing, whenever this is killed."""
-    with open(path_of(name + ".new"), "w") as f:
-        f.write(text)
-    os.replace(path_of(name + ".new"), path_of(name))
+    try:
+        with open(path_of(name + ".new"), "w") as f:
+            f.write(text)
+        os.replace(path_of(name + ".new"), path_of(name))
+    except OSError as e:
+        sys.exit("run.py: results cannot be written: {0}: name another folder with --out".format(e))
 
 
 def write(results):
@@ -104,6 +107,18 @@ def options():
     return a
 
 
+def starts():
+    """Whether our programs do here at all; otherwise every piece would fail in its own words."""
+    for name in ("cleave-master", "cleave-worker"):
+        try:
+            done = pieces.ours(name, "--version")
+            why = done.stdout.strip()[-400:] if done.returncode else None
+        except OSError as e:
+            why = str(e)
+        if why is not None:
+            sys.exit("run.py: {0} does not start: {1}: BUNDLE.md says what the machine needs".format(pieces.program(name), why))
+
+
 def ready(a):
     """The folder of the results, for this process alone."""
     At.dry = os.path.abspath(a.dry) if a.dry else None
@@ -112,6 +127,7 @@ def ready(a):
     if missing:
         sys.exit("run.py: there is no {0}: {1}".format(pieces.program(missing), "--dry needs the folder of a build (make units), or "
                  "sim of a bundle" if a.dry else "this script runs in an unpacked bundle, or with --dry"))
+    starts()
     try:
         os.makedirs(At.out, exist_ok=True)
         lock = open(path_of("lock"), "w")
@@ -138,7 +154,10 @@ def main():
             break
         if name in results and name not in a.pieces and results[name]["result"] != "interrupted":
             continue
-        do(name, results)
+        try:
+            do(name, results)
+        except KeyboardInterrupt:
+            sys.exit("run.py: stopped in {0}: the next call begins with it".format(name))
         write(results)
     write(results)
     lock.close()

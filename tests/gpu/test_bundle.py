@@ -206,10 +206,41 @@ def what_is_missing_is_named():
                           (("--dry", BIN, "--out", "/proc/none"), "name another folder with --out")):
             done = subprocess.run([sys.executable, SCRIPT, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             assert done.returncode and why in done.stdout and "Traceback" not in done.stdout, done
+    os.mkdir(os.path.join(RESULTS, "results.json.new"))
+    done = subprocess.run(command("machine"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 1 and "results cannot be written: " in done.stdout and "Traceback" not in done.stdout, done
+    os.rmdir(os.path.join(RESULTS, "results.json.new"))
     with open(os.path.join(RESULTS, "results.json"), "w") as f:
         f.write("{half")
     done = subprocess.run(command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 1 and "is damaged" in done.stdout and "Traceback" not in done.stdout, done
+
+
+@suite.test
+def programs_that_do_not_start_are_told_first():
+    """As where the C library is older, or nothing may be executed."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "gpu"))
+        for name in ("cleave-master", "gpu/cleave-worker"):
+            with open(os.path.join(folder, name), "w") as f:
+                f.write("#!/bin/sh\necho version GLIBC_2.36 not found; exit 1\n")
+        for mode, why in ((0o755, "cleave-master does not start: version GLIBC_2.36 not found: BUNDLE.md says what"), (0o644, "does not start: ")):
+            os.chmod(os.path.join(folder, "cleave-master"), mode)
+            done = subprocess.run([sys.executable, SCRIPT, "--dry", folder, "machine"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert done.returncode == 1 and why in done.stdout and "Traceback" not in done.stdout, done
+
+
+@suite.test
+def an_interrupt_is_no_traceback():
+    forget()
+    at_work = subprocess.Popen(command("memcheck_lstm"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    late = time.monotonic() + 60 * max(SLOW, 1)
+    while known().get("memcheck_lstm", {}).get("result") != "interrupted" or not children(at_work.pid):
+        assert at_work.poll() is None and time.monotonic() < late, "it ended before it was stopped"
+        time.sleep(0.01)
+    at_work.send_signal(signal.SIGINT)
+    said = at_work.communicate()[0]
+    assert at_work.returncode == 1 and "stopped in memcheck_lstm: the next call begins with it" in said and "Traceback" not in said, said
 
 
 @suite.test
@@ -222,6 +253,25 @@ def an_old_python_is_told_so():
     assert done.returncode == 1 and done.stdout.startswith("run.py needs Python 3.8 or later, and this is "), done
     new = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.JoinedStr, ast.NamedExpr, ast.AnnAssign))]
     assert not new and "print " not in text, [n.lineno for n in new]
+
+
+@suite.test
+def promises_name_tests_that_are_there():
+    """The last table of BUNDLE.md: scripts and programs with what they have."""
+    with open(os.path.join(HERE, "BUNDLE.md")) as f:
+        table = re.findall(r"^\| [^|`]*(?:`\w+`[^|`]*)*\| (.*) \|$", f.read().partition("## Where each promise")[2], re.M)
+    named = [name for row in table for name in re.findall(r"`([\w/.]+)`(?!\w)", row)]
+    text, tests = "", 0
+    for name in named:
+        paths = [os.path.join(HERE, name), os.path.join(HERE, "..", name)]
+        path = next((p for p in paths if os.path.isfile(p)), None)
+        if path:
+            with open(path) as f:
+                text = f.read()
+        elif "/" not in name and "." not in name:
+            assert re.search(rf"\b{name}\b", text), f"{name} is in none of the files before it"
+            tests += 1
+    assert tests > 35, tests
 
 
 def rows():

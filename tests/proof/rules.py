@@ -110,6 +110,12 @@ def mutants(lines):
     return f"{guards[1]} guards and {caught} breaks on purpose caught, {survive} survive", survive == 0
 
 
+def dry_run(lines):
+    m = last(r"^(\d+) ok, (\d+) skipped, (\d+) failed; ([\d.]+) of (\d+) MiB; (no network|with a network)", lines)
+    good, failed, size, most = int(m[1]), int(m[3]), float(m[4]), float(m[5])
+    return m[0], good > 0 and failed == 0 and size <= most and m[6] == "no network"
+
+
 def references(lines):
     m = last(r"^(\d+) runs \(.*\), (\d+) failed: (\d+) operations", lines)
     return f"{m[1]} runs, {int(m[3]):,} operations, {m[2]} failed", m[2] == "0" and int(m[1]) > 0
@@ -178,6 +184,8 @@ PROOFS = (
     Proof("mutate", "none survives", mutants, ("tests/mutate", "tests/breaks.py", "tests/breaks_of_rules.py", "tests/unit", "tests/faults"), minutes=15),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
     Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
+    Proof("gpu-dry", "no piece fails, at most 60 MiB", dry_run, ("tests/gpu", "tests/bench/peers", "deploy/sessions"),
+          short={"GPU_DRY_ARGS": "devices parity_mlp"}, minutes=20),
     Proof("schedules", NONE_FAILED, oks, ("tests/net",),
           {"API_SCHEDULES": "250", "SESSION_SCHEDULES": "50"},
           {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2"}, 20),

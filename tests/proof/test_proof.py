@@ -182,6 +182,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
                "7 passed, 0 failed\nnot ok caught: lost: survives unit/x"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
     "gpu-sanitized": ("40 passed, 0 failed\n40 passed, 0 failed", "40 passed, 0 failed\n39 passed, 1 failed"),
+    "gpu-dry": ("23 ok, 20 skipped, 0 failed; 41.0 of 60 MiB; no network", "22 ok, 20 skipped, 1 failed; 41.0 of 60 MiB; no network"),
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
     "references": ("10000 runs (900 a second), 0 failed: 12345 operations, 3 messages\nok references",
                    "10000 runs (900 a second), 2 failed: 12345 operations, 3 messages\nnot ok references"),

@@ -14,14 +14,16 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
   bool no_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                    answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   int category = CUDNN_STATUS_CATEGORY((int)answer);
-  bool lacks = category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM ||
-               answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
-               answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
+  bool part = answer == CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE ||
+              answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
+              answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
+  bool lacks = part || category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
   return clv_fail(err,
                   no_memory ? CLV_EXHAUSTED
                   : lacks   ? CLV_UNIMPLEMENTED
                             : CLV_INTERNAL,
-                  "%s: %s: %.255s", call, cudnn->cudnnGetErrorString(answer), why);
+                  "%s: %s: %s%.255s", call, cudnn->cudnnGetErrorString(answer),
+                  part ? "a part of cuDNN is missing, damaged or of another version " : "", why);
 }
 
 clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,

@@ -28,13 +28,23 @@ clv_code clv_nvidia_use_stream(const clv_cuda_stream *s, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "the default stream is asked for something");
 }
 
+/* The runtime has one code for a driver that is missing and one that is too old. */
+static clv_code refuse_driver(clv_err *err) {
+  const int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
+  int v = 0;
+  if (cudaDriverGetVersion(&v) != cudaSuccess || v == 0)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "NVIDIA's driver (libcuda.so.1) is not there: CUDA %d.%d needs one", major,
+                    minor);
+  return clv_fail(err, CLV_UNAVAILABLE,
+                  "NVIDIA's driver (libcuda.so.1) is for CUDA %d.%d: CUDA %d.%d needs a newer one",
+                  v / 1000, v % 1000 / 10, major, minor);
+}
+
 clv_code clv_nvidia_count(int *ret, clv_err *err) {
   int n = 0;
   cudaError_t answer = cudaGetDeviceCount(&n);
-  if (answer == cudaErrorInsufficientDriver)
-    return clv_fail(err, CLV_UNAVAILABLE,
-                    "NVIDIA's driver (libcuda.so.1) is not there, or older than CUDA %d.%d needs",
-                    CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  if (answer == cudaErrorInsufficientDriver) return refuse_driver(err);
   if (answer == cudaErrorNoDevice || (answer == cudaSuccess && n == 0))
     return clv_fail(err, CLV_UNAVAILABLE, "NVIDIA's driver sees no device");
   if (answer != cudaSuccess)

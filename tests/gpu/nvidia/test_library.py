@@ -65,6 +65,23 @@ def ask(abi, folders="", env=None):
                           stderr=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
 
 
+def commands(cuda):
+    """What make would run, in a folder that has nothing yet."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(["make", "-n", "-B", f"CUDA={cuda}", "OUT=build/none", "all"], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 0, done.stdout[-300:]
+    return set(done.stdout.splitlines())
+
+
+@needs_toolkit
+def without_cuda_all_else_is_built_alike():
+    """So the processor's numbers are the same to the bit."""
+    without, with_it = commands(0), commands(1)
+    assert len(without) > 500 and not without - with_it, without - with_it
+    more = [line for line in with_it - without if not re.search(r"nvcc|kernels/cuda/nvidia|libcleave_cuda|NVCC", line)]
+    assert len(with_it) - len(without) > 20 and not more, more
+
+
 @needs_toolkit
 def it_exports_one_symbol():
     assert symbols("--defined-only") == ["clv_cuda_entry"], symbols("--defined-only")
@@ -128,6 +145,32 @@ def a_driver_that_is_none_is_named():
         assert said.startswith(f"{UNAVAILABLE} ") and "driver" in said, said
 
 
+# A driver of an older CUDA, as far as the runtime asks before it gives up.
+OLD_DRIVER = """
+#include <string.h>
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDriverGetVersion(int *version) { *version = 12020; return 0; }
+static int nothing(void) { return 0; }
+int cuGetProcAddress_v2(const char *name, void **ret, int version, unsigned long long flags, void *status) {
+  (void)version, (void)flags, (void)status;
+  *ret = strcmp(name, "cuDriverGetVersion") == 0 ? (void *)cuDriverGetVersion : strcmp(name, "cuInit") == 0 ? (void *)cuInit :
+         strncmp(name, "cuGetProcAddress", 16) == 0 ? (void *)cuGetProcAddress_v2 : (void *)nothing;
+  return 0;
+}
+"""
+
+
+@needs_toolkit
+def a_driver_that_is_too_old_is_named():
+    if SANITIZED:
+        return "a sanitized library does not go into this process"
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-x", "c", "-", "-o", os.path.join(folder, "libcuda.so.1")], input=OLD_DRIVER,
+                       text=True, check=True)
+        said = ask(interface(), env={"LD_LIBRARY_PATH": folder}).stdout
+        assert said.startswith(f"{UNAVAILABLE} ") and "libcuda.so.1) is for CUDA 12.2: CUDA 13." in said and "newer" in said, said
+
+
 @needs_toolkit
 def a_missing_library_is_named():
     """One that is damaged, then one that lacks a function, stand before the loader's own."""
@@ -175,6 +218,17 @@ def a_cudnn_without_lstms_is_named():
                        input="".join(f"long {n}(void) {{ return 0; }}\n" for n in names), text=True, check=True)
         done = plan_convs({"LD_LIBRARY_PATH": folder})
         assert done.returncode == 77 and "libcudnn.so.9 has no function cudnnRNNForward" in done.stdout, done
+
+
+@needs_toolkit
+def a_part_of_cudnn_that_is_damaged_is_named():
+    """Of the libraries beside libcudnn.so.9 this one is looked for by the loader's own list too."""
+    with tempfile.TemporaryDirectory() as folder:
+        open(os.path.join(folder, "libcudnn_ops.so.9"), "w").close()
+        done = plan_convs({"LD_LIBRARY_PATH": folder})
+        if done.returncode == 77:
+            return done.stdout.strip()
+        assert "a part of cuDNN is missing, damaged or of another version" in done.stdout, done.stdout[-400:]
 
 
 @needs_toolkit
@@ -273,17 +327,14 @@ BARE = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
 def unpacked(folder):
-    """The bundle of this build, packed and unpacked elsewhere."""
+    """The bundle of this build as it lies unpacked elsewhere. make gpu-dry packs it too."""
     for name in ("cleave-master", "cleave-worker", "libcleave_cuda.so", "gpu", "tests"):
         os.symlink(os.path.join(os.path.abspath(BIN), name), os.path.join(folder, name))
-    done = subprocess.run([os.path.join(ROOT, "tests/gpu/bundle"), folder], stdout=subprocess.PIPE, text=True,
-                          env=dict(os.environ, XZ_OPT="--lzma2=preset=0,dict=96MiB"))
-    assert done.returncode == 0 and re.search(r"xz: \d+\.\d MiB, \d+ libraries", done.stdout), done
-    there = os.path.join(folder, "there")
-    os.mkdir(there)
-    subprocess.run(["tar", "-C", there, "-xf", os.path.join(folder, "gpu-bundle.tar.xz")], check=True)
-    shutil.rmtree(os.path.join(folder, "gpu-bundle"))
-    return os.path.join(there, "gpu-bundle")
+    done = subprocess.run([os.path.join(ROOT, "tests/gpu/bundle"), "--plain", folder], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and re.search(r"gpu-bundle: \d+ libraries", done.stdout), done
+    for name in ("cleave-master", "cleave-worker", "libcleave_cuda.so", "gpu", "tests"):
+        os.remove(os.path.join(folder, name))
+    return os.path.join(folder, "gpu-bundle")
 
 
 def pieces_of(bundle, results, before, *args):
