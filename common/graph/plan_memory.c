@@ -128,9 +128,9 @@ static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err 
   return CLV_OK;
 }
 
-/* Room for copies of the caller's buffers, and for the occasion, behind the scratch. Those of a
- * forward and of a backward are not there at once, and inputs that backward reads have theirs in
- * the call. */
+/* Room for copies of the caller's buffers, and behind all of them for the occasion, behind the
+ * scratch. Those of a forward and of a backward are not there at once, and inputs that backward
+ * reads have theirs in the call. */
 static void place_copies(clv_plan *p) {
   size_t bytes[SPACE_COUNT] = {0}, end[2] = {p->info.scratch_bytes, p->info.scratch_bytes};
   for (int i = 0; i < p->n_bufs; i++)
@@ -144,9 +144,8 @@ static void place_copies(clv_plan *p) {
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
     p->draws |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
-  p->occasion = end[0];
-  if (p->draws) end[0] += clv_align_up(sizeof(clv_occasion), 64);
-  p->info.scratch_bytes = CLV_MAX(end[0], end[1]);
+  p->occasion = CLV_MAX(end[0], end[1]);
+  p->info.scratch_bytes = p->occasion + (p->draws ? clv_align_up(sizeof(clv_occasion), 64) : 0);
 }
 
 clv_code clv_plan_place(clv_plan *p, clv_err *err) {
