@@ -43,6 +43,9 @@ of("master/api/blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("stati
 of("common/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
+of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
+   the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
+   the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "over_rows(e, t, s->dp, a->in[0], !first, a->din[1]);", "over_rows(e, t, s->dp, a->in[0], true, a->din[1]);"),
    keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "clear(&e, tile_at(&e, 0).keys, a->din[2]);", ""))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Products of packed pairs by AVX512-BF16: 8 x 32 sums stay in 16 registers while k runs. A pair of
- * a row is spread over a register, and meets those of 32 columns.
+ * a row is spread over a register, and meets those of 32 columns. Where the sums go is fetched at
+ * the start: 16 stores that wait for memory would hold up the next sums.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -25,8 +26,10 @@ INLINE void rows_from(const cpu_pairs_block *p, size_t row) {
   const float *from = p->from + row * p->from_row;
   __m512 sum[ROWS][2];
   for (size_t r = 0; r < ROWS; r++)
-    for (size_t j = 0; j < 2; j++)
+    for (size_t j = 0; j < 2; j++) {
       sum[r][j] = _mm512_loadu_ps(from + r * p->from_row + j * PAIRS_SIDE);
+      _mm_prefetch(p->c + (row + r) * p->c_row + j * (2 * PAIRS_SIDE - 1), _MM_HINT_T0);
+    }
   for (size_t k = 0; k < p->tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE)
     for (size_t pair = 0; pair < PAIRS_SIDE; pair++) {
       __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + pair * PAIRS_WIDE);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A tile of outputs is kept in registers while k runs: 8 x 32 of them with AVX-512, 4 x 16 with
- * AVX2. Columns behind the last are masked.
+ * AVX2. Columns behind the last are masked. With AVX-512 the place of the sums is fetched before
+ * they are made: stores that wait for memory hold up the next tile.
  */
 #include "kernels/cpu/tiles_int.h"
 
@@ -27,6 +28,8 @@ TARGET_512 INLINE void tile_512(const cpu_tiles *t, size_t i, size_t j, int rows
     const float *from = c + (size_t)r * t->c_row;
     sum[r][0] = t->add ? _mm512_maskz_loadu_ps(low, from) : _mm512_setzero_ps();
     sum[r][1] = t->add ? _mm512_maskz_loadu_ps(high, from + 16) : _mm512_setzero_ps();
+    _mm_prefetch(from, _MM_HINT_T0);
+    _mm_prefetch(from + COLUMNS_512 - 1, _MM_HINT_T0);
   }
   for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
     __m512 b0 = _mm512_maskz_loadu_ps(low, b), b1 = _mm512_maskz_loadu_ps(high, b + 16);
