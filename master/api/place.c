@@ -109,9 +109,19 @@ static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cle
   return CLEAVE_OK;
 }
 
+/* The place was free by what this node has sent. A node that still has a module there has not been
+ * told, since its link broke: that is what went wrong, and whatever is sent next says so. */
+static cleave_status find_loss(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_error exists = error ? *error : (cleave_error){0};
+  PASS(api_module_let_go(m, m->generation, until_ns, error));
+  if (error) *error = exists;
+  return CLEAVE_EXISTS;
+}
+
 cleave_status api_module_take_there(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_status status = attempt(m, until_ns, error);
-  if (status != CLEAVE_EXISTS || !m->tried) return status;
+  if (status != CLEAVE_EXISTS) return status;
+  if (!m->tried) return find_loss(m, until_ns, error);
   PASS(let_go_of_attempts(m, until_ns, error));
   return attempt(m, until_ns, error);
 }
