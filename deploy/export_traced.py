@@ -7,18 +7,9 @@ import re
 
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
-
-class Unsupported(Exception):
-    pass
-
-
-def need(condition, what):
-    if not condition:
-        raise Unsupported(what)
-
-
-BATCH = 11  # records that go through it; few layers have such an extent
+from export_values import BATCH, MASK_RULES, Mask, RowsOf, Run, Unsupported, Value, Weight, compared, leaves, need, seen_by
 
 
 def input_of(text):
@@ -35,22 +26,19 @@ def example(dtype, extents):
     return torch.zeros(shape, dtype=torch.int64) if dtype == "i64" else torch.rand(shape)
 
 
-class Value:
-    """What a layer of the session makes, or an input of it: its name there, and its shape."""
-
-    def __init__(self, name, shape):
-        self.name, self.shape = name, list(shape)
+NO_LAYERS = (nn.Transformer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
+SEVERAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 class Tracer(fx.Tracer):
-    """Stops at the modules that are layers."""
+    """Stops at the modules that are layers, or several of them."""
 
     def __init__(self, is_layer):
         super().__init__()
         self.is_layer = is_layer
 
     def is_leaf_module(self, m, path):
-        return self.is_layer(m) or isinstance(m, (nn.MultiheadAttention, nn.Identity))
+        return self.is_layer(m) or isinstance(m, (nn.Identity, *SEVERAL, *NO_LAYERS))
 
 
 class Layers(fx.Interpreter):
@@ -126,9 +114,11 @@ class Layers(fx.Interpreter):
             self.moved[f"{name}.bias"] = bias
         return self.emit("linear", [v], [*v.shape[:-1], weight.shape[0]], name, out=weight.shape[0], bias=bias is not None)
 
-    def attend(self, q, k, v, heads, kv_heads, causal, p, name=None):
+    def attend(self, q, k, v, heads, kv_heads, seen, p, name=None):
+        """seen: (whether a place sees none behind it, the lengths of samples or None)"""
         more = {"kv_heads": kv_heads} if kv_heads != heads else {}
-        return self.emit("attention", [q, k, v], q.shape, name, heads=heads, causal=causal, p=float(p), **more)
+        sources = [q, k, v] + ([seen[1]] if seen[1] else [])
+        return self.emit("attention", sources, q.shape, name, heads=heads, causal=seen[0], p=float(p), **more)
 
     # ---- what is run
 
@@ -158,8 +148,11 @@ class Layers(fx.Interpreter):
             return args[0]
         need(target not in self.called or not list(m.parameters()), f"a second call of '{target}', which has parameters")
         self.called.add(target)
-        if isinstance(m, nn.MultiheadAttention):
-            return self.multihead(m, target, args, kwargs)
+        need(not isinstance(m, NO_LAYERS), f"{type(m).__name__}: of PyTorch's transformers there is TransformerEncoder, and MultiheadAttention")
+        if isinstance(m, SEVERAL):
+            several = {nn.MultiheadAttention: self.multihead, nn.TransformerEncoder: self.encoder, nn.TransformerEncoderLayer: self.encoder_layer}
+            need(type(m) in several and not m._forward_hooks and not m._forward_pre_hooks, f"{type(m).__name__}, a module of its own or with hooks")
+            return several[type(m)](m, target, args, kwargs)
         x = args[0]
         need(len(args) == 1 and not kwargs, "more arguments than one")
         if isinstance(m, nn.Embedding) and not isinstance(x, Run):
@@ -177,17 +170,60 @@ class Layers(fx.Interpreter):
         given = {**dict(zip(names, args)), **kwargs}
         need(m.batch_first, "batch_first=False")
         need(m.in_proj_weight is not None and m.bias_k is None and not m.add_zero_attn, "kdim, vdim, add_bias_kv or add_zero_attn")
-        for mask in ("key_padding_mask", "attn_mask"):
-            need(given.get(mask) is None, f"{mask}; a padded sample has lengths, as an input of its own")
         x = [given[k] for k in names[:3]]
         need(all(isinstance(v, Run) for v in x), "an argument that is no value of a layer")
+        causal, lengths = seen_by("attn_mask", given.get("attn_mask"), x[0].shape[1], x[1].shape[1], False)
+        need(not lengths, "an attn_mask of lengths; they are the key_padding_mask")
+        _, lengths = seen_by("key_padding_mask", given.get("key_padding_mask"), 1, x[1].shape[1], False)
         biases = m.in_proj_bias.chunk(3) if m.in_proj_bias is not None else (None,) * 3
         parts = [self.linear(v.value, f"{target}.{what}", weight, bias)
                  for v, what, weight, bias in zip(x, ("q", "k", "v"), m.in_proj_weight.chunk(3), biases)]
-        y = self.attend(*parts, m.num_heads, m.num_heads, False, m.dropout, f"{target}.attention")
+        y = self.attend(*parts, m.num_heads, m.num_heads, (causal, lengths), m.dropout, f"{target}.attention")
         y = self.linear(y, f"{target}.out_proj", m.out_proj.weight, m.out_proj.bias)
         self.taken |= {f"{target}.{n}" for n, _ in m.named_parameters()}
         return Run(m(*(v.data for v in x), need_weights=False)[0], y), None
+
+    def inner(self, m, target, x):
+        """A module in one that is several layers."""
+        p = getattr(m, "p", None)
+        return x if isinstance(m, nn.Dropout) and p == 0 else self.call_module(target, (x,), {})
+
+    def encoder(self, m, target, args, kwargs):
+        names = ("src", "mask", "src_key_padding_mask", "is_causal")
+        given = {**dict(zip(names, args)), **kwargs}
+        x, masks = given["src"], (given.get("mask"), given.get("src_key_padding_mask"))
+        for k, layer in enumerate(m.layers):
+            need(type(layer) is nn.TransformerEncoderLayer, f"{type(layer).__name__} among its layers")
+            x = self.encoder_layer(layer, f"{target}.layers.{k}", (x, *masks), {})
+        return self.inner(m.norm, f"{target}.norm", x) if m.norm is not None else x
+
+    def encoder_layer(self, m, target, args, kwargs):
+        names = ("src", "src_mask", "src_key_padding_mask", "is_causal")
+        given = {**dict(zip(names, args)), **kwargs}
+        x, masks = given["src"], {"attn_mask": given.get("src_mask"), "key_padding_mask": given.get("src_key_padding_mask")}
+        need(isinstance(x, Run) and x.data.dim() == 3, "an argument that is no value [N, places, features]")
+
+        def add(a, b, name):
+            return Run(a.data, self.emit("add", [a.value, b.value], a.shape, f"{target}.{name}"))
+
+        def attended(x):
+            y, _ = self.multihead(m.self_attn, f"{target}.self_attn", (x, x, x), masks)
+            return self.inner(m.dropout1, f"{target}.dropout1", y)
+
+        def fed(x):
+            y = self.inner(m.linear1, f"{target}.linear1", x)
+            y = Run(y.data, self.emit(activation_of(m.activation), [y.value], y.shape, f"{target}.activation"))
+            y = self.inner(m.linear2, f"{target}.linear2", self.inner(m.dropout, f"{target}.dropout", y))
+            return self.inner(m.dropout2, f"{target}.dropout2", y)
+
+        def norm(k, x):
+            return self.inner(getattr(m, f"norm{k}"), f"{target}.norm{k}", x)
+
+        if m.norm_first:
+            x = add(x, attended(norm(1, x)), "add1")
+            return add(x, fed(norm(2, x)), "add2")
+        x = norm(1, add(x, attended(x), "add1"))
+        return norm(2, add(x, fed(x), "add2"))
 
     def call_function(self, target, args, kwargs):
         return self.call(getattr(target, "__name__", str(target)), target, args, kwargs)
@@ -197,9 +233,13 @@ class Layers(fx.Interpreter):
 
     def call(self, name, function, args, kwargs):
         """A constant is computed; what is made of a layer's value has to be a layer."""
-        if not any(isinstance(a, (Run, Weight, RowsOf)) for a in leaves([args, kwargs])):
+        given = leaves([args, kwargs])
+        if not any(isinstance(a, (Run, Weight, RowsOf, Mask)) for a in given):
             return function(*args, **kwargs)
-        rule = RULES.get(name.strip("_") if name not in RULES else name)
+        plain_name = name.strip("_")
+        if any(isinstance(a, Mask) for a in given) and plain_name in MASK_RULES:
+            return MASK_RULES[plain_name](function, *args, **kwargs)
+        rule = RULES.get(plain_name if name not in RULES else name)
         need(rule, f"{name} is no layer; what there is: {', '.join(sorted(RULES))}")
         return rule(self, *args, **kwargs)
 
@@ -212,42 +252,22 @@ class Layers(fx.Interpreter):
         return result
 
 
-class Run:
-    """A tensor on its way, and the value of a session that it is."""
-
-    def __init__(self, data, value):
-        self.data, self.value = data, value
-
-    shape = property(lambda self: self.data.shape)
-    dtype = property(lambda self: self.data.dtype)
-    device = property(lambda self: self.data.device)
-
-
-class Weight:
-    def __init__(self, data, name):
-        self.data, self.name = data, name
-
-
-class RowsOf:
-    """Rows of a table by numbers that no input changes."""
-
-    def __init__(self, data, name, module, numbers):
-        self.data, self.name, self.module, self.numbers = data, name, module, numbers
-
-
-def leaves(x):
-    if isinstance(x, dict):
-        x = list(x.values())
-    if isinstance(x, slice):
-        x = [x.start, x.stop, x.step]
-    return [leaf for part in x for leaf in leaves(part)] if isinstance(x, (list, tuple)) else [x]
-
-
 def place_of(n):
     """Where the program does it, as far as torch.fx knows."""
     lines = [line.strip() for line in (n.stack_trace or "").splitlines() if line.strip().startswith("File")]
     file = re.search(r'File "(.*)", line (\d+)', lines[-1]) if lines else None
     return f"{os.path.basename(file.group(1))}:{file.group(2)}" if file else n.op
+
+
+def activation_of(m):
+    """The op of what an encoder layer has between its two linear layers."""
+    if m in (F.relu, torch.relu) or type(m) is nn.ReLU:
+        return "relu"
+    if m is F.gelu or type(m) is nn.GELU:
+        return "gelu_tanh" if getattr(m, "approximate", "none") == "tanh" else "gelu"
+    if m is F.silu or type(m) is nn.SiLU:
+        return "silu"
+    raise Unsupported(f"the activation {getattr(m, '__name__', type(m).__name__)}; there are relu, gelu and silu")
 
 
 # ---- rules: what a function of a value is among layers
@@ -290,9 +310,30 @@ def with_positions(t, x, rows):
 
 
 def with_table(t, x, w):
-    need(x.data.dim() == 3 and list(w.data.shape) == [1, *x.shape[1:]],
-         f"the parameter '{w.name}' {list(w.data.shape)} beside {list(x.shape)}; a table of places is [1, places, features]")
-    return Run(x.data + w.data, t.emit("positions", [x.value], x.shape, w.name, rows=w.data.shape[1], bare=True))
+    """[1, places, features] keeps its name; [places, features] is the weight of a layer of it."""
+    shape, places = list(w.data.shape), list(x.shape[1:])
+    need(x.data.dim() == 3 and shape in ([1, *places], places),
+         f"the parameter '{w.name}' {shape} beside {list(x.shape)}; a table of places is [places, features]")
+    need(w.name not in t.names, f"a second use of '{w.name}'")
+    more = {"offset": w.first} if w.first else {}
+    if len(shape) == 2:
+        t.moved[f"{w.name}.weight"] = w.whole
+        t.taken.add(w.name)
+        return Run(x.data + w.data, t.emit("positions", [x.value], x.shape, w.name, rows=w.whole.shape[0], **more))
+    return Run(x.data + w.data, t.emit("positions", [x.value], x.shape, w.name, rows=w.whole.shape[1], bare=True, **more))
+
+
+def rows_of_weight(w, index):
+    """[:, first:last] of a table [1, places, features], [first:last] of a [places, features]."""
+    index = list(index) if isinstance(index, tuple) else [index]
+    dim = w.data.dim() - 2
+    need(w.data.dim() in (2, 3) and all(isinstance(i, slice) and i.step in (None, 1) for i in index),
+         f"an index into the parameter '{w.name}' by other than places one after another")
+    ranges = [i.indices(n)[:2] for i, n in zip(index, w.data.shape)]
+    others = [r == (0, n) for k, (r, n) in enumerate(zip(ranges, w.data.shape)) if k != dim]
+    need(all(others), f"a part of the parameter '{w.name}' that is not all features")
+    first = ranges[dim][0] if dim < len(ranges) else 0
+    return Weight(w.data[tuple(index)], w.name, w.whole, w.first + first)
 
 
 def rule_mul(t, a, b):
@@ -353,6 +394,8 @@ def rule_attr(t, x, name):
 def rule_item(t, x, index):
     if isinstance(x, (tuple, list, torch.Size)):
         return x[index]
+    if isinstance(x, Weight):
+        return rows_of_weight(x, index)
     index = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in index:
         k = index.index(Ellipsis)
@@ -445,14 +488,14 @@ def rule_leaky(t, x, negative_slope=0.01, inplace=False):
 def rule_attention(t, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """[N, heads, T, width] becomes [N, T, heads width], and back: where a module has just moved
     the heads, nothing of that is left."""
-    need(attn_mask is None, "attn_mask; is_causal, or lengths as an input of the model")
     need(all(isinstance(x, Run) and x.data.dim() == 4 for x in (q, k, v)), "other tensors than [N, heads, T, width]")
     n, heads, steps, width = q.shape
     need(scale is None or abs(scale * width ** 0.5 - 1) < 1e-6, f"scale={scale}; it is 1 / sqrt(width)")
     need(k.shape == v.shape and k.shape[3] == width, "keys and values of other widths")
     need(enable_gqa or k.shape[1] == heads, "other heads of keys")
+    seen = (bool(is_causal), None) if attn_mask is None else seen_by("attn_mask", attn_mask, steps, k.shape[2], True)
     flat = [t.reshape(t.permute(x.value, [0, 2, 1, 3]), [n, x.shape[2], x.shape[1] * width]) for x in (q, k, v)]
-    y = t.attend(*flat, heads, k.shape[1], bool(is_causal), dropout_p)
+    y = t.attend(*flat, heads, k.shape[1], seen, dropout_p)
     y = t.permute(t.reshape(y, [n, steps, heads, width]), [0, 2, 1, 3])
     return Run(torch.zeros(q.shape), y)
 
@@ -467,6 +510,7 @@ RULES = {
     "split": parts(torch.split), "chunk": parts(torch.chunk), "unbind": rule_unbind, "cat": rule_cat, "concat": rule_cat,
     "mean": rule_mean, "softmax": rule_softmax("softmax"), "log_softmax": rule_softmax("log_softmax"), "dropout": rule_dropout,
     "relu": plain("relu"), "silu": plain("silu"), "tanh": plain("tanh"), "sigmoid": plain("sigmoid"), "gelu": rule_gelu,
+    "lt": compared("seen", None), "gt": compared(None, "seen"), "ge": compared("hidden", None), "le": compared(None, "hidden"),
     "leaky_relu": rule_leaky, "scaled_dot_product_attention": rule_attention,
 }
 

@@ -503,8 +503,6 @@ of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
-of("master/api/place.c", "simulate/simulate --seed 2040",
-   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->tried) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
 of("common/graph/divide.c", "tests/unit/graph/test_divide",
    any_layer_is_divided=("clv_code clv_divide_check", "n->op != CLV_OP_LINEAR", "false"),
    a_remainder_is_lost=("clv_code clv_divide_check", "extent % n_parts", "false"),
@@ -588,7 +586,7 @@ DAEMONS = "tests/simulate/daemons/test_daemons.py"
 of("master/api/lives.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
    who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
 of("master/api/place.c", SIMULATED,
-   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "|| !m->tried", "|| true"),
+   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "if (!m->tried) return", "if (m->state != MODULE_GONE) return"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
 of("master/api/await.c", DAEMONS + " programs_give_the_bits_of_home",
    a_cancel_does_nothing=(

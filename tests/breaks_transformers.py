@@ -98,6 +98,17 @@ of("master/api/cached.c", CACHE,
    any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->keeps_rows) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/sending.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
+of("master/run/run_cache.c", CACHE,
+   other_records_have_the_same_rows=("static clv_code add_files(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
+of("master/train/cached.c", CACHE,
+   some_rows_are_all=("static const char *who_has_all(", "|| rows != c->to.records", "|| !rows"),
+   a_resumed_run_sends_all_again=("static const char *who_has_all(", "if (t->use != CLV_TRAINER_GOES_ON) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
+CACHED = "tests/unit/plan/test_cached"
+of("master/plan/cache.c", CACHED,
+   pictures_may_be_cut_at_random=("static const char *what_moves(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),
+   pictures_may_be_flipped=("static const char *what_moves(", "d->images.flip > 0", "false"),
+   tokens_may_be_hidden=("static const char *what_moves(", "if (d->objective == CLV_LABELS_MASKED)", "if (false)"),
+   packed_sequences_are_kept=("static const char *what_stands_in_the_way(", "if (b->lengths >= 0)", "if (false)"))
 of("master/train/egress.c", "tests/unit/train/test_gate",
    numbers_are_admitted_as_rows=("static bool is_of_an_input(", "|| kind == CLEAVE_SENDING_CACHED", ""))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
@@ -115,6 +126,7 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (theirs && !has_expired(f, now_s())) return CLV_OK;", "if (theirs) return CLV_OK;"),
    a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
    an_unfinished_file_stays=("static bool sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
+   what_did_not_fit_stays=("static clv_code make_cache(", "unlink(f->path.data);", ""),
    anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
    links_are_followed=("static clv_code open_path(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
    one_length_is_as_good_as_another=("static clv_code open_path(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
@@ -142,3 +154,7 @@ of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static c
 of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
 of("common/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
+
+# ---- a worker that has lost its link and does not know -------------------------------------------
+of("master/api/place.c", "simulate/simulate --seed 2040",
+   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->tried) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))

@@ -73,6 +73,9 @@ cleave_status cleave_leaf_cached(cleave_runtime *runtime, cleave_context context
                                  const cleave_cached *cached, const cleave_tensor *values,
                                  cleave_reference *ret_reference,
                                  cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS for one call. ret_rows: that the worker has under that key. */
+clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
+                            clv_err *err) CLV_USE_RESULT;
 /* BLOCKS for one call: the worker deletes the cache. ret_rows: that were there. */
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;

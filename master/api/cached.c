@@ -75,11 +75,11 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   return CLEAVE_OK;
 }
 
-clv_code cleave_cache_end(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
-                          clv_err *err) {
+static clv_code ask(const cleave_cached *c, bool remove, uint64_t timeout_ms, uint64_t *ret_rows,
+                    clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
   CLV_AUTO(clv_wire_done) clv_wire_cached_reply reply = {0};
-  const clv_wire_cached_request q = {.remove = true, .key = c->key};
+  const clv_wire_cached_request q = {.remove = remove, .key = c->key};
   const api_peer *p = &c->to->runtime->peers[c->to->node];
   CLV_TRY(clv_wire_cached_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call(p->channel, CLV_METHOD_CACHED, request.data, request.len,
@@ -88,4 +88,14 @@ clv_code cleave_cache_end(const cleave_cached *c, uint64_t timeout_ms, uint64_t 
   *ret_rows = 0;
   for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].rows;
   return CLV_OK;
+}
+
+clv_code cleave_cache_count(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
+                            clv_err *err) {
+  return ask(c, false, timeout_ms, ret_rows, err);
+}
+
+clv_code cleave_cache_end(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
+                          clv_err *err) {
+  return ask(c, true, timeout_ms, ret_rows, err);
 }

@@ -251,6 +251,10 @@ typedef struct clv_data_range {
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret);
 
+/* What a file is, or each file in a folder, without reading it: adds a line with path, inode, size
+ * and time. Equal lines, equal records, unless somebody sets times back. */
+clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
+
 /* ---- subsets --------------------------------------------------------------------------------- */
 
 /* A list of record numbers. Release with clv_subset_done. */

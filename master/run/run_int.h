@@ -3,7 +3,8 @@
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
  * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
  * says what they may send, run_scan.c looks through records, run_print.c has what they tell a
- * person, run_about.c what a run says of itself.
+ * person, run_about.c what a run says of itself,
+ * run_cache.c has what a worker keeps of a frozen front.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -200,6 +201,14 @@ typedef struct clv_records {
 /* npy: the names go to PATH.json, if there are any. */
 clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
+
+/* Of a session that has one: rows are kept from here on, or found as an earlier attempt left them.
+ * Behind the trainer's restoring. */
+clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* However the run ended: the worker is told to delete it. Says how that went. */
+void clv_run_cache_end(clv_run *r);
 
 /* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 

@@ -301,7 +301,7 @@ static clv_code start(clv_run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
-  CLV_TRY(clv_trainer_cache(r->trainer, r->data.train, &r->secret, err));
+  CLV_TRY(clv_run_cache_begin(r, err));
   clv_run_recall_best(r);
   l->first = clv_trainer_step_count(r->trainer);
   l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
@@ -479,27 +479,6 @@ static clv_exit train(clv_run *r, clv_err *err) {
   return finish(r, &l, err);
 }
 
-/* However the run ended, and whoever goes on with it: the rows are sent again. */
-static void end_cache(clv_run *r) {
-  const char *worker = NULL;
-  uint64_t rows = 0;
-  clv_err why;
-  char text[400];
-  clv_code code = r->trainer ? clv_trainer_end_cache(r->trainer, &worker, &rows, &why) : CLV_OK;
-  if (!worker) return;
-  if (code != CLV_OK) {
-    snprintf(text, sizeof text,
-             "worker '%s' was not told to delete its cache (%.120s); it does so when the cache has "
-             "expired, or upon `cleave-master cache %.100s --delete`",
-             worker, why.text, r->config->file);
-    clv_run_warn(r, CLV_LOG_WARN, "cache", text);
-    return;
-  }
-  snprintf(text, sizeof text, "worker '%s' has deleted its cache of %llu row%s", worker,
-           (unsigned long long)rows, CLV_S(rows));
-  clv_reporter_notice(r->reporter, text, NULL);
-}
-
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
@@ -507,7 +486,7 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_VALUES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = r.code = train(&r, &err);
-  end_cache(&r);
+  clv_run_cache_end(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED

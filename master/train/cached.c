@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "master/train/train_int.h"
 
@@ -19,9 +20,24 @@ static clv_code key_of(const clv_trainer *t, const clv_sha256 *secret, clv_sha25
   return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
 }
 
-clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                           clv_err *err) {
+/* Those of some records only would need the worker's word for each. An attempt that got through its
+ * first epoch has left all; who asks in vain sends them, or finds the worker gone. */
+static const char *who_has_all(clv_trainer *t) {
+  enum { ASK_MS = 3000 };
   clv_trainer_rows *c = &t->cache;
+  uint64_t rows;
+  clv_err ignored;
+  if (t->use != CLV_TRAINER_GOES_ON) return NULL;
+  if (cleave_cache_count(&c->to, ASK_MS, &rows, &ignored) != CLV_OK || rows != c->to.records)
+    return NULL;
+  memset(c->kept, true, (size_t)c->to.records * sizeof *c->kept);
+  return cleave_module_node(t->modules[1]);
+}
+
+clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
+                           const char **ret_worker, clv_err *err) {
+  clv_trainer_rows *c = &t->cache;
+  *ret_worker = NULL;
   if (!t->b->caches) return CLV_OK;
   c->to = (cleave_cached){.from = t->modules[0],
                           .to = t->modules[1],
@@ -39,6 +55,7 @@ clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sh
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
   }
   c->data = data;
+  *ret_worker = who_has_all(t);
   return CLV_OK;
 }
 

@@ -56,9 +56,11 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
 
 /* Of a session whose first stage is cached: rows of its output for records of `data`, which
  * outlives the trainer, are kept by the worker behind it from here on. The cache's key follows from
- * the run's secret. CLV_INVALID: that worker keeps none. Of other sessions nothing. */
+ * `secret`, which stands for the run, its records and the front's weights. Where an earlier attempt
+ * left the rows of all records under that key, none is sent again, and *ret_worker is who has them;
+ * else NULL. CLV_INVALID: that worker keeps none. Of other sessions nothing. */
 clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                           clv_err *err) CLV_USE_RESULT;
+                           const char **ret_worker, clv_err *err) CLV_USE_RESULT;
 /* BLOCKS for one call: the worker deletes them. *ret_rows: that were there; *ret_worker: its name,
  * NULL where nothing was cached. */
 clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t *ret_rows,

@@ -82,8 +82,32 @@ class Picture(nn.Module):
         return self.fc(torch.flatten(y, 1))
 
 
+class Encoder(nn.Module):
+    """PyTorch's own layers, with a table of places [places, features] that is longer than a record;
+    behind a place and behind the length of a record nothing is seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCAB, WIDTH), nn.Parameter(torch.randn(PLACES + 2, WIDTH))
+        self.first = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, 0.0, batch_first=True, layer_norm_eps=1e-6)
+        self.rest = nn.TransformerEncoder(layer, 2, nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+        self.q, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("causal", torch.triu(torch.ones(PLACES, PLACES, dtype=torch.bool), 1))
+
+    def forward(self, ids, lengths):
+        x = self.words(ids) + self.places[: ids.shape[1]]
+        hidden = torch.arange(ids.shape[1], device=ids.device)[None] >= lengths[:, None]
+        x = self.first(x, src_key_padding_mask=hidden)
+        x = self.rest(x, nn.Transformer.generate_square_subsequent_mask(ids.shape[1]), hidden)
+        seen = (~hidden)[:, None, None, :] & ~self.causal
+        q = self.q(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        x = x + F.scaled_dot_product_attention(q, q, q, attn_mask=seen).transpose(1, 2).flatten(2)
+        return self.out(x)
+
+
 NETS = {"gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
-        "picture": (Picture, ["pixels:f32:3x8x8"])}
+        "encoder": (Encoder, ["ids:i64:6", "lengths:i64"]), "picture": (Picture, ["pixels:f32:3x8x8"])}
 
 
 def net(name):
@@ -107,7 +131,33 @@ class Calls(nn.Module):
 
 def masked(m, q):
     q = q.unsqueeze(1)
-    return F.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(3, 3, dtype=torch.bool))
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=torch.eye(3, dtype=torch.bool))
+
+
+def layer(**more):
+    return nn.TransformerEncoderLayer(4, 2, 4, **{"batch_first": True, **more})
+
+
+def by_lengths(compare, use):
+    """A module with an input of lengths, and what attention makes of the comparison."""
+    class Lengths(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.attn = nn.Linear(4, 4), nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x, lengths):
+            return use(self, self.q(x), compare(torch.arange(3)[None], lengths[:, None]))
+
+    return Lengths()
+
+
+def padding(m, q, mask):
+    return m.attn(q, q, q, key_padding_mask=mask)[0]
+
+
+def seen(m, q, mask):
+    q = q.unsqueeze(1)
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
 def both_ways(m, q):
@@ -116,7 +166,7 @@ def both_ways(m, q):
 
 REFUSED = [
     (lambda m, q: torch.cumsum(q, 1), r"'cumsum' \(\w+.*\): cumsum is no layer; what there is: add, bmm, "),
-    (masked, r"'scaled_dot_product_attention' .*: attn_mask; is_causal, or lengths"),
+    (masked, r"'scaled_dot_product_attention' .*: attn_mask of its own; what there is: causal ones, and torch.arange"),
     (both_ways, r"Calls: torch.fx cannot follow it: "),
     (lambda m, q: q.reshape(-1, 4), r"'reshape' .*it joins or divides records of a batch"),
     (lambda m, q: q.transpose(0, 1), r"'transpose' .*a permutation that moves the records"),
@@ -127,4 +177,19 @@ REFUSED = [
     (lambda m, q: q + m.table, r"'add' .*the parameter 'table' \[2, 4\] beside \[11, 3, 4\]"),
     (lambda m, q: (q, q), r"'output' .*an output that is not one value"),
     (lambda m, q: q, r"'table': belongs to no layer that is exported"),
+]
+
+ENCODERS = [  # nn.Sequential of these, traced over x:f32:3x4
+    (lambda: layer(batch_first=False), r"'_0' .*: batch_first=False"),
+    (lambda: layer(activation=torch.tanh), r"the activation tanh; there are relu, gelu and silu"),
+    (lambda: nn.TransformerDecoderLayer(4, 2, 4), r"TransformerDecoderLayer: of PyTorch's transformers there is TransformerEncoder"),
+]
+
+MASKS = [  # over x:f32:3x4 and lengths:i64
+    (lambda: by_lengths(torch.gt, padding), r"'gt' .*: a comparison that counts one place more or less; what there is: causal"),
+    (lambda: by_lengths(torch.lt, padding), r"key_padding_mask the wrong way round: there True is what is hidden"),
+    (lambda: by_lengths(torch.lt, seen), r"attn_mask of the shape \[11, 3\], where \[11, 1, 1, 3\] is needed"),
+    (lambda: by_lengths(lambda i, n: i + 1 < n, padding), r"a comparison with other numbers than 0, 1, 2"),
+    (lambda: by_lengths(lambda i, n: (i < n).float(), padding), r"float is no layer"),
+    (lambda: by_lengths(lambda i, n: (i < n) & torch.eye(3, dtype=torch.bool), padding), r"'and_' .*: a mask of its own"),
 ]

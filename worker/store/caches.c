@@ -174,7 +174,9 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (f->fd < 0) return clv_disk_failed(f->path.data, err);
   clv_code code = fill_new(f, path.data, err);
-  if (code != CLV_OK) unlink(f->path.data);
+  if (code == CLV_OK) return CLV_OK;
+  unlink(f->path.data);
+  (void)rmdir(o->dir.data); /* when there is nothing else in it */
   return code;
 }
 

@@ -174,6 +174,35 @@ def over_its_quota_the_run_ends():
         c.trained("plain", body(False, epochs=1), steps(1))
 
 
+class Full(Keeping):
+    """Whose state_dir is a file system with hardly a place left."""
+
+    def worker_config(self, i, extra=""):
+        folder = os.path.join(self.dir, "kept")
+        os.makedirs(folder)
+        self.mounted = run("mount", "-t", "tmpfs", "-o", "size=16k", "none", folder).returncode == 0
+        return super().worker_config(i, extra)
+
+    def __exit__(self, *args):
+        try:
+            return super().__exit__(*args)
+        finally:
+            if self.mounted:
+                run("umount", "-l", os.path.join(self.dir, "kept"))
+
+
+@suite.test
+def on_a_full_disk_the_run_ends():
+    """At its first step, with nothing left there, and the worker goes on."""
+    with Full() as c:
+        if not c.mounted:
+            return "no tmpfs here"
+        done = c.train(c.session("full", body()))
+        assert done.returncode not in (0, 3) and "the worker's disk is full" in done.stderr, (done.returncode, done.stderr)
+        assert "step 1" in done.stderr and not c.files(), (done.stderr, c.files())
+        c.trained("plain", body(False, epochs=1), steps(1))
+
+
 class Running:
     """A run that goes on and on, beyond its first epochs."""
 
@@ -212,6 +241,47 @@ def a_damaged_row_ends_the_run_and_is_sent_again():
     assert run(MASTER, "train", plain, "--max-steps", "120", cwd=cluster.dir).returncode == 0
     one, other = (checkpoint_tensors(os.path.join(cluster.dir, "runs", n), 120) for n in ("damaged", "undamaged"))
     assert one == other
+
+
+def resumed(r, name):
+    """What it sends of its rows when it goes on. Its bits are those of an unbroken run."""
+    before = cluster.came()
+    done = run(MASTER, "train", r.session, "--resume", "--max-steps", "120", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    run(MASTER, "cache", r.session, "--delete", cwd=cluster.dir)  # that of another key
+    assert not cluster.files()
+    plain = cluster.session("plain-" + name, body(False, epochs=100000))
+    assert run(MASTER, "train", plain, "--max-steps", "120", cwd=cluster.dir).returncode == 0
+    one, other = (checkpoint_tensors(os.path.join(cluster.dir, "runs", n), 120) for n in (name, "plain-" + name))
+    assert one == other
+    return cluster.came()[1] - before[1], "has the cached rows of all records: none is sent again" in done.stdout + done.stderr
+
+
+@suite.test
+def a_killed_run_goes_on_with_the_rows_it_left():
+    r = Running(cluster, "goes-on")
+    r.end(signal.SIGKILL)
+    assert resumed(r, "goes-on") == (0, True)
+
+
+@suite.test
+def rows_that_may_be_others_are_sent_again():
+    """One row is missing; the data are not what they were."""
+    def drop_a_row(path):
+        with open(path, "r+b") as f:
+            f.seek(4096 + 8 * 7)
+            f.write(bytes(8))
+
+    def touch_data(path):
+        data = os.path.join(cluster.dir, "data/train-x.npy")
+        os.utime(data, (1, 1))
+
+    for name, change in (("row-missing", drop_a_row), ("data-touched", touch_data)):
+        r = Running(cluster, name)
+        r.end(signal.SIGKILL)
+        change(*cluster.files())
+        sent, said = resumed(r, name)
+        assert (sent, said) == (RECORDS * OUT * 4, False), (name, sent, said)
 
 
 @suite.test

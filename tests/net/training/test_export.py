@@ -155,7 +155,7 @@ def a_sequence_model_goes_into_a_session_and_back():
 def names_of_tensors_and_settings_follow():
     with Cluster(0) as cluster:
         weights = os.path.join(cluster.dir, "net.safetensors")
-        for path in (EXPORTER, EXPORTER.replace("torch", "traced"), OPS):  # as installed
+        for path in (*(EXPORTER.replace("torch", n) for n in ("torch", "traced", "values")), OPS):
             shutil.copy(path, cluster.dir)
         script = os.path.join(cluster.dir, "export_torch.py")
         done = export(cluster.dir, "bare", "--weights", weights, script=script)

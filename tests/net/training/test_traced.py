@@ -13,16 +13,17 @@ suite = Suite()
 EXPORTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/export_torch.py")
 OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
 STEPS, BATCH, RATE, RECORDS = 4, 8, 0.2, 32
-INPUTS = {"gpt": ["ids"], "byhand": ["ids", "types"], "picture": ["pixels"]}
-CUTS = {"gpt": (2, 8), "byhand": (2, 9), "picture": (2, 9)}  # layers of the first two stages
+INPUTS = {"gpt": ["ids"], "encoder": ["ids", "lengths"], "byhand": ["ids", "types"], "picture": ["pixels"]}
+# Layers of the first two stages.
+CUTS = {"gpt": (2, 8), "encoder": (3, 20), "byhand": (2, 9), "picture": (2, 9)}
 cluster = None
 
 
 def records(name):
     rng = np.random.default_rng(4)
     made = {"ids": rng.integers(0, 11, (RECORDS, 6)), "types": rng.integers(0, 3, (RECORDS, 6)),
-            "pixels": rng.standard_normal((RECORDS, 3, 8, 8)).astype("f4")}
-    return {**{k: made[k] for k in INPUTS[name]}, "y": rng.integers(0, 4, (RECORDS, 6) if name == "gpt" else RECORDS)}
+            "pixels": rng.standard_normal((RECORDS, 3, 8, 8)).astype("f4"), "lengths": rng.integers(1, 7, RECORDS)}
+    return {**{k: made[k] for k in INPUTS[name]}, "y": rng.integers(0, 4, (RECORDS, 6) if name in ("gpt", "encoder") else RECORDS)}
 
 
 def packed(arrays):
@@ -122,6 +123,11 @@ def attention_by_hand_over_two_inputs():
 
 
 @suite.test
+def pytorchs_encoder_and_masks():
+    runs_as_in_torch("encoder")
+
+
+@suite.test
 def branches_of_convolutions():
     runs_as_in_torch("picture")
 
@@ -146,11 +152,14 @@ def what_is_exported_is_what_is_kept():
 def what_is_no_layer_is_refused_by_name_and_place():
     if not has_torch():
         return "no PyTorch with scaled_dot_product_attention"
-    import traced_nets
+    import torch, traced_nets
     e = exporter()
-    for then, says in traced_nets.REFUSED:
+    nets = [(traced_nets.Calls(then), ["x:f32:3x4"], says) for then, says in traced_nets.REFUSED]
+    nets += [(torch.nn.Sequential(make()), ["x:f32:3x4"], says) for make, says in traced_nets.ENCODERS]
+    nets += [(make(), ["x:f32:3x4", "lengths:i64"], says) for make, says in traced_nets.MASKS]
+    for net, inputs, says in nets:
         try:
-            e.traced(traced_nets.Calls(then), [e.input_of("x:f32:3x4")])
+            e.traced(net, [e.input_of(i) for i in inputs])
             found = "taken"
         except e.Unsupported as why:
             found = str(why)

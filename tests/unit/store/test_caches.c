@@ -5,11 +5,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 // after the above
@@ -247,6 +249,24 @@ static void what_nobody_uses_is_deleted(void **state) {
   clv_caches_free(c);
 }
 
+/* Nothing stays of what did not fit, and once there is room it is made. */
+static void a_file_that_does_not_fit_is_gone(void **state) {
+  const struct rlimit tight = {CLV_CACHE_HEAD + 8, RLIM_INFINITY},
+                      wide = {RLIM_INFINITY, RLIM_INFINITY};
+  const clv_cache one = cache_of(1, 60);
+  clv_caches *c = opened();
+  (void)state;
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &tight);
+  clv_code code = put(c, A, MIB, &one, (int64_t[]){0}, 1);
+  setrlimit(RLIMIT_FSIZE, &wide);
+  assert_int_equal(code, CLV_UNAVAILABLE);
+  assert_int_equal(leftovers(), 0);
+  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_OK);
+  clv_caches_free(c);
+}
+
 /* A link stands where a file should. */
 static void links_are_not_followed(void **state) {
   (void)state;
@@ -271,6 +291,7 @@ int main(void) {
       cmocka_unit_test(the_quota_is_of_whole_caches),
       cmocka_unit_test(damaged_rows_are_found),
       cmocka_unit_test(what_nobody_uses_is_deleted),
+      cmocka_unit_test(a_file_that_does_not_fit_is_gone),
       cmocka_unit_test(links_are_not_followed),
   };
   if (!mkdtemp(folder)) return 1;

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cache of a frozen front: what stands for its rows, who has them already, and its end.
+ */
+#include <stdio.h>
+
+#include "master/run/run_int.h"
+
+static clv_code add_files(const clv_session_config *c, clv_bytes *lines, clv_err *err) {
+  for (size_t i = 0; i < c->data.train.n; i++)
+    CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));
+  if (c->data.tokenizer.file) CLV_TRY(clv_data_stamp(c->data.tokenizer.file, lines, err));
+  return CLV_OK;
+}
+
+/* Rows are the same as long as the session, its files, the run (whose checkpoints have the front's
+ * weights) and whoever computes them are. With another of these nobody finds the rows of before. */
+static clv_code secret_of(const clv_run *r, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, lines = {0};
+  const clv_backend *cpu = clv_backend_cpu();
+  clv_sha256 session;
+  char hex[65];
+  CLV_TRY(clv_run_public_session(r->config, &about, &session, err));
+  clv_sha256_hex(&session, hex);
+  clv_bytes_printf(&lines, "%s\n%s\n%s\n", hex, clv_backend_isa(cpu), clv_backend_libraries(cpu));
+  CLV_TRY(add_files(r->config, &lines, err));
+  if (lines.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_hmac_sha256(&r->secret, lines.data, lines.len, ret, err);
+}
+
+clv_code clv_run_cache_begin(clv_run *r, clv_err *err) {
+  clv_sha256 secret;
+  const char *worker;
+  char text[200];
+  if (!r->blueprint->caches) return CLV_OK;
+  CLV_TRY(secret_of(r, &secret, err));
+  CLV_TRY(clv_trainer_cache(r->trainer, r->data.train, &secret, &worker, err));
+  if (!worker) return CLV_OK;
+  snprintf(text, sizeof text, "worker '%s' has the cached rows of all records: none is sent again",
+           worker);
+  clv_run_warn(r, CLV_LOG_INFO, "cache", text);
+  return CLV_OK;
+}
+
+void clv_run_cache_end(clv_run *r) {
+  const char *worker = NULL;
+  uint64_t rows = 0;
+  clv_err why;
+  char text[400];
+  clv_code code = r->trainer ? clv_trainer_end_cache(r->trainer, &worker, &rows, &why) : CLV_OK;
+  if (!worker) return;
+  if (code != CLV_OK) {
+    snprintf(text, sizeof text,
+             "worker '%s' was not told to delete its cache (%.120s); it does so when the cache has "
+             "expired, or upon `cleave-master cache %.100s --delete`",
+             worker, why.text, r->config->file);
+    clv_run_warn(r, CLV_LOG_WARN, "cache", text);
+    return;
+  }
+  snprintf(text, sizeof text, "worker '%s' has deleted its cache of %llu row%s", worker,
+           (unsigned long long)rows, CLV_S(rows));
+  clv_reporter_notice(r->reporter, text, NULL);
+}
