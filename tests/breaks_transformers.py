@@ -152,6 +152,18 @@ of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_tie_add(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute(", "CLV_TRY(add_ties(w->ctx, err));", ""))
 of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
+ON_A_DEVICE = "tests/net/training/test_cuda.py a_base_in_bf16_is_for_processors"
+of("master/plan/adapters.c", ON_A_DEVICE,
+   a_base_in_bf16_is_planned_for_a_device=("static clv_code check_base(", "if (s->lora.base != CLV_COMPUTE_BF16 ||", "if (s->lora.base == CLV_COMPUTE_BF16 ||"))
+of("master/api/module.c", ON_A_DEVICE,
+   a_worker_is_asked_for_a_base_that_it_cannot_keep=("static cleave_status narrow(", 'if (strncmp(m->device, "cpu", 3) != 0)', "if (false)"))
+of("master/plan/ties.c", "tests/net/training/test_cuda.py one_weight_of_two_layers_on_a_device",
+   a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, of->device) == 0) return CLV_OK;", "if (s && of) return CLV_OK;"))
+of("master/plan/ties.c", TIED,
+   a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (still)", "if (still && frozen)"),
+   a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "still == frozen ||", "still == frozen || frozen ||"))
+of("master/api/rejoin.c", "tests/net/api/test_api_rejoin.py",
+   a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
 of("common/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
 

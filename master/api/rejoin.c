@@ -174,10 +174,25 @@ static cleave_status take_contents(const cleave_module *m, const cleave_state *c
                   m->name);
 }
 
+/* Whoever has another module's weight is loaded behind it. */
+static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
+  cleave_error gone;
+  for (int i = 0; i < m->params->n_ties; i++) {
+    const cleave_module *of = m->owners[i];
+    if (of && of->state == MODULE_PLACED && api_module_is_there(of, &gone) != CLEAVE_OK)
+      return api_fail(error, CLV_PRECONDITION,
+                      "module '%s' has a weight of module '%s', which was lost as well: reload "
+                      "'%s' first",
+                      m->name, of->name, of->name);
+  }
+  return CLEAVE_OK;
+}
+
 static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
   if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   PASS(api_node_is_there(m->runtime, m->node, error));
+  PASS(check_owners(m, error));
   if (m->state == MODULE_PLACED && api_module_is_there(m, &gone) != CLEAVE_OK) return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);

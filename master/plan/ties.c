@@ -59,6 +59,26 @@ static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
                              s->name, t->name, t->owner);
 }
 
+/* Adapters leave what they do not name as it is, and `lora.train` names what learns as a whole: of
+ * a weight that is another's neither is this stage's to say. */
+static clv_code check_adapters(const tied *t, const char *weight, bool frozen, clv_err *err) {
+  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
+  bool still = clv_adapters_freeze(&s->lora, weight);
+  if (!s->lora.targets.n || still == frozen || (still && t->of == t->stage)) return CLV_OK;
+  if (still)
+    return clv_session_fail_at(
+        t->c, s->pos, err,
+        "stage '%.40s' has adapters beside fixed weights, and the weight of its layer '%.64s' is "
+        "that of '%.64s' in stage '%.40s', which learns: freeze that one, or name '%.64s' in "
+        "lora.train",
+        s->name, t->name, t->owner, of->name, t->name);
+  return clv_session_fail_at(
+      t->c, s->lora.train_pos, err,
+      "lora.train names layer '%.64s', whose weight is that of '%.64s' in stage '%.40s', which is "
+      "fixed: let that one learn, or leave '%.64s' out",
+      t->name, t->owner, of->name, t->name);
+}
+
 static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **ret, clv_err *err) {
   for (t->of = 0; t->of < b->n_stages; t->of++) {
     const clv_stage_plan *s = &b->stages[t->of];
@@ -78,6 +98,7 @@ static clv_code follow(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv
   CLV_TRY(check_node(&t, err));
   if (t.of != stage) CLV_TRY(check_schedule(&t, err));
   CLV_TRY(check_frozen(&t, owner->frozen, err));
+  CLV_TRY(check_adapters(&t, tie->param.name, owner->frozen, err));
   tie->param.frozen = owner->frozen;
   tie->param.fixed = owner->fixed;
   return CLV_OK;

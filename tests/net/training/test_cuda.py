@@ -1,7 +1,7 @@
 """Sessions whose workers compute on `device: cuda`, which here is the simulated device: real
 daemons and mutual TLS, the backend's own kernels, an order of the device's work drawn from a
 seed."""
-import json, os, re, sys, tempfile, urllib.request
+import json, os, re, struct, sys, tempfile, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
 from cluster import *
@@ -165,6 +165,66 @@ def the_plan_says_whose_bits_they_are():
         shown = json.loads(master("plan", session, "--json", cwd=c.dir).stdout)
         assert [s["device"] for s in shown["stages"]] == ["auto", "auto", "cuda", "auto"], shown
         c.trained("named", body(ONE).replace("{name: s2, at: w1,", "{name: s2, at: w1, device: cuda,"), STEPS)
+
+
+ROWS = 14
+
+
+def tied(places):
+    """A decoder with the table of tokens, in a stage of its own, and layers between at `places`."""
+    rows = [["{op: embedding, rows: %d, out: 8, name: words}" % ROWS], ["{op: linear, out: 8, name: middle}", "{op: gelu}"],
+            ["{op: linear, out: %d, bias: false, name: back, tied: words}" % ROWS]]
+    stages = "".join(f"  - {{name: s{i}, at: {at}, layers: {run}}}\n" for i, (at, run) in enumerate(zip(places, ("words", "middle..2", "back"))))
+    layers = "".join(f"    - {row}\n" for run in rows for row in run)
+    return ("data: {format: npy, root: data, inputs: [ids], train: [ids.npy, next.npy]}\nmodel:\n  layers:\n" + layers + "stages:\n" + stages +
+            f"loss: {{kind: cross_entropy}}\nprivacy: {{raw_input_leaves: true}}\ntrain: {{epochs: 9, max_steps: {STEPS}, batch: 8, seed: {SEED},"
+            " clip_grad_norm: 1.0, optimizer: {kind: adam, lr: 0.01}}\npipeline: {micro_batches: 2}\nlog: {every: 1}\ncheckpoint: {every_steps: 100000}\n")
+
+
+def tokens(c):
+    os.mkdir(os.path.join(c.dir, "data"))
+    ids = [(i * i + 3 * i) % ROWS for i in range(24 * 5)]
+    for name, values in (("ids", ids), ("next", [(5 * i) % ROWS for i in ids])):
+        write_npy(os.path.join(c.dir, "data", name + ".npy"), (24, 5), "<i8", struct.pack(f"<{len(values)}q", *values))
+
+
+def tied_run(tag, places, limits="device: cuda\n"):
+    with Cluster(2, limits=limits) as c:
+        tokens(c)
+        weights, log, _ = c.trained(tag, tied(places), STEPS)
+        return weights, [json.loads(line)["loss"] for line in log.splitlines()]
+
+
+@suite.test
+def one_weight_of_two_layers_on_a_device():
+    """Both stages at one worker's device, with the layers between there or elsewhere. A tie across
+    devices is refused."""
+    one, losses = tied_run("tied-one", ["w1"] * 3)
+    assert sorted(one) == ["middle.bias", "middle.weight", "words.weight"], one.keys()
+    assert tied_run("tied-between", ["w1", "w2", "w1"]) == (one, losses)
+    _, near = tied_run("tied-cpu", ["w1"] * 3, "")
+    assert losses != near and all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, near)), (losses, near)
+    with Cluster(2, limits="device: cuda\n", env={"CLV_SIM_DEVICES": "2"}) as c:
+        tokens(c)
+        text = tied(["w1"] * 3)
+        for stage, device in (("s0", 0), ("s2", 1)):
+            text = text.replace(f"name: {stage}, at: w1", f"name: {stage}, at: w1, device: \"cuda:{device}\"")
+        done = master("plan", c.session("apart", text), cwd=c.dir)
+        assert done.returncode == 3 and "put both on one device" in done.stderr, done.stderr
+
+
+@suite.test
+def a_base_in_bf16_is_for_processors():
+    """By the session file where it names the device, else as soon as the worker has said what it
+    computes on: before a module is loaded."""
+    with Cluster(1, limits="device: cuda\n") as c:
+        tokens(c)
+        text = tied(["w1"] * 3).replace(", tied: words", "").replace("name: s1, at: w1, ", "name: s1, at: w1, lora: {targets: [middle], r: 2, base: bf16}, ")
+        done = c.train(c.session("auto", text))
+        assert done.returncode not in (0, 3) and re.search(r"'s1'.*weights in bf16 are for processors, and it is on cuda:0 of 'w1'.*lora\.base: f32", done.stderr), done.stderr
+        done = master("check", c.session("named", text.replace("name: s1, at: w1, ", "name: s1, at: w1, device: cuda, ")), cwd=c.dir)
+        assert done.returncode == 3 and re.search(r"named\.yaml:\d+:\d+: stage 's1' is on cuda, and lora\.base: bf16 is for processors", done.stderr), done.stderr
+        assert c.train(c.session("f32", text.replace("base: bf16", "base: f32"))).returncode == 0
 
 
 def in_bf16(places, loss="cross_entropy"):

@@ -208,6 +208,38 @@ def what_cannot_be_is_refused_with_the_reason():
     assert "freeze both or neither" in planned(text, code=3)
 
 
+def lora(text, **stages):
+    """The session with adapters in these stages."""
+    for name, keys in stages.items():
+        text, n = re.subn(rf"(name: {name}, at: [\w-]+, )", rf"\1lora: {{{keys}}}, ", text)
+        assert n == 1, text
+    return text
+
+
+@suite.test
+def adapters_go_beside_ties():
+    """A decoder does not learn where its table does not."""
+    shown = "labels_readable: true, tokens_readable: true, front_known: true"
+    for tag, stages in (("blocks", {"s1": "targets: [query, value], r: 2"}), ("front", {"s0": "targets: [query], r: 2"}),
+                        ("table", {"s0": "targets: [query], r: 2, train: [word_embeddings]"}),
+                        ("both", {"s0": "targets: [query], r: 2", "s2": "targets: [decoder], r: 2"})):
+        cuts = (1, 3) if tag == "blocks" else (2, 3)
+        runs = []
+        for place, places in (("home", ("master",) * 3), ("away", ("master", "w1", "master"))):
+            name = f"lora-{tag}-{place}"
+            done = cluster.train(cluster.session(name, lora(body(places, cuts=cuts), **stages), keys=shown))
+            assert done.returncode == 0, (name, done.stderr)
+            runs.append(checkpoint_tensors(os.path.join(cluster.dir, "runs", name), STEPS))
+        assert runs[0] == runs[1], tag
+        names = [k for k in runs[0] if ".lora_" in k]
+        assert len(names) == {"blocks": 8, "front": 2, "table": 2, "both": 4}[tag] and TIED["bert"] not in runs[0], names
+    for stages, says in (({"s2": "targets: [decoder], r: 2"}, r"stage 's2' has adapters .* 'bert\.embeddings\.word_embeddings' in stage 's0', which learns: freeze"),
+                         ({"s0": "targets: [query], r: 2", "s2": "targets: [dense], r: 2, train: [decoder]"},
+                          r"lora\.train names layer 'cls\.predictions\.decoder', .* in stage 's0', which is fixed: let that one learn")):
+        done = master("check", cluster.session("adapters", lora(body(("master", "w1", "master"), cuts=(2, 3)), **stages), keys=shown), cwd=cluster.dir)
+        assert done.returncode == 3 and re.search(r"adapters\.yaml:\d+:\d+: " + says, done.stderr), done.stderr
+
+
 @suite.test
 def a_known_table_hides_no_labels():
     """The decoder's values are the table's: drawn from a secret seed, or of a public file."""
