@@ -62,32 +62,11 @@ static clv_code boxes(hf_builder *b, int *x, clv_err *err) {
   return difference(b, "w_position_embeddings", RIGHT, LEFT, x, err);
 }
 
-/* [N, hidden], the same row at every place: doubled until there are as many as places. */
-static clv_code at_each_place(hf_builder *b, const char *table, int *rows, clv_err *err) {
-  int64_t places = b->g->nodes[b->in.records].shape.dim[1];
-  clv_attr_value flat = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {1, b->c->hidden}};
-  clv_attr_value dim = clv_hf_whole(CLV_ATTR_DIM, 1);
-  CLV_TRY(clv_hf_node(b, CLV_OP_RESHAPE, name_after(table, "rows", 1).text, &flat, 1, rows, err));
-  for (int64_t n = 1, more; n < places; n += more) {
-    more = CLV_MIN(n, places - n);
-    int in[] = {*rows, *rows};
-    clv_attr_value part[] = {dim, clv_hf_whole(CLV_ATTR_STOP, more)};
-    CLV_TRY(clv_hf_node(b, CLV_OP_SLICE, name_after(table, "part", n).text, part, CLV_COUNT(part),
-                        &in[1], err));
-    CLV_TRY(clv_hf_nodes(b, CLV_OP_CONCAT, name_after(table, "rows", n + more).text, &dim, 1, in, 2,
-                         rows, err));
-  }
-  return CLV_OK;
-}
-
-/* Every place is of the first type: sentences do not come in pairs. A column less itself looks the
+/* Every place is of the first type: sentences do not come in pairs. A token less itself looks the
  * first row up. */
 static clv_code first_type(hf_builder *b, int *x, clv_err *err) {
-  const char *table = "token_type_embeddings";
-  bool by_boxes = b->in.boxes >= 0;
-  int rows = by_boxes ? b->in.boxes : b->in.records;
-  CLV_TRY(clv_hf_embed_column(b, table, b->c->types, 0, 0, &rows, err));
-  if (!by_boxes) CLV_TRY(at_each_place(b, table, &rows, err));
+  int rows = b->in.records;
+  CLV_TRY(clv_hf_embed_column(b, "token_type_embeddings", b->c->types, -1, 0, &rows, err));
   return clv_hf_join(b, CLV_OP_ADD, "token_type_embeddings.add", x, rows, err);
 }
 

@@ -56,8 +56,13 @@ clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t
   int64_t labels;
   clv_err why;
   CLV_TRY(labels_of(c, &labels, err));
-  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK ||
-      clv_hf_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
+  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK) return fail(c, &why, err);
+  if (c->data.packed && !clv_hf_takes_tokens(&model))
+    return clv_session_fail_at(c, c->data.packed_pos, err,
+                               "data.packed: a %s takes images of one size, which have no pads: "
+                               "leave data.packed out",
+                               clv_hf_family_name(model.family));
+  if (clv_hf_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
     return fail(c, &why, err);
   return CLV_OK;
 }

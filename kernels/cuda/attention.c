@@ -4,6 +4,9 @@
  * laid out by heads first. Of the scores only those of some rows lie in scratch at a time (at most
  * TILE_BYTES, or one row of each head); backward makes them again.
  *
+ * Packed sequences lie padded in scratch, since a product's extents are fixed before lengths are
+ * known: their values are those of padded ones to the bit.
+ *
  * Queries of heads that share keys lie one behind the other, so a head of keys meets one matrix of
  * `all` rows. Row-major [rows, width] is column-major [width, rows]: products have their factors
  * the other way round.
@@ -20,6 +23,7 @@ typedef struct heads_site {
   size_t shared, all, rows; /* heads of keys of all samples; rows of one; rows of a tile */
   size_t q, k;              /* values of queries and of keys, each up to a multiple of 64 */
   size_t tile;
+  cuda_packed p;
 } heads_site;
 
 static size_t floats(int64_t n) { return clv_align_up((size_t)n, 64); }
@@ -39,7 +43,7 @@ static heads_site heads_of(const cuda_kernel *k) {
 /* What scratch has behind the workspace; from dq on for backward alone. q, k, v, the factors of
  * weights and the output's gradient are what products read. */
 typedef struct heads_room {
-  void *q, *k, *v, *out;
+  void *begin, *q, *k, *v, *out;
   cuda_weights weights, back;
   float *dq, *dk, *dv;
 } heads_room;
@@ -66,7 +70,9 @@ static cuda_weights taken_weights(const cuda_kernel *k, size_t n, uintptr_t *at)
 static heads_room room_at(const cuda_kernel *k, const heads_site *v, uintptr_t at,
                           uintptr_t *ret_forward, uintptr_t *ret_all) {
   size_t size = factor_size(k);
-  heads_room m = {.q = taken(&at, v->q * size), .out = taken_floats(&at, v->q)};
+  heads_room m = {.begin = taken(&at, gpu_packed_bytes(k))};
+  m.q = taken(&at, v->q * size);
+  m.out = taken_floats(&at, v->q);
   m.k = taken(&at, v->k * size);
   m.v = taken(&at, v->k * size);
   m.weights = taken_weights(k, v->tile, &at);
@@ -115,35 +121,55 @@ static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_k
                       .stream = clv_rng_stream_of(&key),
                       .occasion = a->occasion,
                       .layer = a->key.layer,
-                      .bf16 = k->bf16};
+                      .bf16 = k->bf16,
+                      .begin = v->p.begin};
 }
 
+/* Of packed sequences it is known where they begin. */
 static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a) {
-  return k->r.d.n_in > 3 ? a->in[3] : NULL;
+  return k->r.d.n_in > 3 && !k->r.d.attrs.packed ? a->in[3] : NULL;
+}
+
+/* Scratch, and where sequences begin. */
+static clv_code enter(const cuda_kernel *k, const clv_kernel_args *a, heads_site *v,
+                      heads_room *ret, clv_err *err) {
+  *v = heads_of(k);
+  *ret = room_of(k, v, a);
+  return k->r.d.attrs.packed ? clv_gpu_packed(k, a, ret->begin, &v->p, err) : CLV_OK;
+}
+
+static cuda_by_heads queries_of(const heads_site *v) {
+  const clv_heads *x = &v->x;
+  return (cuda_by_heads){(size_t)x->n, (size_t)x->t, (size_t)x->heads, (size_t)x->width, v->p};
+}
+
+static cuda_by_heads keys_of(const heads_site *v) {
+  const clv_heads *x = &v->x;
+  return (cuda_by_heads){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width, v->p};
 }
 
 static clv_code lay_queries(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
                             clv_err *err) {
-  return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.t, (size_t)v->x.heads,
-                          (size_t)v->x.width, x, y, k->bf16, err);
+  cuda_by_heads t = queries_of(v);
+  return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code lay_keys(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
                          clv_err *err) {
-  return clv_gpu_to_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.s, (size_t)v->x.kv_heads,
-                          (size_t)v->x.width, x, y, k->bf16, err);
+  cuda_by_heads t = keys_of(v);
+  return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code lay_queries_back(const cuda_kernel *k, const heads_site *v, const float *x,
                                  float *y, clv_err *err) {
-  return clv_gpu_from_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.t, (size_t)v->x.heads,
-                            (size_t)v->x.width, x, y, err);
+  cuda_by_heads t = queries_of(v);
+  return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
 static clv_code lay_keys_back(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
                               clv_err *err) {
-  return clv_gpu_from_heads(k->gpu, (size_t)v->x.n, (size_t)v->x.s, (size_t)v->x.kv_heads,
-                            (size_t)v->x.width, x, y, err);
+  cuda_by_heads t = keys_of(v);
+  return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
 /* Product `which` of the tile that begins at row `first`. */
@@ -167,8 +193,9 @@ static clv_code forward_tile(const cuda_kernel *k, const heads_site *v, const cl
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  heads_site v = heads_of(k);
-  heads_room m = room_of(k, &v, a);
+  heads_site v;
+  heads_room m;
+  CLV_TRY(enter(k, a, &v, &m, err));
   cuda_heads h = tile_of(k, &v, a);
   CLV_TRY(lay_queries(k, &v, a->in[0], m.q, err));
   CLV_TRY(lay_keys(k, &v, a->in[1], m.k, err));
@@ -204,8 +231,9 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const c
 /* The output's gradient takes the room that forward has for the output. */
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  heads_site v = heads_of(k);
-  heads_room m = room_of(k, &v, a);
+  heads_site v;
+  heads_room m;
+  CLV_TRY(enter(k, a, &v, &m, err));
   cuda_heads h = tile_of(k, &v, a);
   CLV_TRY(lay_queries(k, &v, a->in[0], m.q, err));
   CLV_TRY(lay_queries(k, &v, a->dout, m.out, err));

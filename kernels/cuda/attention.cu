@@ -4,33 +4,52 @@
  * gives.
  */
 #include "kernels/cuda/attention_int.h"
+#include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
 
+/* Where a place of a head lies in what is not by heads; false: it is a pad. */
+static __device__ inline bool lies_at(const cuda_by_heads &t, size_t place, size_t head, size_t *ret) {
+  size_t row = place;
+  bool real = !t.p.begin || gpu_row_of(t.p, place, &row);
+  *ret = (row * t.heads + head) * t.width;
+  return real;
+}
+
 template <typename D>
-static __global__ void turn(size_t n, size_t steps, size_t heads, size_t width, const float *x,
-                            D *y, bool back) {
-  GPU_FOR(i, n * steps * heads * width) {
-    size_t d = i % width, s = i / width % steps, h = i / width / steps % heads;
-    size_t at = (((i / width / steps / heads) * steps + s) * heads + h) * width + d;
-    y[back ? at : i] = gpu_as<D>(x[back ? i : at]);
+static __global__ void by_heads(cuda_by_heads t, const float *x, D *y) {
+  GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
+    size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, at;
+    size_t place = i / t.width / t.steps / t.heads * t.steps + s;
+    y[i] = lies_at(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);
   }
 }
 
+static __global__ void from_heads(cuda_by_heads t, const float *x, float *y) {
+  GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
+    size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, at;
+    size_t place = i / t.width / t.steps / t.heads * t.steps + s;
+    if (lies_at(t, place, h, &at)) y[at + d] = x[i];
+  }
+  if (!t.p.begin) return;
+  size_t rest = gpu_rest_of(t.p) * t.heads * t.width;
+  GPU_FOR(i, t.p.rows * t.heads * t.width - rest) y[rest + i] = 0;
+}
+
 template <typename D>
-static clv_code launch_turn(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                            const float *x, void *y, bool back, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n * steps * heads * width), GPU_BLOCK, err, turn<D>, n, steps,
-                    heads, width, x, gpu_written<D>(y), back);
+static clv_code launch_by_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err, by_heads<D>,
+                    *t, x, gpu_written<D>(y));
 }
 
-clv_code clv_gpu_to_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                          const float *x, void *y, bool bf16, clv_err *err) {
-  return GPU_BY_TYPE(bf16, launch_turn, g, n, steps, heads, width, x, y, false, err);
+clv_code clv_gpu_to_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
+                          clv_err *err) {
+  return GPU_BY_TYPE(bf16, launch_by_heads, g, t, x, y, err);
 }
 
-clv_code clv_gpu_from_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                            const float *x, float *y, clv_err *err) {
-  return launch_turn<float>(g, n, steps, heads, width, x, y, true, err);
+clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, float *y,
+                            clv_err *err) {
+  return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err, from_heads,
+                    *t, x, y);
 }
 
 /* ---- a row ----------------------------------------------------------------------------------- */
@@ -38,7 +57,8 @@ clv_code clv_gpu_from_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, si
 /* Row r of the rows of all heads of keys. */
 struct cuda_row {
   size_t sample, head, i, seen;
-  size_t saved; /* its place in [n, heads, t] */
+  size_t saved; /* its place in [n, heads, t], or in packed [rows, heads] */
+  bool real;    /* no pad */
 };
 
 /* A length that is refused counts as none. */
@@ -49,6 +69,15 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
   return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
 }
 
+/* As a row of packed sequences; a pad meets nothing. */
+static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
+  size_t begin = static_cast<size_t>(h.begin[row->sample]);
+  size_t length = static_cast<size_t>(h.begin[row->sample + 1]) - begin;
+  row->real = row->i < length;
+  row->seen = row->real ? length : 0;
+  row->saved = (begin + row->i) * h.heads + row->head;
+}
+
 static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const int64_t *lengths) {
   size_t shared = r / h.rows, among = h.first + r % h.rows;
   cuda_row row;
@@ -56,8 +85,10 @@ static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const in
   row.head = shared % h.kv_heads * h.group + among / h.t;
   row.i = among % h.t;
   row.seen = length_of(h, lengths, row.sample);
-  if (h.causal && row.i + 1 < row.seen) row.seen = row.i + 1;
   row.saved = (row.sample * h.heads + row.head) * h.t + row.i;
+  row.real = true;
+  if (h.begin) pack_row(h, &row);
+  if (h.causal && row.i + 1 < row.seen) row.seen = row.i + 1;
   return row;
 }
 
@@ -106,7 +137,7 @@ static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
         y[j] = gpu_as<D>(j < row.seen ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0);
     }
-    if (!saved || threadIdx.x) continue;
+    if (!saved || threadIdx.x || !row.real) continue;
     saved[2 * row.saved] = top;
     saved[2 * row.saved + 1] = inverse;
   }
@@ -133,7 +164,7 @@ static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dx
     cuda_row row = row_of(h, r, lengths);
     const float *x = xs + r * h.s, *dx = dxs + r * h.s;
     D *y = ys + r * h.s, *dy = dys + r * h.s;
-    float top = saved[2 * row.saved], inverse = saved[2 * row.saved + 1];
+    float top = row.real ? saved[2 * row.saved] : 0, inverse = row.real ? saved[2 * row.saved + 1] : 0;
     clv_rng_stream s = stream_of(h, row);
     double sum = 0;
     GPU_ROW(b, (row.seen + 3) / 4) {

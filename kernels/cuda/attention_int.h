@@ -6,6 +6,7 @@
 #define CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
 
 #include "kernels/cuda/bf16_int.h"
+#include "kernels/cuda/packed_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,14 +25,24 @@ typedef struct cuda_heads {
   const clv_occasion *occasion;
   uint32_t layer; /* key.layer, for what is refused */
   bool bf16;      /* what products read is rounded to it */
+  /* Where packed sequences begin, or NULL. Rows of weights are as if they were padded; those of
+   * pads are 0, and what is saved has none. */
+  const int64_t *begin;
 } cuda_heads;
 
+/* Heads of n samples of `steps` places, or of packed sequences: p.begin is NULL or not. */
+typedef struct cuda_by_heads {
+  size_t n, steps, heads, width;
+  cuda_packed p;
+} cuda_by_heads;
+
 /* y [n, heads, steps, width] of x [n, steps, heads, width], in bf16 or f32; and the other way
- * round, in f32. */
-clv_code clv_gpu_to_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                          const float *x, void *y, bool bf16, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_from_heads(clv_gpu *g, size_t n, size_t steps, size_t heads, size_t width,
-                            const float *x, float *y, clv_err *err) CLV_USE_RESULT;
+ * round, in f32. Of packed sequences x is [rows, heads, width]: pads become 0 in y, and on the way
+ * back rows of no sequence do. */
+clv_code clv_gpu_to_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, float *y,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Weights of rows: x [n kv_heads, rows, s] in f32, and the same as factors of products: in bf16
  * these have a room of their own, in f32 they are x. */
@@ -41,7 +52,8 @@ typedef struct cuda_weights {
 } cuda_weights;
 
 /* From their products with the keys, in x. saved, unless it is NULL: the largest score and the
- * inverse of the sum, of each row of [n, heads, t]. lengths: [n] or NULL. */
+ * inverse of the sum, of each row of [n, heads, t], or of packed [rows, heads]. lengths: [n] or
+ * NULL. */
 clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                        const int64_t *lengths, float *saved, clv_err *err) CLV_USE_RESULT;
 /* w: the same products become the weights. dw: what comes back to the weights becomes what goes

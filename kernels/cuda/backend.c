@@ -68,10 +68,6 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail & ~ops[d->op]->tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
                     clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
-  if (d->attrs.packed)
-    return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "%s takes no packed sequences: leave data.packed out, or take a processor",
-                    b->name);
   CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));

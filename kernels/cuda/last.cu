@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/moves_int.h"
+#include "kernels/cuda/packed_int.cuh"
 
 static __device__ inline bool is_length(const cuda_last &l, int64_t length) {
   return length >= 0 && static_cast<size_t>(length) <= l.steps;
@@ -41,4 +41,37 @@ clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, cons
                            float *dx, clv_err *err) {
   return gpu_launch(g, gpu_blocks(l->n * l->steps * l->features), GPU_BLOCK, err, put_last, *l, dy,
                     lengths, dx);
+}
+
+/* ---- packed ---------------------------------------------------------------------------------- */
+
+/* The row of sequence n's end; false: it has no place. */
+static __device__ inline bool end_of(const cuda_ends &e, size_t n, size_t *ret) {
+  int64_t begin = e.p.begin[n], end = e.p.begin[n + 1];
+  *ret = static_cast<size_t>(e.first ? begin : end - 1);
+  return end > begin;
+}
+
+static __global__ void take_ends(cuda_ends e, const float *x, float *y) {
+  GPU_FOR(i, e.p.n * e.features) {
+    size_t row;
+    y[i] = end_of(e, i / e.features, &row) ? x[row * e.features + i % e.features] : 0;
+  }
+}
+
+clv_code clv_gpu_ends(clv_gpu *g, const cuda_ends *e, const float *x, float *y, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(e->p.n * e->features), GPU_BLOCK, err, take_ends, *e, x, y);
+}
+
+static __global__ void put_ends(cuda_ends e, const float *dy, float *dx) {
+  GPU_FOR(i, e.p.n * e.features) {
+    size_t row;
+    if (end_of(e, i / e.features, &row)) dx[row * e.features + i % e.features] = dy[i];
+  }
+}
+
+clv_code clv_gpu_ends_back(clv_gpu *g, const cuda_ends *e, const float *dy, float *dx,
+                           clv_err *err) {
+  CLV_TRY(g->vendor->fill(g->stream, dx, 0, e->p.rows * e->features * sizeof *dx, err));
+  return gpu_launch(g, gpu_blocks(e->p.n * e->features), GPU_BLOCK, err, put_ends, *e, dy, dx);
 }

@@ -72,20 +72,39 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return clv_gpu_lookup(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
 }
 
+/* All its numbers are 0: values less themselves. The sums of one row are those of columns. */
+static bool is_first_row(const clv_row_numbers *l) { return l->minus == l->column; }
+
+static cuda_sums first_row_sums(const clv_row_numbers *l, size_t out) {
+  return gpu_sums_of(l->n, out, 1);
+}
+
+static clv_code first_row_backward(const cuda_kernel *k, const cuda_lookup *l,
+                                   const clv_kernel_args *a, clv_err *err) {
+  cuda_sums s = first_row_sums(&l->l, l->out);
+  float *dw = a->dparam[CLV_SLOT_WEIGHT];
+  size_t bytes = (size_t)l->l.rows * l->out * sizeof *dw;
+  if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));
+  return clv_gpu_channel_sums(k->gpu, &s, false, a->dout, a->scratch, dw, true, err);
+}
+
 static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_lookup l = lookup_of(k, a);
+  if (is_first_row(&l.l)) return first_row_backward(k, &l, a, err);
   return clv_gpu_lookup_back(k->gpu, &l, a->in[0], a->dout, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
                              a->accumulate, err);
 }
 
 static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
-  size_t n = clv_row_numbers_of(&k->r.d).n;
-  if (n > UINT32_MAX)
-    return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u", n,
+  clv_row_numbers l = clv_row_numbers_of(&k->r.d);
+  cuda_sums s = first_row_sums(&l, (size_t)k->r.d.attrs.out);
+  if (l.n > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u", l.n,
                     UINT32_MAX);
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_keys(n) * sizeof(uint64_t) : 0;
+  size_t bytes = is_first_row(&l) ? gpu_parts_bytes(&s) : gpu_keys(l.n) * sizeof(uint64_t);
+  k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;
 }
 

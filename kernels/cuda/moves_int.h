@@ -5,7 +5,7 @@
 #ifndef CLEAVE_KERNELS_CUDA_MOVES_INT_H
 #define CLEAVE_KERNELS_CUDA_MOVES_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/packed_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,6 +49,18 @@ clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int6
                       float *y, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, const int64_t *lengths,
                            float *dx, clv_err *err) CLV_USE_RESULT;
+
+/* The last place of each packed sequence, or its first. One that has none gives zeros. */
+typedef struct cuda_ends {
+  cuda_packed p;
+  size_t features;
+  bool first;
+} cuda_ends;
+
+clv_code clv_gpu_ends(clv_gpu *g, const cuda_ends *e, const float *x, float *y,
+                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_ends_back(clv_gpu *g, const cuda_ends *e, const float *dy, float *dx,
+                           clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -23,26 +23,38 @@ CLV_CUDA_OP(permute) = {.forward = permute_forward, .backward_input = permute_ba
 
 /* ---- rotary ---------------------------------------------------------------------------------- */
 
-static clv_code rotate(const cuda_kernel *k, const void *x, void *y, double sign, clv_err *err) {
+static clv_code rotate(const cuda_kernel *k, const clv_kernel_args *a, const void *x, void *y,
+                       double sign, clv_err *err) {
+  const clv_shape *in = &k->r.d.in[0];
   size_t heads = (size_t)k->r.d.attrs.heads;
   cuda_rotary r = {.n = k->r.n_in,
-                   .steps = (size_t)k->r.d.in[0].dim[1],
+                   .steps = (size_t)in->dim[1],
                    .heads = heads,
-                   .width = (size_t)k->r.d.in[0].dim[2] / heads,
+                   .width = (size_t)in->dim[in->rank - 1] / heads,
                    .base = k->r.d.attrs.base,
                    .sign = sign};
-  return clv_gpu_rotate(k->gpu, &r, x, y, err);
+  cuda_packed p;
+  if (!k->r.d.attrs.packed) return clv_gpu_rotate(k->gpu, &r, x, y, err);
+  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_rotate_places(k->gpu, &p, &r, x, y, err);
 }
 
 static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return rotate(gpu_kernel_of(base), a->in[0], a->out, 1, err);
+  return rotate(gpu_kernel_of(base), a, a->in[0], a->out, 1, err);
 }
 
 static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return rotate(gpu_kernel_of(base), a->dout, a->din[0], -1, err);
+  return rotate(gpu_kernel_of(base), a, a->dout, a->din[0], -1, err);
 }
 
-CLV_CUDA_OP(rotary) = {.forward = rotary_forward, .backward_input = rotary_backward};
+static clv_code rotary_open(cuda_kernel *k, clv_err *err) {
+  (void)err;
+  k->r.base.scratch_bytes = gpu_packed_bytes(k);
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(rotary) = {
+    .forward = rotary_forward, .backward_input = rotary_backward, .open = rotary_open};
 
 /* ---- mul ------------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/permute_int.h"
 
 static __global__ void permute(cuda_order o, const float *from, float *to, bool back) {
@@ -18,19 +18,37 @@ clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, flo
   return gpu_launch(g, gpu_blocks(o->n), GPU_BLOCK, err, permute, *o, from, to, back);
 }
 
-/* In double: at a late step a float has few digits left for the angle. */
+/* Value i of x, which is of step t. In double: at a late step a float has few digits left for the
+ * angle. */
+static __device__ inline float turned(const cuda_rotary &r, const float *x, size_t i, size_t t) {
+  size_t d = i % r.width, half = r.width / 2;
+  double angle = static_cast<double>(t) *
+                 pow(r.base, -static_cast<double>(d % half) / static_cast<double>(half));
+  double other = static_cast<double>(d < half ? -x[i + half] : x[i - half]);
+  return static_cast<float>(cos(angle) * static_cast<double>(x[i]) + r.sign * sin(angle) * other);
+}
+
 static __global__ void rotate(cuda_rotary r, const float *x, float *y) {
-  GPU_FOR(i, r.n) {
-    size_t d = i % r.width, half = r.width / 2, t = i / (r.width * r.heads) % r.steps;
-    double angle = static_cast<double>(t) *
-                   pow(r.base, -static_cast<double>(d % half) / static_cast<double>(half));
-    double other = static_cast<double>(d < half ? -x[i + half] : x[i - half]);
-    y[i] = static_cast<float>(cos(angle) * static_cast<double>(x[i]) + r.sign * sin(angle) * other);
-  }
+  GPU_FOR(i, r.n) y[i] = turned(r, x, i, i / (r.width * r.heads) % r.steps);
 }
 
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y, clv_err *err) {
   return gpu_launch(g, gpu_blocks(r->n), GPU_BLOCK, err, rotate, *r, x, y);
+}
+
+struct turn_place {
+  cuda_rotary r;
+  const float *x;
+  float *y;
+  __device__ void operator()(size_t at, size_t i) const {
+    y[at] = turned(r, x, at, i / (r.width * r.heads));
+  }
+  __device__ void rest(size_t at) const { y[at] = 0; }
+};
+
+clv_code clv_gpu_rotate_places(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
+                               const float *x, float *y, clv_err *err) {
+  return gpu_places(g, p, r->width * r->heads, turn_place{*r, x, y}, err);
 }
 
 static __global__ void multiply(const float *x, const float *z, float *y, size_t n) {

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
 #define CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/packed_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +28,9 @@ typedef struct cuda_rotary {
 
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
+/* Packed: steps are counted in each sequence, and rows of none become 0. */
+clv_code clv_gpu_rotate_places(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
+                               const float *x, float *y, clv_err *err) CLV_USE_RESULT;
 
 /* y[i] = x[i] z[i] */
 clv_code clv_gpu_mul(clv_gpu *g, const float *x, const float *z, float *y, size_t n,

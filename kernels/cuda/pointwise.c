@@ -123,6 +123,15 @@ static cuda_places places_of(const cuda_kernel *k) {
   return at;
 }
 
+static clv_code draw_packed(const cuda_kernel *k, const clv_kernel_args *a,
+                            const clv_rng_stream *stream, clv_err *err) {
+  cuda_packed p;
+  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_draw_places(k->gpu, &p, (size_t)k->r.d.in[0].dim[1], a->in[0], a->out, a->saved,
+                             stream, a->occasion, clv_gpu_dropout_limit(k->r.d.attrs.p),
+                             clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+}
+
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
@@ -130,6 +139,7 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   if (a->occasion) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
   cuda_places at = places_of(k);
+  if (k->r.d.attrs.packed) return draw_packed(k, a, &stream, err);
   return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
                       clv_gpu_dropout_limit(k->r.d.attrs.p), clv_gpu_dropout_factor(k->r.d.attrs.p),
                       err);
@@ -147,6 +157,7 @@ static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
   k->r.base.reads_occasion = k->r.d.training;
+  k->r.base.scratch_bytes = gpu_packed_bytes(k);
   return CLV_OK;
 }
 

@@ -2,6 +2,7 @@
  *
  * One value of the output from one value of each input.
  */
+#include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
 
 #define MAP(name)                                                                                 \
@@ -77,6 +78,39 @@ clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y,
                       float factor, clv_err *err) {
   return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, occasion, limit, factor,
                      err);
+}
+
+/* A block of the generator may hold values of two sequences, and need not be drawn for pads. */
+static __global__ void draw_places(cuda_packed p, size_t width, const float *x, float *y,
+                                   uint8_t *mask, clv_rng_stream s, const clv_occasion *occasion,
+                                   uint32_t limit, float factor) {
+  size_t padded = p.n * p.steps * width, rest = gpu_rest_of(p) * width;
+  GPU_FOR(b, (padded + 3) / 4) {
+    philox4x32_ctr_t word = {};
+    bool drawn = false;
+    for (size_t i = 4 * b; i < 4 * b + 4 && i < padded; i++) {
+      size_t row;
+      if (!gpu_row_of(p, i / width, &row)) continue;
+      if (!drawn) word = words_of(s, occasion, b);
+      drawn = true;
+      bool keep = (word.v[i % 4] >> 8) >= limit;
+      size_t at = row * width + i % width;
+      y[at] = x[at] * (keep ? factor : 0);
+      mask[at] = keep;
+    }
+  }
+  GPU_FOR(i, p.rows * width - rest) {
+    y[rest + i] = 0;
+    mask[rest + i] = 0;
+  }
+}
+
+clv_code clv_gpu_draw_places(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
+                             float *y, uint8_t *mask, const clv_rng_stream *stream,
+                             const clv_occasion *occasion, uint32_t limit, float factor,
+                             clv_err *err) {
+  return gpu_launch(g, gpu_blocks((p->n * p->steps * width + 3) / 4), GPU_BLOCK, err, draw_places,
+                    *p, width, x, y, mask, *stream, occasion, limit, factor);
 }
 
 template <typename T>

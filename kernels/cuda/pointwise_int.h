@@ -5,7 +5,7 @@
 #ifndef CLEAVE_KERNELS_CUDA_POINTWISE_INT_H
 #define CLEAVE_KERNELS_CUDA_POINTWISE_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/packed_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +32,12 @@ typedef struct cuda_places {
 clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
                       const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
                       float factor, clv_err *err) CLV_USE_RESULT;
+/* The same over packed sequences of `width` values a place: numbers are drawn by sequence and
+ * place, and rows of none become 0. */
+clv_code clv_gpu_draw_places(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
+                             float *y, uint8_t *mask, const clv_rng_stream *stream,
+                             const clv_occasion *occasion, uint32_t limit, float factor,
+                             clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
                       size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 

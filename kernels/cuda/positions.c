@@ -2,15 +2,28 @@
 #include "kernels/cuda/positions_int.h"
 
 static size_t extent_of(const cuda_kernel *k, size_t *ret_before) {
-  const int64_t *dim = k->r.d.in[0].dim;
-  *ret_before = (size_t)(k->r.d.attrs.offset * dim[2]);
-  return (size_t)(dim[1] * dim[2]);
+  const clv_shape *in = &k->r.d.in[0];
+  int64_t packed = k->r.d.attrs.packed, features = in->dim[in->rank - 1];
+  *ret_before = (size_t)(k->r.d.attrs.offset * features);
+  return (size_t)((packed ? packed : in->dim[1]) * features);
+}
+
+static size_t width_of(const cuda_kernel *k) {
+  return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
+}
+
+static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, const float *w,
+                               clv_err *err) {
+  cuda_packed p;
+  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_add_places(k->gpu, &p, a->in[0], w, a->out, width_of(k), err);
 }
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   size_t before, extent = extent_of(k, &before);
   const float *w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
+  if (k->r.d.attrs.packed) return packed_forward(k, a, w, err);
   return clv_gpu_add_rows(k->gpu, a->in[0], w, a->out, k->r.n_in, extent, err);
 }
 
@@ -25,22 +38,31 @@ static cuda_sums sums_of(const cuda_kernel *k) {
   return gpu_sums_of((size_t)k->r.d.in[0].dim[0], extent, 1);
 }
 
+static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, float *dw,
+                                clv_err *err) {
+  cuda_packed p;
+  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_sum_places(k->gpu, &p, a->dout, dw, width_of(k), err);
+}
+
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  size_t before, values = (size_t)(k->r.d.attrs.rows * k->r.d.in[0].dim[2]);
+  size_t before, values = (size_t)k->r.d.attrs.rows * width_of(k);
   cuda_sums s = sums_of(k);
   extent_of(k, &before);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   if (!a->accumulate)
     CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, values * sizeof *dw, err));
+  if (k->r.d.attrs.packed) return packed_backward(k, a, dw + before, err);
   return clv_gpu_channel_sums(k->gpu, &s, false, a->dout, a->scratch, dw + before, true, err);
 }
 
 static clv_code positions_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = sums_of(k);
   (void)err;
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  size_t sums = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  k->r.base.scratch_bytes = k->r.d.attrs.packed ? gpu_packed_bytes(k) : sums;
   return CLV_OK;
 }
 

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_KERNELS_CUDA_POSITIONS_INT_H
 #define CLEAVE_KERNELS_CUDA_POSITIONS_INT_H
 
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/packed_int.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,6 +14,13 @@ extern "C" {
 /* y[i] = x[i] + w[i % extent] over n values; y may be x. */
 clv_code clv_gpu_add_rows(clv_gpu *g, const float *x, const float *w, float *y, size_t n,
                           size_t extent, clv_err *err) CLV_USE_RESULT;
+
+/* Packed: w [steps, width] is added from each sequence's first place on; rows of none are those of
+ * x. And dw += the sums of dy over sequences, in their order. */
+clv_code clv_gpu_add_places(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
+                            float *y, size_t width, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_sum_places(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,
+                            size_t width, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

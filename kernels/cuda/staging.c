@@ -119,9 +119,14 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   return clv_err_element(err, "%lld", (long long)f->whole);
 }
 
+/* per_sample: the rows of packed sequences, into which a length in its range did not fit. */
 static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
-  clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
-           (unsigned long long)f->at, (long long)f->limit);
+  if (f->whole >= 0 && f->whole <= f->limit)
+    clv_fail(err, CLV_INVALID, "the lengths up to sample %llu add up to more than %lld rows",
+             (unsigned long long)f->at, (long long)f->per_sample);
+  else
+    clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
+             (unsigned long long)f->at, (long long)f->limit);
   return clv_err_element(err, "%lld", (long long)f->whole);
 }
 
@@ -141,6 +146,8 @@ static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
       {CLV_OP_CROSS_ENTROPY, refuse_label}, {CLV_OP_NLL, refuse_label},
       {CLV_OP_EMBEDDING, refuse_row},       {CLV_OP_ATTENTION, refuse_length},
       {CLV_OP_LAST, refuse_length},         {CLV_OP_BCE, refuse_prediction},
+      {CLV_OP_DROPOUT, refuse_length},      {CLV_OP_ROTARY, refuse_length},
+      {CLV_OP_POSITIONS, refuse_length},
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
     if ((int32_t)rows[i].op == f->op) return rows[i].refuse(f, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * x [N, ...] i64, W [rows, out], y [N, ..., out]; with a column, x [N, ..., columns].
+ * minus 0 without a column is each number less itself: the first row at every place.
  */
 #include "kernels/ops/op_int.h"
 
@@ -8,7 +9,7 @@ static clv_code columns_fit(const clv_op_site *s, clv_err *err) {
   const clv_shape *in = &s->in[0];
   int64_t column = s->attrs->column, minus = s->attrs->minus;
   char text[160];
-  if (column < 0 && minus < 0) return CLV_OK;
+  if (column < 0 && minus <= 0) return CLV_OK;
   if (column < 0)
     return clv_fail(err, CLV_INVALID, "embedding has minus: %lld and no column to take it from",
                     (long long)minus);
@@ -86,7 +87,8 @@ CLV_OP_ROW(embedding) = {
     .name = "embedding",
     .doc =
         "y = W[x], x: i64 row numbers [N, ...], W: [rows, out], y: [N, ..., out]; with column: "
-        "y = W[x[..., column] - x[..., minus]] (torch.nn.functional.embedding)",
+        "y = W[x[..., column] - x[..., minus]], with minus: 0 alone y = W[0] "
+        "(torch.nn.functional.embedding)",
     .torch_module = "Embedding(rows=num_embeddings, out=embedding_dim)",
     .torch_needs = "padding_idx=None, max_norm=None, scale_grad_by_freq=False, sparse=False",
     .n_in = 1,

@@ -114,7 +114,9 @@ def stored_values(case, stored):
 def drawn_values(case, rng):
     values = {}
     for k, row in rows_of(case).items():
-        if "below" in row:
+        if "values" in row:
+            values[k] = np.array(row["values"])
+        elif "below" in row:
             values[k] = rng.integers(0, row["below"], row["shape"])
             if case["attrs"].get("minus", -1) >= 0:  # no difference is negative
                 values[k].sort(-1)
@@ -160,15 +162,48 @@ def row_kept(part, row, n, p):
     return [(w >> 8) / 2**24 >= p for w in words[:n]]
 
 
+# ---- packed sequences --------------------------------------------------------------------------
+
+def pad(x, lengths, places):
+    """[T, ...] as [N, places, ...]; pads are 0."""
+    parts = torch.split(x[:int(lengths.sum())], lengths.tolist())
+    return torch.stack([F.pad(v, (0, 0, 0, places - len(v))) for v in parts])
+
+
+def pack(x, lengths, rows, rest):
+    """And back; rest: rows of no sequence."""
+    parts = [v[:n] for v, n in zip(x, lengths.tolist())]
+    return torch.cat(parts + [rest[int(lengths.sum()):rows]])
+
+
+def packed(op, inputs, a, rest):
+    """An op over padded sequences, of packed ones: `rest` becomes what is of no sequence."""
+    *given, lengths = inputs
+    y = op(*(pad(x, lengths, int(a["packed"])) for x in given), lengths)
+    return y if rest is None else pack(y, lengths, len(given[0]), rest)
+
+
 # ---- ops ---------------------------------------------------------------------------------------
 
-def dropout(x, p, training):
+def dropout(x, lengths, a, training):
+    if a["packed"] and training:
+        return packed(lambda v, _: drop(v, a["p"], True), (x, lengths), a, x * 0)
+    return drop(x, a["p"], training)
+
+
+def drop(x, p, training):
     if not training:
         return F.dropout(x, p, training=False)
     return x * torch.tensor(kept(x.numel(), p).reshape(x.shape)) / (1 - p)
 
 
-def attention(q, k, v, lengths=None, *, a, training):
+def attention(*inputs, a, training):
+    if a["packed"]:
+        return packed(lambda *given: attend(*given, a=a, training=training), inputs, a, inputs[0] * 0)
+    return attend(*inputs, a=a, training=training)
+
+
+def attend(q, k, v, lengths=None, *, a, training):
     """scaled_dot_product_attention by its formula (PyTorch 1.13 has no such function)."""
     heads, kv, p = int(a["heads"]), int(a["kv_heads"] or a["heads"]), a["p"]
     (n, t, f), s = q.shape, k.shape[1]
@@ -188,7 +223,13 @@ def attention(q, k, v, lengths=None, *, a, training):
     return (weights @ v).transpose(1, 2).reshape(n, t, f)
 
 
-def rotary(x, heads, base):
+def rotary(x, lengths, a):
+    if a["packed"]:
+        return packed(lambda v, _: rotate(v, int(a["heads"]), a["base"]), (x, lengths), a, x * 0)
+    return rotate(x, int(a["heads"]), a["base"])
+
+
+def rotate(x, heads, base):
     """As transformers has it for Llama."""
     n, t, f = x.shape
     width = f // heads
@@ -202,20 +243,28 @@ def rotary(x, heads, base):
 def column(x, a):
     """The row numbers of an embedding."""
     if a["column"] < 0:
-        return x
+        return x - x if a["minus"] == 0 else x
     rows = x[..., int(a["column"])]
     return rows - x[..., int(a["minus"])] if a["minus"] >= 0 else rows
 
 
-def positions(x, p, a):
+def positions(x, lengths, p, a):
+    if a["packed"]:
+        return packed(lambda v, _: add_positions(v, p, a), (x, lengths), a, x)
+    return add_positions(x, p, a)
+
+
+def add_positions(x, p, a):
     """As the models of transformers add their learned positions."""
     weight = p["weight"].reshape(int(a["rows"]), -1)
     return x + F.embedding(torch.arange(x.shape[1]) + int(a["offset"]), weight)
 
 
-def last(x, lengths):
-    """The step before the end of each sample; 0 where there is none."""
-    found = x[torch.arange(len(x)), (lengths - 1).clamp(min=0)]
+def last(x, lengths, a):
+    """The step before the end of each sample, or its first; 0 where there is none."""
+    if a["packed"]:
+        return packed(lambda v, n: last(v, n, {**a, "packed": 0}), (x, lengths), a, None)
+    found = x[torch.arange(len(x)), (lengths - 1).clamp(min=0) * (not a["first"])]
     return found * (lengths > 0)[:, None]
 
 

@@ -288,17 +288,15 @@ def sort(s, n):
 
 
 def embeddings(s, n, t, h, vocabulary):
-    """Forward of tokens, places and types; returns the backward. Types are a row for each sequence,
-    which doubles until all places have it."""
-    size, doublings = n * t * h, [1 << i for i in range(1, (t - 1).bit_length() + 1)]
+    """Forward of tokens, places and types; returns the backward. Types are row 0 at each place,
+    whose gradients are the sums of a column."""
+    size = n * t * h
     s.parameters += (vocabulary + t + 2) * h
-    for table in (size, n * h):
-        s.add("embeddings", 2 * table)
+    for table in ("tokens", "types"):
+        s.add("embeddings", 2 * size)
         s.add("embeddings", 0)  # a note of numbers that were refused
-        if table == size:
+        if table == "tokens":
             s.add("embeddings", 2 * size)
-    for length in doublings:
-        s.add("moves", n * h * length, times=3)
     s.add("element-wise", 3 * size)
     s.layernorm(n * t, h)
     s.add("element-wise", size * (2 * F + 1), value=1)
@@ -307,13 +305,8 @@ def embeddings(s, n, t, h, vocabulary):
         s.add("element-wise", size * (2 * F + 1), value=1)
         s.layernorm_back(n * t, h)
         s.add("copies", 2 * size, times=2)
-        for length in reversed(doublings):
-            s.add("moves", n * h * length, times=3)
-            s.add("copies", n * h * length // 2)
-            s.add("element-wise", 3 * n * h * length // 2)
         s.add("copies", 2 * h)
-        sort(s, n)
-        s.add("embeddings", 2 * n * h)
+        s.sums(size)
         s.add("copies", t * h)
         s.sums(size)
         s.add("copies", 2 * size)

@@ -96,7 +96,7 @@ def predictions_count_what_is_launched():
 
 
 # Kernels of the library that have no row in shares.
-NO_ROW = {"note_length": "one thread looks at lengths", "put_running": "a value for each channel",
+NO_ROW = {"note_length": "one thread looks at lengths", "find_begins": "one thread adds lengths", "put_running": "a value for each channel",
           **{f"gpu_columns_kernel<{term}>": "all values are one channel, which gpu_parts_kernel sums"
              for term in ("class_term", "loss_term<bce> ", "loss_term<bce_with_logits> ", "loss_term<mse> ", "product_term")}}
 

@@ -13,6 +13,7 @@
  *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and what it says then
  *   CASE in=NxCxHxW [KEY=VALUE...]  a case, with attributes of the op and
  *     in1, in2...                   shapes of further inputs, where they are not the first's
+ *     lengths=AxBx...               those of its packed sequences: the values of its last input
  *     training=1                    dropout drops, batchnorm takes the batch's statistics
  *     fill                          how input 0 is drawn: normal, ties (few distinct values, zeros
  *                                   and negative ones among them), nan (normal with a few NaN),
@@ -55,9 +56,10 @@ typedef struct op_case {
   char name[32];
   clv_node_desc d; /* need_dx, need_dw set wherever a gradient exists */
   fill fill, second;
-  uint64_t keys; /* bit k: attribute k is given */
-  bool small;    /* not golden=0 */
-  bool golden;   /* small, and PyTorch has the op */
+  uint64_t keys;     /* bit k: attribute k is given */
+  clv_shape lengths; /* of packed sequences; rank 0: they are not packed */
+  bool small;        /* not golden=0 */
+  bool golden;       /* small, and PyTorch has the op */
 } op_case;
 
 typedef struct op_file {
@@ -197,6 +199,8 @@ static inline bool case_key(op_case *c, const char *key, const char *value) {
   if (key[0] == 'i' && key[1] == 'n' && (!key[2] || (key[2] >= '1' && key[2] <= '7' && !key[3]))) {
     clv_shape *in = &c->d.in[key[2] ? key[2] - '0' : 0];
     in->rank = parse_extents(value, in->dim);
+  } else if (!strcmp(key, "lengths")) {
+    c->lengths.rank = parse_extents(value, c->lengths.dim);
   } else if (!strcmp(key, "training")) {
     c->d.training = *value == '1';
   } else if (!strcmp(key, "golden")) {
@@ -214,6 +218,8 @@ static inline bool case_key(op_case *c, const char *key, const char *value) {
 /* Inputs that no key gave: labels of all but the classes, or the first one's shape. */
 static inline void case_inputs(clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
+  for (int i = 1; d->attrs.packed && i < def->max_in - 1; i++)
+    if (!d->in[i].rank) d->in[i] = d->in[0];
   for (d->n_in = 1; d->n_in < CLV_MAX_IN && d->in[d->n_in].rank;) d->n_in++;
   for (; d->n_in < def->n_in; d->n_in++) {
     d->in[d->n_in] = d->in[0];
@@ -251,6 +257,7 @@ static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
       c->keys |= (uint64_t)1 << values[n++].key;
   }
   CLV_TRY(clv_attrs_from(c->d.op, values, n, &c->d.attrs, err));
+  if (c->lengths.rank > 0) c->d.in[clv_op_def_of(c->d.op)->max_in - 1] = CLV_SHAPE(c->lengths.rank);
   return case_finish(&c->d, err);
 }
 
@@ -271,6 +278,8 @@ static inline void case_line(clv_op op, char *line) {
     case_problem(op, "%s: %s", c->name, err.text);
     return;
   }
+  if (!c->d.attrs.packed != !c->lengths.rank)
+    case_problem(op, "%s: packed sequences have lengths=, and others none", c->name);
   c->golden = c->small && !f->none[0];
   f->n_cases++;
   f->n_golden += c->golden;

@@ -65,7 +65,12 @@ static void print_inputs(const op_case *c) {
     printf("%s{\"shape\": ", i ? ", " : "");
     print_ints(c->d.in[i].dim, c->d.in[i].rank);
     printf(", \"fill\": \"%s\"", fill_names[i ? c->second : c->fill]);
-    if (whole) printf(", \"below\": %lld", (long long)whole_below(&c->d, i));
+    if (whole && c->lengths.rank && i == c->d.n_in - 1) {
+      printf(", \"values\": ");
+      print_ints(c->lengths.dim, c->lengths.rank);
+    } else if (whole) {
+      printf(", \"below\": %lld", (long long)whole_below(&c->d, i));
+    }
     printf("}");
   }
   printf("]");

@@ -502,7 +502,9 @@ static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
   for (int i = 1; i < d->n_in; i++) {
     double *v = s->v[V_IN + i];
     size_t n = s->n[V_IN + i];
-    if (is_whole(d->op, i))
+    if (c->lengths.rank && i == d->n_in - 1)
+      for (size_t j = 0; j < n; j++) v[j] = (double)c->lengths.dim[j];
+    else if (is_whole(d->op, i))
       draw_whole(v, n, stream, whole_below(d, i));
     else if (c->second == FILL_UNIT)
       draw_uniform(v, n, stream + (uint32_t)i, 0, 1);

@@ -497,6 +497,16 @@ static void number_rows(bench *m) {
   free(host);
 }
 
+static void number_places(bench *m) {
+  clv_err err;
+  int64_t *host = NULL;
+  must(clv_alloc(m->rows + 3, sizeof *host, &host, &err), &err);
+  for (size_t i = 0; i <= m->rows; i++) host[i] = (int64_t)i;
+  host[m->rows + 2] = (int64_t)m->rows;
+  must(clv_backend_put(m->backend, m->places, host, (m->rows + 3) * sizeof *host, &err), &err);
+  free(host);
+}
+
 /* ---- which kernels ran ---------------------------------------------------------------------- */
 
 enum { MOST_KERNELS = 512 };
@@ -551,14 +561,17 @@ static void open_bench(bench *m) {
   note_launches(m);
   m->mask = filled(m, 0, m->n);
   m->which = filled(m, 0, (m->rows + 1) * sizeof *m->which);
+  m->places = filled(m, 0, (m->rows + 3) * sizeof *m->places);
   m->saved = filled(m, HUNDREDTH, 2 * (m->rows + m->channels + m->width) * sizeof *m->saved);
   m->parts = filled(m, 0, PARTS);
   m->small = filled(m, HUNDREDTH, PARTS);
   number_rows(m);
+  number_places(m);
 }
 
 static void close_bench(bench *m) {
-  void *const all[] = {m->x, m->y, m->z, m->w, m->mask, m->which, m->saved, m->parts, m->small};
+  void *const all[] = {m->x,     m->y,      m->z,     m->w,     m->mask,
+                       m->which, m->places, m->saved, m->parts, m->small};
   for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_give(m->backend, all[i]);
   m->g->vendor->event_free(m->begin);
   m->g->vendor->event_free(m->end);

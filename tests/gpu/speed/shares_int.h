@@ -17,9 +17,10 @@ typedef struct bench {
   clv_cuda_event *begin, *end;
   size_t n, samples, channels, side, inner, rows, width;
   float *x, *y, *z, *w;
-  char *mask;     /* n bytes */
-  int64_t *which; /* [rows + 1]: each row once, far from the one before; batches that were seen */
-  double *saved;  /* [2 * n / width] and more than two for each channel, or for each column */
+  char *mask;      /* n bytes */
+  int64_t *which;  /* [rows + 1]: each row once, far from the one before; batches that were seen */
+  int64_t *places; /* [rows + 3]: packed sequences of one row each, and behind them one of all */
+  double *saved;   /* [2 * n / width] and more than two for each channel, or for each column */
   void *parts;
   float *small; /* of PARTS bytes, as parts */
 } bench;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/losses_int.h"
 #include "kernels/cuda/lstm_int.h"
 #include "kernels/cuda/moves_int.h"
+#include "kernels/cuda/permute_int.h"
 #include "kernels/cuda/pools_int.h"
 #include "kernels/cuda/positions_int.h"
 #include "kernels/cuda/rows_int.h"
@@ -166,16 +167,62 @@ static clv_code positions(bench *m, clv_err *err) {
   return clv_gpu_add_rows(m->g, m->x, m->small, m->y, m->n, m->width, err);
 }
 
+static cuda_by_heads by_heads_of(const bench *m) {
+  return (cuda_by_heads){m->samples, m->channels, m->side, m->side, {0}};
+}
+
+/* Sequences of one row each, or one of all rows. */
+static cuda_packed packed_of(const bench *m, bool whole) {
+  return whole ? (cuda_packed){1, m->rows, m->rows, m->places + m->rows + 1}
+               : (cuda_packed){m->rows, 1, m->rows, m->places};
+}
+
+static clv_code places(bench *m, clv_err *err) {
+  cuda_packed p = packed_of(m, true);
+  return clv_gpu_add_places(m->g, &p, m->x, m->z, m->y, m->width, err);
+}
+
+static clv_code places_back(bench *m, clv_err *err) {
+  cuda_packed p = packed_of(m, true);
+  return clv_gpu_sum_places(m->g, &p, m->x, m->y, m->width, err);
+}
+
+static clv_code rotary_packed(bench *m, clv_err *err) {
+  cuda_packed p = packed_of(m, true);
+  const cuda_rotary r = {m->n, m->rows, 1, m->width, 1e4, 1};
+  return clv_gpu_rotate_places(m->g, &p, &r, m->x, m->y, err);
+}
+
+static clv_code ends(bench *m, clv_err *err) {
+  const cuda_ends e = {packed_of(m, false), m->width, false};
+  return clv_gpu_ends(m->g, &e, m->x, m->y, err);
+}
+
+static clv_code ends_back(bench *m, clv_err *err) {
+  const cuda_ends e = {packed_of(m, false), m->width, false};
+  return clv_gpu_ends_back(m->g, &e, m->x, m->y, err);
+}
+
+static clv_code draw_packed(bench *m, clv_err *err) {
+  cuda_packed p = packed_of(m, true);
+  clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
+  return clv_gpu_draw_places(m->g, &p, m->width, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
+                             clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+}
+
 static clv_code to_heads(bench *m, clv_err *err) {
-  return clv_gpu_to_heads(m->g, m->samples, m->channels, m->side, m->side, m->x, m->y, false, err);
+  cuda_by_heads t = by_heads_of(m);
+  return clv_gpu_to_heads(m->g, &t, m->x, m->y, false, err);
 }
 
 static clv_code to_heads_bf16(bench *m, clv_err *err) {
-  return clv_gpu_to_heads(m->g, m->samples, m->channels, m->side, m->side, m->x, m->y, true, err);
+  cuda_by_heads t = by_heads_of(m);
+  return clv_gpu_to_heads(m->g, &t, m->x, m->y, true, err);
 }
 
 static clv_code from_heads(bench *m, clv_err *err) {
-  return clv_gpu_from_heads(m->g, m->samples, m->channels, m->side, m->side, m->x, m->y, err);
+  cuda_by_heads t = by_heads_of(m);
+  return clv_gpu_from_heads(m->g, &t, m->x, m->y, err);
 }
 
 static clv_code shift(bench *m, clv_err *err) {
@@ -319,6 +366,12 @@ const kernel more_kernels[] = {
     {"to columns, bf16", 4, .f = to_columns_last},
     {"from columns, bf16", 6, .f = from_columns_last},
     {"positions", 8, .f = positions},
+    {"positions, packed", 12, .f = places},
+    {"positions backward, packed", 12, .f = places_back},
+    {"rotary, packed", 8, .f = rotary_packed},
+    {"ends, packed", 8, .f = ends},
+    {"ends backward, packed", 12, .f = ends_back},
+    {"dropout, packed", 9, .f = draw_packed},
     {"to heads of attention", 8, .f = to_heads},
     {"to heads of attention, bf16", 6, .f = to_heads_bf16},
     {"from heads of attention", 8, .f = from_heads},

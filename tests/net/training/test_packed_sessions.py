@@ -4,6 +4,7 @@
 wherever the model is cut, fewer bytes at the worker, and what plan says of it."""
 import itertools, json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import cluster as lib
 from cluster import *
 import numpy as np
 
@@ -13,11 +14,20 @@ RECORDS, PLACES, ROWS, HIDDEN, STEPS = 28, 32, 50, 32, 5
 SIZES = {"hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 2 * HIDDEN,
          "max_position_embeddings": PLACES, "vocab_size": ROWS}
 MODELS = {"layoutlm": {**SIZES, "type_vocab_size": 2, "max_2d_position_embeddings": 1001}, "llama": {**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False},
-          "gpt2": {"n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "n_positions": PLACES, "vocab_size": ROWS}}
-MODELS["pages"] = MODELS["layoutlm"]
-BLOCK = {"pages": "encoder.layer", "layoutlm": "encoder.layer", "llama": "layers", "gpt2": "h"}
-FRONT = {"pages": "embeddings", "layoutlm": "embeddings", "llama": "embed_tokens", "gpt2": "wte..drop"}
-BACK = {"pages": "pooler..classifier", "layoutlm": "dropout..classifier", "llama": "norm..score", "gpt2": "ln_f..score"}
+          "gpt2": {"n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "n_positions": PLACES, "vocab_size": ROWS},
+          "bert": {**SIZES, "type_vocab_size": 2}, "roberta": {**SIZES, "type_vocab_size": 1, "max_position_embeddings": PLACES + 2},
+          "qwen2": {**SIZES, "num_key_value_heads": 1, "tie_word_embeddings": False}}
+# Other heads of the same: what is called so, its family, and the head with what its labels are.
+OTHERS = {"pages": "layoutlm", "sentences": "bert", "reviews": "roberta", "hidden": "bert", "hidden-roberta": "roberta", "next": "gpt2"}
+MODELS.update({name: MODELS[family] for name, family in OTHERS.items()})
+FAMILY = {name: OTHERS.get(name, name) for name in MODELS}
+TOKEN, SEQUENCE, MASKED, CAUSAL = ("token, labels: 5", "y"), ("sequence, labels: 3", "class"), ("masked", "hidden"), ("causal", "next")
+HEAD = {**{name: TOKEN for name in MODELS}, **dict.fromkeys(("gpt2", "pages", "sentences", "reviews"), SEQUENCE), "hidden": MASKED,
+        "hidden-roberta": MASKED, "next": CAUSAL}
+PARTS = {"bert": ("embeddings", "encoder.layer"), "roberta": ("embeddings", "encoder.layer"), "layoutlm": ("embeddings", "encoder.layer"),
+         "llama": ("embed_tokens", "layers"), "qwen2": ("embed_tokens", "layers"), "gpt2": ("wte..drop", "h")}
+BACK = {"pages": "pooler..classifier", "sentences": "pooler..classifier", "reviews": "classifier", "llama": "norm..score", "qwen2": "norm..score",
+        "gpt2": "ln_f..score", "hidden": "cls", "hidden-roberta": "lm_head", "next": "ln_f..lm_head"}
 cluster, numbers = None, itertools.count()
 
 
@@ -31,7 +41,10 @@ def records(folder):
         ids = np.where(real, rng.integers(1, ROWS, (RECORDS, PLACES)), 0)
         corner = rng.integers(0, 500, (RECORDS, PLACES, 2))
         boxes = np.concatenate([corner, corner + rng.integers(0, 500, corner.shape)], 2) * real[..., None]
-        for name, values in (("ids", ids), ("lengths", lengths), ("boxes", boxes), ("y", np.where(real, ids % 5, -100)), ("class", ids[:, 0] % 3)):
+        following = np.where(real, np.roll(ids, -1, 1), -100)
+        following[np.arange(RECORDS), lengths - 1] = -100
+        for name, values in (("ids", ids), ("lengths", lengths), ("boxes", boxes), ("y", np.where(real, ids % 5, -100)), ("class", ids[:, 0] % 3),
+                             ("hidden", np.where(real & (ids % 4 == 0), ids, -100)), ("next", following)):
             np.save(f"{folder}/{part}-{name}.npy", values)
         if part == "train":
             train = lengths
@@ -40,9 +53,9 @@ def records(folder):
 
 def body(model="layoutlm", packed=True, ats=("master", "w1", "w1", "w2", "w2", "master"), dtype="f32", micro=3, steps=STEPS, threads=1, extra=""):
     """Tables, four blocks and the head at these places, neighbours of one place in one stage."""
-    head, labels, y = ("sequence", 3, "class") if model in ("gpt2", "pages") else ("token", 5, "y")
-    names = ["ids", "lengths"] + ["boxes"] * (model in ("layoutlm", "pages"))
-    parts = [FRONT[model]] + [f"{BLOCK[model]}.{i}" for i in range(4)] + [BACK[model]]
+    (head, y), (front, block) = HEAD[model], PARTS[FAMILY[model]]
+    names = ["ids", "lengths"] + ["boxes"] * (FAMILY[model] == "layoutlm")
+    parts = [front] + [f"{block}.{i}" for i in range(4)] + [BACK.get(model, "dropout..classifier")]
     stages, first = "", 0
     for i in range(1, len(parts) + 1):
         if i < len(parts) and ats[i] == ats[first]: continue
@@ -51,14 +64,14 @@ def body(model="layoutlm", packed=True, ats=("master", "w1", "w1", "w2", "w2", "
         first = i
     files = {part: ", ".join(f"{part}-{name}.npy" for name in names + [y]) for part in ("train", "test")}
     return (f"data: {{format: npy, root: data, inputs: [{', '.join(names)}], train: [{files['train']}], test: [{files['test']}],"
-            f" packed: {str(packed).lower()}}}\nmodel: {{hf: {model}, head: {head}, labels: {labels}}}\nstages:\n{stages}"
+            f" packed: {str(packed).lower()}}}\nmodel: {{hf: {model}, head: {head}}}\nstages:\n{stages}"
             f"loss: {{kind: cross_entropy}}\ntrain: {{epochs: 1000000, max_steps: {steps}, batch: 12, seed: {SEED}, dtype: {dtype},"
             " optimizer: {kind: adamw, lr: 0.003}}\n"
             f"pipeline: {{micro_batches: {micro}}}\nlog: {{every: 1}}\ncheckpoint: {{every_steps: 10000000}}\n{extra}")
 
 
-def trained(**how):
-    weights, log, _ = cluster.trained(f"run{next(numbers)}", body(**how), how.get("steps", STEPS))
+def trained(on=None, **how):
+    weights, log, _ = (on or cluster).trained(f"run{next(numbers)}", body(**how), how.get("steps", STEPS))
     return weights, [json.loads(line)["loss"] for line in log.splitlines() if '"step"' in line and '"loss"' in line]
 
 
@@ -104,6 +117,35 @@ def every_cut_in_bf16():
             same_for_every_cut(packed, "bf16", model, CUTS if every else CUTS[::3])
 
 
+def begin(c):
+    """Data and configs of a cluster; the lengths of both sets."""
+    os.mkdir(os.path.join(c.dir, "data"))
+    for model, config in MODELS.items():
+        os.mkdir(os.path.join(c.dir, model))
+        with open(os.path.join(c.dir, model, "config.json"), "w") as f:
+            json.dump({"model_type": FAMILY[model], **config}, f)
+    return records(os.path.join(c.dir, "data"))
+
+
+@suite.test
+def on_devices():
+    """Workers on simulated devices: unsplit there and over three of them, embeddings and pooler as
+    well, in any order of a device's work; padded, the losses are near."""
+    lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
+    known = "privacy: {raw_input_leaves: true}\n"
+    try:
+        with Cluster(3, limits="device: cuda\n", env={"CLV_SIM_SEED": "7"}) as c:
+            begin(c)
+            for model, dtype in (("sentences", "f32"), ("qwen2", "f32"), *((("layoutlm", "bf16"),) if BF16 else ())):
+                how = {"on": c, "model": model, "dtype": dtype, "extra": known, "steps": 2}
+                one, *others = (trained(**how, ats=ats) for ats in (("w1",) * 5 + ("master",), ("w1", "w2", "w2", "w3", "w1", "master")))
+                assert all(other == one for other in others), (model, one[1], [losses for _, losses in others])
+                _, padded = trained(**how, ats=("w1",) * 5 + ("master",), packed=False)
+                assert np.allclose(padded, one[1], rtol=2e-5 if dtype == "f32" else 2e-3), (model, padded, one[1])
+    finally:
+        lib.WORKER = WORKER
+
+
 def rows_of(start, n):
     """What is sent of n sequences: their places, up to a 32nd of the padded ones."""
     unit = -(-n * PLACES // 32)
@@ -146,7 +188,7 @@ def answers_are_those_of_padded_sequences():
             done = master("eval", session, "--json", *how, cwd=cluster.dir)
             assert done.returncode == 0, done.stderr
             said.append({k: v for k, v in json.loads(done.stdout).items() if k in ("loss", "accuracy")})
-        real = np.ones(RECORDS, bool) if model in ("gpt2", "pages") else np.arange(PLACES) < TEST_LENGTHS[:, None]
+        real = np.ones(RECORDS, bool) if HEAD[model] == SEQUENCE else np.arange(PLACES) < TEST_LENGTHS[:, None]
         assert out[0].shape == out[1].shape and (out[0][real] == out[1][real]).all(), model
         assert len(said[0]) == 2 and said[0] == said[1], (model, said)
 
@@ -176,16 +218,21 @@ def what_cannot_be_packed_is_named():
                      ("conv1d, out: 4, kernel: 3", "layer 2: conv1d takes no packed sequences")):
         done = master("check", cluster.session("named", text[:start] + layers % ("", op) + text[stop:]), cwd=cluster.dir)
         assert done.returncode == 3 and re.search(rf"named\.yaml:\d+:\d+: data\.packed: {says}", done.stderr), (op, done.stderr)
+    os.makedirs(os.path.join(cluster.dir, "vit"), exist_ok=True)
+    with open(os.path.join(cluster.dir, "vit/config.json"), "w") as f:
+        json.dump({"model_type": "vit", **SIZES, "image_size": 12, "patch_size": 4, "num_channels": 1}, f)
+    pages = text[:start].replace("inputs: [ids, lengths], ", "")
+    pages = re.sub(r"(train|test): \[.*?\]", r"\1: [\1-images.npy, \1-class.npy]", pages)
+    for part in ("train", "test"):
+        np.save(f"{cluster.dir}/data/{part}-images.npy", np.zeros((RECORDS, 1, 12, 12), "f4"))
+    images = pages + "model: {hf: vit, head: sequence, labels: 3}\nstages:\n  - {name: s, at: master, layers: embeddings..classifier}\n" + text[stop:]
+    done = master("check", cluster.session("images", images), cwd=cluster.dir)
+    assert done.returncode == 3 and re.search(r"images\.yaml:\d+:\d+: data\.packed: a vit takes images of one size, which have no pads: leave", done.stderr), done.stderr
     none = text[:start] + "stages:\n  - {name: s, at: master, layers: [{op: embedding, rows: 50, out: 3}]}\n" + text[stop:]
     done = master("check", cluster.session("none", none), cwd=cluster.dir)
     assert done.returncode == 3 and "data.packed: no layer reads the lengths of sequences" in done.stderr, done.stderr
 
 
 with Cluster(3) as cluster:
-    os.mkdir(os.path.join(cluster.dir, "data"))
-    LENGTHS, TEST_LENGTHS = records(os.path.join(cluster.dir, "data"))
-    for model, config in MODELS.items():
-        os.mkdir(os.path.join(cluster.dir, model))
-        with open(os.path.join(cluster.dir, model, "config.json"), "w") as f:
-            json.dump({"model_type": model.replace("pages", "layoutlm"), **config}, f)
+    LENGTHS, TEST_LENGTHS = begin(cluster)
     suite.main()

@@ -14,20 +14,30 @@ RECORDS, PLACES, ROWS, STEPS = 24, 7, 30, 6
 COMMON = {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 CONFIGS = {"bert": {"model_type": "bert", "max_position_embeddings": PLACES, "type_vocab_size": 2, **COMMON},
            "gpt2": {"model_type": "gpt2", "vocab_size": ROWS, "n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": PLACES},
-           "llama": {"model_type": "llama", "tie_word_embeddings": True, **COMMON}}
+           "roberta": {"model_type": "roberta", "max_position_embeddings": PLACES + 2, "type_vocab_size": 1, **COMMON},
+           "layoutlm": {"model_type": "layoutlm", "max_position_embeddings": PLACES, "type_vocab_size": 2, "max_2d_position_embeddings": 60, **COMMON},
+           "llama": {"model_type": "llama", "tie_word_embeddings": True, **COMMON},
+           "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, "num_key_value_heads": 1, **COMMON}}
 PARTS = {"bert": ("masked", ["embeddings", "encoder.layer.0", "encoder.layer.1", "cls"]),
          "gpt2": ("causal", ["wte..drop", "h.0", "h.1", "ln_f..lm_head"]),
          "llama": ("causal", ["embed_tokens", "layers.0", "layers.1", "norm..lm_head"])}
-TABLES = {"bert": "bert.embeddings.word_embeddings.weight", "gpt2": "transformer.wte.weight", "llama": "model.embed_tokens.weight"}
-TIED = {"bert": "cls.predictions.decoder.weight", "gpt2": "lm_head.weight", "llama": "lm_head.weight"}
+PARTS["layoutlm"] = PARTS["bert"]
+PARTS["roberta"] = ("masked", [*PARTS["bert"][1][:3], "lm_head"])
+PARTS["qwen2"] = PARTS["llama"]
+TABLES = {**{name: f"{name}.embeddings.word_embeddings.weight" for name in ("bert", "roberta", "layoutlm")}, "gpt2": "transformer.wte.weight",
+          "llama": "model.embed_tokens.weight", "qwen2": "model.embed_tokens.weight"}
+TIED = {"bert": "cls.predictions.decoder.weight", "layoutlm": "cls.predictions.decoder.weight", "roberta": "lm_head.decoder.weight",
+        "gpt2": "lm_head.weight", "llama": "lm_head.weight", "qwen2": "lm_head.weight"}
 cluster = None
 
 
 def records(folder):
-    rng = np.random.default_rng(3)
+    rng, others = np.random.default_rng(3), np.random.default_rng(4)
     for part in ("train", "test"):
         ids = rng.integers(1, ROWS, (RECORDS, PLACES))
+        corner = others.integers(0, 30, (RECORDS, PLACES, 2))
         np.save(f"{folder}/{part}-ids.npy", ids)
+        np.save(f"{folder}/{part}-boxes.npy", np.concatenate([corner, corner + others.integers(0, 30, corner.shape)], 2))
         np.save(f"{folder}/{part}-y.npy", np.where(rng.random(ids.shape) < 0.6, (ids * 7) % ROWS, -100))
 
 
@@ -39,7 +49,9 @@ def body(places, cuts=(1, 2, 3), model="bert", micro=4, schedule="1f1b", steps=S
     for i, (first, last, at) in enumerate(zip([0, *ends], ends, places)):
         layers = f"{parts[first].split('..')[0]}..{parts[last - 1].split('..')[-1]}"
         text += f"  - {{name: s{i}, at: {at}, {own}layers: {layers}}}\n"
-    return ("data: {format: npy, root: data, train: [train-ids.npy, train-y.npy], test: [test-ids.npy, test-y.npy]}\n"
+    names = ["ids", "boxes"] if model == "layoutlm" else ["ids"]
+    train, test = (", ".join(f"{part}-{name}.npy" for name in [*names, "y"]) for part in ("train", "test"))
+    return (f"data: {{format: npy, root: data, inputs: [{', '.join(names)}], train: [{train}], test: [{test}]}}\n"
             f"model: {{hf: {model}, head: {head}}}\nstages:\n{text}loss: {{kind: cross_entropy}}\n"
             f"train: {{epochs: 100, max_steps: {steps}, batch: 8, seed: {SEED}, clip_grad_norm: 0.5,"
             f" optimizer: {{kind: adamw, lr: 0.003}}{more}}}\n"

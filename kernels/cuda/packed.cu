@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/packed_int.cuh"
+
+/* By one thread: sequences are few. */
+static __global__ void find_begins(cuda_packed p, const int64_t *lengths, cuda_refusal r,
+                                   int64_t *begin, clv_gpu_fault *f) {
+  size_t row = 0;
+  for (size_t n = 0; n < p.n; n++) {
+    begin[n] = static_cast<int64_t>(row);
+    int64_t length = lengths[n];
+    if (length < 0 || static_cast<size_t>(length) > p.steps ||
+        static_cast<size_t>(length) > p.rows - row)
+      gpu_refuse(f, n);
+    else
+      row += static_cast<size_t>(length);
+  }
+  begin[p.n] = static_cast<int64_t>(row);
+  gpu_note(f, lengths, r);
+}
+
+clv_code clv_gpu_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
+                        cuda_packed *ret, clv_err *err) {
+  const clv_node_desc *d = &k->r.d;
+  int at = d->n_in - 1;
+  int64_t *begin = static_cast<int64_t *>(room);
+  *ret = cuda_packed{static_cast<size_t>(d->in[at].dim[0]), static_cast<size_t>(d->attrs.packed),
+                     static_cast<size_t>(d->in[0].dim[0]), begin};
+  cuda_refusal r = {d->op, a->key.layer, d->attrs.packed, d->in[0].dim[0]};
+  return gpu_launch(k->gpu, 1, 1, err, find_begins, *ret, static_cast<const int64_t *>(a->in[at]),
+                    r, begin, k->gpu->fault);
+}

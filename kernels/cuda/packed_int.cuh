@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * packed_int: walks over packed sequences.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_PACKED_INT_CUH
+#define CLEAVE_KERNELS_CUDA_PACKED_INT_CUH
+
+#include "kernels/cuda/device_int.cuh"
+#include "kernels/cuda/packed_int.h"
+
+/* The row of a place, counted as if sequences were padded; false: it is a pad. */
+static __device__ inline bool gpu_row_of(const cuda_packed &p, size_t place, size_t *ret) {
+  size_t n = place / p.steps;
+  *ret = static_cast<size_t>(p.begin[n]) + place % p.steps;
+  return *ret < static_cast<size_t>(p.begin[n + 1]);
+}
+
+/* The first row that is of no sequence. */
+static __device__ inline size_t gpu_rest_of(const cuda_packed &p) {
+  return static_cast<size_t>(p.begin[p.n]);
+}
+
+/* f(at, i): value i of a sequence's [steps, width] lies at `at` of [rows, width]. f.rest(at): that
+ * value is of no sequence. */
+template <typename F>
+static __global__ void gpu_places_kernel(cuda_packed p, size_t width, F f) {
+  GPU_FOR(i, p.n * p.steps * width) {
+    size_t row;
+    if (gpu_row_of(p, i / width, &row)) f(row * width + i % width, i % (p.steps * width));
+  }
+  size_t rest = gpu_rest_of(p) * width;
+  GPU_FOR(i, p.rows * width - rest) f.rest(rest + i);
+}
+
+template <typename F>
+static clv_code gpu_places(clv_gpu *g, const cuda_packed *p, size_t width, F f, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(p->n * p->steps * width), GPU_BLOCK, err, gpu_places_kernel<F>,
+                    *p, width, f);
+}
+
+#endif

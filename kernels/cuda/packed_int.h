@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * packed_int: packed sequences on a device. The host does not know their lengths, so launches are
+ * as large as padded ones would be, and what would be a pad does nothing.
+ */
+#ifndef CLEAVE_KERNELS_CUDA_PACKED_INT_H
+#define CLEAVE_KERNELS_CUDA_PACKED_INT_H
+
+#include "kernels/cuda/gpu_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* [rows, ...] in place of [n, steps, ...]. begin: [n + 1], the row where each sequence begins, and
+ * at the end where those of none do; NULL: nothing is packed. */
+typedef struct cuda_packed {
+  size_t n, steps, rows;
+  const int64_t *begin;
+} cuda_packed;
+
+/* Bytes of `begin`; 0 where nothing is packed. */
+static inline size_t gpu_packed_bytes(const cuda_kernel *k) {
+  const clv_node_desc *d = &k->r.d;
+  return d->attrs.packed ? ((size_t)d->in[d->n_in - 1].dim[0] + 1) * sizeof(int64_t) : 0;
+}
+
+/* Finds where sequences begin, in `room`, of the lengths that are the op's last input. A length
+ * that is refused counts as none. */
+clv_code clv_gpu_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
+                        cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

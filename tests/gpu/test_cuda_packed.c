@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packed sequences on the simulated device, in f32 and bf16: padded ones' values at real places to
+ * the bit, gradients near, the same bits for every cut and in every order of the device's work, and
+ * lengths that are refused.
+ */
+#include "tests/gpu/sim.h"
+#include "tests/unit/graph/packed_test.h"
+
+static clv_backend *opened(uint64_t seed) {
+  clv_backend *b;
+  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = seed}), 0, &b, err));
+  return b;
+}
+
+static void closed(clv_backend *b) {
+  clv_cuda_close(b);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
+static void packed_is_padded(void **state) {
+  (void)state;
+  for (int how = 0; how < 8; how++) {
+    clv_backend *b = opened((uint64_t)how);
+    rig_options o = {.backend = b, .evaluation = how % 4 == 3, .bf16 = how & 1};
+    for (int of = 0; of < FAMILIES; of++)
+      compare((family)of, (end)(how % 3), how & 2 ? ROWS + 9 : ROWS, &o);
+    closed(b);
+  }
+}
+
+static void every_cut_is_the_same(void **state) {
+  (void)state;
+  for (int bf16 = 0; bf16 < 2; bf16++) {
+    clv_backend *b = opened(3);
+    every_cut(&(rig_options){.backend = b, .bf16 = bf16});
+    closed(b);
+  }
+}
+
+static void lengths_that_are_refused(void **state) {
+  (void)state;
+  clv_backend *b = opened(1);
+  refused_lengths(b);
+  closed(b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(packed_is_padded),
+      cmocka_unit_test(every_cut_is_the_same),
+      cmocka_unit_test(lengths_that_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

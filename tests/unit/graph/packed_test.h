@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * packed_test: small transformers over padded sequences and over packed ones, and how they are
+ * compared on any backend.
+ */
+#ifndef CLEAVE_PACKED_TEST_H
+#define CLEAVE_PACKED_TEST_H
+
+#include <math.h>
+
+#include "tests/unit/graph/plan_test.h"
+
+enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, ROWS = 37 + 5 + 20, EMPTY = 2 };
+
+/* One is full and one is empty; 5 * 12 values end in the midst of a block of random numbers only
+ * where values are odd, as those of the linear behind are. */
+static const int64_t lengths[N] = {5, 37, 0, 20};
+
+typedef enum family { BERT, LLAMA, FAMILIES } family;
+
+static inline int join(clv_graph *g, clv_op op, uint32_t layer, const int *in, int n,
+                       const clv_attr_value *values, int n_values) {
+  clv_attrs attrs;
+  int node = -1;
+  assert_ok(clv_attrs_from(op, values, n_values, &attrs, err));
+  assert_ok(clv_graph_add(g, op, &attrs, NULL, layer, in, n, &node, err));
+  return node;
+}
+
+static inline int block_of(clv_graph *g, family of, uint32_t *layer, int x, int lengths_at) {
+  clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3), width = int_attr(CLV_ATTR_SHAPE, F);
+  clv_attr_value attend[] = {heads, int_attr(CLV_ATTR_CAUSAL, of == LLAMA),
+                             real_attr(CLV_ATTR_P, 0.3)};
+  clv_op norm = of == BERT ? CLV_OP_LAYERNORM : CLV_OP_RMSNORM;
+  int q = add_linear(g, (*layer)++, x, F), k = add_linear(g, (*layer)++, x, F);
+  int v = add_linear(g, (*layer)++, x, F);
+  if (of == LLAMA) q = add_node(g, CLV_OP_ROTARY, (*layer)++, q, -1, &heads, 1);
+  if (of == LLAMA) k = add_node(g, CLV_OP_ROTARY, (*layer)++, k, -1, &heads, 1);
+  int in[] = {q, k, v, lengths_at};
+  int y = join(g, CLV_OP_ATTENTION, (*layer)++, in, 4, attend, 3);
+  y = add_dropout(g, (*layer)++, y, 0.25);
+  x = join(g, CLV_OP_ADD, (*layer)++, (int[]){x, y}, 2, NULL, 0);
+  x = add_node(g, norm, (*layer)++, x, -1, &width, 1);
+  y = add_plain(g, CLV_OP_GELU, *layer + 1, add_linear(g, *layer, x, 2 * F));
+  *layer += 2;
+  y = add_linear(g, (*layer)++, y, F);
+  return join(g, CLV_OP_MUL, (*layer)++, (int[]){x, y}, 2, NULL, 0);
+}
+
+/* What becomes of the places at the end. */
+typedef enum end { ALL, LAST, FIRST } end;
+
+/* Embedding, positions, two blocks, dropout over an odd number of values. */
+static inline clv_graph *padded_graph(family of, end last, uint32_t *ret_layers) {
+  int x, at;
+  uint32_t layer = 0;
+  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, S), &x);
+  clv_attr_value table[] = {int_attr(CLV_ATTR_ROWS, VOCABULARY), int_attr(CLV_ATTR_OUT, F)};
+  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, S + 3), int_attr(CLV_ATTR_OFFSET, 2)};
+  assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
+  x = add_node(g, CLV_OP_EMBEDDING, layer++, x, -1, table, 2);
+  x = add_node(g, CLV_OP_POSITIONS, layer++, x, -1, rows, 2);
+  for (int i = 0; i < 2; i++) x = block_of(g, of, &layer, x, at);
+  x = add_linear(g, layer++, x, CLASSES);
+  x = add_dropout(g, layer++, x, 0.1);
+  clv_attr_value first[] = {int_attr(CLV_ATTR_DIM, 1), int_attr(CLV_ATTR_STOP, 1)};
+  if (last == LAST) x = join(g, CLV_OP_LAST, layer++, (int[]){x, at}, 2, NULL, 0);
+  if (last == FIRST) x = add_node(g, CLV_OP_SLICE, layer++, x, -1, first, 2);
+  if (last == FIRST) add_plain(g, CLV_OP_FLATTEN, layer++, x);
+  *ret_layers = layer;
+  return g;
+}
+
+static inline clv_graph *packed_graph(const clv_graph *g, int64_t rows) {
+  clv_graph *p = NULL;
+  int64_t batches[CLV_MAX_INPUTS] = {rows, N};
+  assert_ok(clv_graph_pack(g, &p, err));
+  assert_ok(clv_graph_set_batches(p, batches, err));
+  return p;
+}
+
+/* Rows of `width` bytes, without those of pads. */
+static inline void squeeze(const void *padded, size_t width, void *ret) {
+  char *to = ret;
+  for (int n = 0; n < N; n++)
+    for (int64_t s = 0; s < lengths[n]; s++, to += width)
+      memcpy(to, (const char *)padded + (size_t)(n * S + s) * width, width);
+}
+
+static inline void zero_pads(void *padded, size_t width) {
+  for (int n = 0; n < N; n++)
+    memset((char *)padded + (size_t)(n * S + lengths[n]) * width, 0,
+           (size_t)(S - lengths[n]) * width);
+}
+
+/* The same records and gradients: packed ones have `rows` rows, of which some may be of none. */
+static inline void lend_records(rig *padded, rig *packed, size_t rows, bool last) {
+  size_t width = last ? 0 : CLASSES * sizeof(float);
+  for (int64_t i = 0; i < N * S; i++) ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
+  memset(packed->in[0], 0, rows * sizeof(int64_t));
+  squeeze(padded->in[0], sizeof(int64_t), packed->in[0]);
+  memcpy(padded->in[1], lengths, sizeof lengths);
+  memcpy(packed->in[1], lengths, sizeof lengths);
+  if (last) { /* the sequence that is empty has no first place */
+    memset(padded->dout + EMPTY * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
+    memcpy(packed->dout, padded->dout, padded->out_bytes);
+    return;
+  }
+  zero_pads(padded->dout, width);
+  memset(packed->dout, 0, packed->out_bytes);
+  squeeze(padded->dout, width, packed->dout);
+}
+
+/* A causal first place meets itself alone: its queries and keys have no gradient. */
+static inline void near(const rig *a, const rig *b) {
+  int some = 0;
+  for (int i = 0; i < a->params->n; i++) {
+    const clv_param *p = &a->params->list[i];
+    const float *x = grad_of(a, p->name), *y = grad_of(b, p->name);
+    double apart = 0, size = 0;
+    for (size_t k = 0; k < p->n; k++) {
+      apart += (x[k] - (double)y[k]) * (x[k] - (double)y[k]);
+      size += (double)x[k] * x[k];
+    }
+    some += size > 0;
+    if (!(sqrt(apart) <= 1e-6 * sqrt(size)))
+      fail_msg("%s is %g apart", p->name, sqrt(apart / size));
+  }
+  assert_true(some > a->params->n / 2);
+}
+
+static inline void compare(family of, end last, int64_t rows, const rig_options *o) {
+  uint32_t layers;
+  clv_graph *g = padded_graph(of, last, &layers), *p = packed_graph(g, rows);
+  rig padded = rig_new(g, o), packed = rig_new(p, o);
+  lend_records(&padded, &packed, (size_t)rows, last);
+  step(&padded);
+  step(&packed);
+  size_t width = CLASSES * sizeof(float);
+  if (!last) squeeze(padded.out, width, padded.out);
+  if (last == FIRST) memset(padded.out + EMPTY * width, 0, width);
+  same(padded.out, packed.out, last ? padded.out_bytes : ROWS * width, "a value");
+  if (!o->evaluation) near(&padded, &packed);
+  rig_done(&padded);
+  rig_done(&packed);
+}
+
+/* ---- cuts ------------------------------------------------------------------------------------ */
+
+/* As a node has it, which knows the rows of its inputs alone. */
+static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_INPUTS]) {
+  for (int i = 0; i < g->n_nodes; i++) g->nodes[i].places = 0;
+  assert_ok(clv_graph_set_batches(g, batches, err));
+  return g;
+}
+
+/* Two parts one after the other, against the whole. */
+static inline void cut_behind(const clv_graph *g, uint32_t layer, uint32_t layers, const rig *whole,
+                              const rig_options *o) {
+  int64_t batches[CLV_MAX_INPUTS] = {ROWS + 2, N};
+  clv_graph *first, *second;
+  if (clv_graph_cut_check(g, layer, &(clv_err){0}) != CLV_OK) return;
+  assert_ok(clv_graph_slice(g, 0, layer, &first, err));
+  assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
+  assert_int_equal(first->nodes[first->output].places, S);
+  rig a = rig_new(as_loaded(first, batches), o), b = rig_new(as_loaded(second, batches), o);
+  clv_call *call;
+  for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.in_bytes[i]);
+  if (b.n_in > 1) memcpy(b.in[1], lengths, sizeof lengths);
+  assert_ok(clv_plan_call_get(a.plan, &call, err));
+  forward(&a, call);
+  memcpy(b.in[0], a.out, a.out_bytes);
+  memcpy(b.dout, whole->dout, b.out_bytes);
+  step(&b);
+  memcpy(a.dout, b.din[0], a.out_bytes);
+  backward_input(&a, call, false);
+  backward_weight(&a, call, false);
+  clv_plan_call_put(a.plan, call);
+  same(b.out, whole->out, b.out_bytes, "the value behind a cut");
+  for (int i = 0; i < whole->params->n; i++) {
+    const clv_param *p = &whole->params->list[i];
+    same(grad_of(clv_params_find(a.params, p->name) ? &a : &b, p->name), grad_of(whole, p->name),
+         p->bytes, p->name);
+  }
+  rig_done(&a);
+  rig_done(&b);
+}
+
+static inline void every_cut(const rig_options *o) {
+  for (int of = 0; of < FAMILIES; of++) {
+    uint32_t layers;
+    clv_graph *g = padded_graph((family)of, ALL, &layers), *p = packed_graph(g, ROWS + 2);
+    rig padded = rig_new(g, o), whole = rig_new(packed_graph(g, ROWS + 2), o);
+    lend_records(&padded, &whole, ROWS + 2, false);
+    step(&whole);
+    for (uint32_t layer = 0; layer + 1 < layers; layer++) cut_behind(p, layer, layers, &whole, o);
+    rig_done(&padded);
+    rig_done(&whole);
+    clv_graph_free(p);
+  }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+/* A device tells when somebody waits. */
+static inline clv_code said_of_forward(rig *r, clv_call *c, clv_err *why) {
+  const clv_backend *b = r->plan->backend;
+  clv_code code = try_forward(r, c, why);
+  int64_t layer;
+  return code == CLV_OK && b->memory ? b->memory->finish(b, &layer, why) : code;
+}
+
+/* What a peer may say: lengths that are none, or more than there are rows. */
+static inline void refused_lengths(const clv_backend *backend) {
+  static const struct {
+    int64_t lengths[N];
+    const char *text;
+  } all[] = {{{5, 38, 0, 1}, "the length of sample 1 is outside 0..37"},
+             {{5, -1, 0, 1}, "the length of sample 1 is outside 0..37"},
+             {{30, 30, 0, 3}, "the lengths up to sample 3 add up to more than 62 rows"},
+             {{37, 37, INT64_MAX, 3}, "the lengths up to sample 1 add up to more than 62 rows"}};
+  static const clv_op first[] = {CLV_OP_DROPOUT, CLV_OP_ROTARY, CLV_OP_POSITIONS, CLV_OP_ATTENTION,
+                                 CLV_OP_LAST};
+  for (size_t f = 0; f < CLV_COUNT(first); f++)
+    for (size_t i = 0; i < CLV_COUNT(all); i++) {
+      int x, at;
+      clv_attr_value v[] = {int_attr(CLV_ATTR_PACKED, S), int_attr(CLV_ATTR_HEADS, 3)};
+      clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(ROWS, F), &x);
+      assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
+      bool heads = first[f] == CLV_OP_ROTARY || first[f] == CLV_OP_ATTENTION;
+      if (first[f] == CLV_OP_POSITIONS) v[1] = int_attr(CLV_ATTR_ROWS, S);
+      int in[] = {x, x, x, at}, two[] = {x, at};
+      bool four = first[f] == CLV_OP_ATTENTION;
+      join(g, first[f], 0, four ? in : two, four ? 4 : 2, v,
+           heads || first[f] == CLV_OP_POSITIONS ? 2 : 1);
+      rig r = rig_new(g, &(rig_options){.backend = backend});
+      memcpy(r.in[1], all[i].lengths, sizeof lengths);
+      clv_call *call;
+      assert_ok(clv_plan_call_get(r.plan, &call, err));
+      assert_fails(said_of_forward(&r, call, err), CLV_INVALID, all[i].text);
+      clv_plan_call_put(r.plan, call);
+      rig_done(&r);
+    }
+}
+
+#endif
