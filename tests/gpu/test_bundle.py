@@ -150,21 +150,38 @@ def is_alive(pid):
         return False
 
 
-def killed(name):
-    """run.py, killed in the middle of a piece."""
+def at_work_on(pid, program):
+    """Those that it has started, and that are the program already."""
+    found = []
+    for child in children(pid):
+        try:
+            found += [child] if os.path.basename(os.readlink(f"/proc/{child}/exe")) == program else []
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def killed(name, program="steps"):
+    """run.py, killed in the middle of a piece, whose program does not end by itself."""
     at_work = subprocess.Popen(command(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    late = time.monotonic() + 60 * max(SLOW, 1)
-    while not children(at_work.pid):
+    late, programs = time.monotonic() + 60 * max(SLOW, 1), []
+    while not programs:
         assert at_work.poll() is None and time.monotonic() < late, "it ended before it was killed"
-        time.sleep(0.01)
-    programs = children(at_work.pid)
-    other = subprocess.run(command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert other.returncode and "another one is at work in" in other.stdout, other
-    os.kill(at_work.pid, signal.SIGKILL)
-    at_work.wait()
-    while any(map(is_alive, programs)):
-        assert time.monotonic() < late, "what it has started goes on"
-        time.sleep(0.01)
+        programs = at_work_on(at_work.pid, program)
+    for pid in programs:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        other = subprocess.run(command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert other.returncode and "another one is at work in" in other.stdout, other
+        os.kill(at_work.pid, signal.SIGKILL)
+        at_work.wait()
+        late = time.monotonic() + 10 * max(SLOW, 1)
+        while any(map(is_alive, programs)):
+            assert time.monotonic() < late, "what it has started goes on"
+            time.sleep(0.01)
+    finally:
+        for pid in filter(is_alive, programs):
+            os.kill(pid, signal.SIGKILL)
     assert known()[name]["result"] == "interrupted", known()
 
 
@@ -235,7 +252,7 @@ def an_interrupt_is_no_traceback():
     forget()
     at_work = subprocess.Popen(command("memcheck_lstm"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     late = time.monotonic() + 60 * max(SLOW, 1)
-    while known().get("memcheck_lstm", {}).get("result") != "interrupted" or not children(at_work.pid):
+    while not at_work_on(at_work.pid, "steps"):
         assert at_work.poll() is None and time.monotonic() < late, "it ended before it was stopped"
         time.sleep(0.01)
     at_work.send_signal(signal.SIGINT)
