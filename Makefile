@@ -502,7 +502,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
-# Programs of longer proofs are read by the compiler here: they are found to be behind what they call
+# Programs of longer proofs are read by the compiler here: one that is behind what it calls is found
 # before anybody wants the proof.
 LATER := $(wildcard tests/fuzz/*.c tests/bench/*.c tests/parity/*.c)
 $(LATER:%.c=$(OUT)/%.read): $(OUT)/%.read: %.c $(OUT)/flags

@@ -34,12 +34,13 @@ static void check_sums(const clv_egress_book *b) {
   if (total != b->total || rows != total) abort();
 }
 
-/* As many tags as the page has of its own, and no character that a terminal obeys. */
+/* No tags of others in HTML, and no character that a terminal obeys. */
 static void check_page(const clv_egress_book *b, clv_egress_form form) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   clv_err err;
   if (clv_egress_page(b, "runs/x", form, &page, &err) != CLV_OK) abort();
-  if (strlen(page.data) != page.len || strstr(page.data, "<script")) abort();
+  if (strlen(page.data) != page.len) abort();
+  if (form == CLV_EGRESS_HTML && strstr(page.data, "<script")) abort();
   for (const char *p = page.data; *p; p++)
     if ((unsigned char)*p < ' ' && *p != '\n') abort();
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors reader from memory and from a file, which have to agree. What was read is also
- * written: the writer's own output has to be read again, to the same tensors.
+ * The safetensors reader from memory and from a file, whole, in parts and its header alone, which
+ * have to agree. What was read is also written: the writer's own output has to be read again, to
+ * the same tensors.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,22 +34,50 @@ static void write_again(const clv_weights_file *f) {
   }
 }
 
+typedef clv_code (*opener)(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err);
+
+static clv_code open_whole(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+  return clv_weights_open_fd(fd, 0, ret, err);
+}
+
 /* The same bytes through a descriptor. */
-static clv_code open_as_file(const uint8_t *data, size_t size, clv_weights_file **ret) {
+static clv_code open_as_file(const uint8_t *data, size_t size, opener open,
+                             clv_weights_file **ret) {
   clv_err err;
   CLV_AUTO(clv_weights_fd_done)
   clv_weights_fd fd = {.fd = memfd_create("fuzz", MFD_CLOEXEC), .size = size, .label = "fuzz"};
   NEVER(fd.fd < 0 || write(fd.fd, data, size) != (ssize_t)size || lseek(fd.fd, 0, SEEK_SET) != 0);
-  return clv_weights_open_fd(&fd, 0, ret, &err);
+  return open(&fd, ret, &err);
+}
+
+/* What stays in the file is read from there as it was in memory, and no byte behind its end. */
+static void read_parts(const clv_weights_file *f, const clv_weights_file *parts) {
+  clv_err err;
+  for (size_t i = 0; i < clv_weights_count(f); i++) {
+    const clv_weights_entry *e = &clv_weights_entries(f)[i], *p = &clv_weights_entries(parts)[i];
+    CLV_AUTO(clv_freep) char *read = NULL;
+    NEVER(p->data || p->bytes != e->bytes || strcmp(p->name, e->name) != 0);
+    if (clv_alloc(e->bytes + 1, 1, &read, &err) != CLV_OK) continue;
+    NEVER(clv_weights_part(parts, p, 0, read, p->bytes, &err) != CLV_OK);
+    NEVER(e->bytes && memcmp(read, e->data, e->bytes) != 0);
+    NEVER(clv_weights_part(parts, p, 1, read, p->bytes, &err) == CLV_OK);
+    if (e->dtype != CLV_F32 || !e->bytes) continue;
+    NEVER(clv_weights_part_as(parts, p, CLV_BF16, 0, read, e->bytes / 4, &err) != CLV_OK);
+    NEVER(clv_weights_part_as(parts, p, CLV_I64, 0, read, 1, &err) == CLV_OK);
+  }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *g = NULL;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *g = NULL, *h = NULL, *parts = NULL;
   clv_err err;
   clv_code code = clv_weights_open_memory(data, size, "fuzz", &f, &err);
-  NEVER(open_as_file(data, size, &g) != code);
+  NEVER(open_as_file(data, size, open_whole, &g) != code);
+  NEVER(open_as_file(data, size, clv_weights_open_header, &h) != code);
+  NEVER(open_as_file(data, size, clv_weights_open_parts_fd, &parts) != code);
   if (code != CLV_OK) return 0;
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0);
+  NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(parts), sizeof(clv_sha256)) != 0);
   write_again(f);
+  read_parts(f, parts);
   return 0;
 }

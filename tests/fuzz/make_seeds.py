@@ -10,5 +10,6 @@ stay as they are.
 import seeds.answers
 import seeds.files
 import seeds.frames
+import seeds.ops
 import seeds.refused
 import seeds.unary

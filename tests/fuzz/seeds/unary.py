@@ -138,7 +138,9 @@ STATUS = pb.StatusReply(
     incarnation=ID, uptime_ms=800000, draining=True, rss_bytes=1 << 30, sessions=[SESSION], about=ABOUT,
     worker="w1", device="cpu", cores=16, memory_bytes=1 << 20, memory_limit=1 << 34, open_sessions=3,
     connections=4, max_connections=256, handshake_failures=2, certificate_ends=1 << 31, sees_all=True,
-    left_out=1, last_error=pb.Trouble(text="what went wrong", age_ms=90000))
+    left_out=1, last_error=pb.Trouble(text="what went wrong", age_ms=90000), devices=[
+        pb.DeviceStatus(name="cuda:0", kind="NVIDIA H200", isa="sm_90", memory_bytes=1 << 30, memory_limit=1 << 36, total_bytes=1 << 37),
+        pb.DeviceStatus(name="cuda:1", memory_bytes=3)])
 
 
 def unary(decoder, messages):
@@ -190,6 +192,12 @@ unary(7, {"load_request": LOADS["groups"], "load_request_artifact": LOADS["artif
           "load_bad_dtype": changed(LINEAR, inputs=[spec(1, dtype=99)]),
           "load_bad_rank": changed(LINEAR, inputs=[spec(*([1] * 9))]),
           "load_bad_dim": changed(LINEAR, inputs=[spec(1 << 63)]),
+          "load_tied": changed(LINEAR, ties=[pb.Tie(node=2, owner="fc", module=3)]),
+          "load_bad_tie": changed(LINEAR, ties=[pb.Tie(node=9, owner="fc")]),
+          "load_bad_tie_module": changed(LINEAR, ties=[pb.Tie(node=1, owner="fc", module=300)]),
+          "load_bad_tie_owner": changed(LINEAR, ties=[pb.Tie(node=1)]),
+          "load_bad_fresh": changed(LINEAR, fresh=["fc.bias"]),
+          "load_bad_numbers": load([X, pb.Node(op=17, inputs=[0], attrs=[pb.Attr(key=34, numbers=[float("nan")])])]),
           "load_bad_groups": changed(LINEAR, groups=many(pb.ParamGroup(optimizer=LINEAR.optimizer), 16)),
           "load_bad_group": changed(LINEAR, groups=[pb.ParamGroup(params=["fc.bias"])]),
           "load_bad_group_kind": changed(LINEAR, groups=[pb.ParamGroup(optimizer=ADAM, params=["fc.bias"])]),
