@@ -82,6 +82,9 @@ of("master/train/packed.c", SESSIONS,
    as_many_rows_as_padded=("clv_code clv_trainer_sequences(", "(used + unit - 1) / unit * unit", "most"))
 of("master/plan/lengths.c", SESSIONS, places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
 
+of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
+   all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
+   lengths_are_counted_of_full_ones=("void clv_run_data_count_places(", "range.sum / (double)n", "(double)range.max"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/graph/plan_memory.c", SESSIONS + " on_devices",
    what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->occasion = CLV_MAX(end[0], end[1]);", "p->occasion = end[0];"))

@@ -247,6 +247,7 @@ typedef struct clv_data_columns {
 typedef struct clv_data_range {
   int64_t min, max;
   size_t min_at, max_at;
+  double sum; /* of all of them */
 } clv_data_range;
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret);

@@ -143,11 +143,14 @@ bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns c
   size_t row = ds->named ? ds->named[k].row : ds->record;
   size_t step = columns.column < 0 ? 1 : (size_t)t->shape.dim[t->shape.rank - 1];
   if (clv_dataset_input(ds, k, 1).dtype != CLV_I64) return false;
+  double sum = 0;
   *ret = (clv_data_range){.min = INT64_MAX, .max = INT64_MIN};
   for (size_t i = 0; i < ds->count * row; i += step) {
     int64_t number = number_at(t, i, columns);
-    if (number < ret->min) *ret = (clv_data_range){number, ret->max, i / row, ret->max_at};
-    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, i / row};
+    sum += (double)number;
+    if (number < ret->min) *ret = (clv_data_range){number, ret->max, i / row, ret->max_at, 0};
+    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, i / row, 0};
   }
+  ret->sum = sum;
   return true;
 }

@@ -144,10 +144,27 @@ static void text_device(const clv_stage_spec *s, const clv_stage_facts *f, clv_b
   clv_bytes_puts(out, "\n");
 }
 
+static const char *way_of(const clv_blueprint *b, uint32_t i) {
+  const clv_stage_plan *s = &b->stages[i], *next = s + 1;
+  if (s->worker == next->worker) return "same process";
+  if (s->direct) return "direct";
+  return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
+}
+
+static void text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t places,
+                     clv_bytes *out) {
+  char per_step[24];
+  clv_bytes_printf(out, "    -> %s: %s a step each way",
+                   i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
+                   clv_format_size(bytes, per_step, sizeof per_step));
+  clv_lengths_about(b, places, bytes, out);
+  clv_bytes_printf(out, ", %s\n", way_of(b, i));
+}
+
 static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
                        clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
-  char w[24], m[24], per_step[24];
+  char w[24], m[24];
   size_t cut = 0;
   const clv_node *last = &s->graph->nodes[s->graph->output];
   clv_shape full = last->shape;
@@ -164,13 +181,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
   text_frozen(b, i, out);
   text_ties(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
-    clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",
-                     i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
-                     clv_format_size(cut, per_step, sizeof per_step),
-                     s->worker == b->stages[i + 1].worker             ? "same process"
-                     : s->direct                                      ? "direct"
-                     : s->worker >= 0 && b->stages[i + 1].worker >= 0 ? "via the master"
-                                                                      : "master <-> worker");
+    text_cut(b, i, cut, last->places, out);
 }
 
 static void text_tf32(const clv_blueprint *b, clv_bytes *out) {
@@ -223,12 +234,14 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
     const char *word = r->kind == CLEAVE_SENDING_LEAF || r->relayed ? "" : clv_shows_word(r->shows);
-    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s\n", r->name,
+    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
                      state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype),
                      clv_format_size(r->bytes_per_step, size, sizeof size),
                      state ? " once  " : "/step", w->name, w->identity,
                      r->relayed ? ", relayed" : "", *word ? ", " : "", word);
+    clv_lengths_about(b, r->places, r->bytes_per_step, out);
+    clv_bytes_puts(out, "\n");
     text_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
@@ -294,8 +307,10 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out, ",\"shape\":[");
     json_shape(&r->shape, out);
     clv_bytes_printf(out,
-                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s,\"shows\":\"%s\"",
+                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"expected_bytes_per_step\":%llu,"
+                     "\"relayed\":%s,\"shows\":\"%s\"",
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
+                     (unsigned long long)clv_lengths_expect(b, r->places, r->bytes_per_step),
                      r->relayed ? "true" : "false", clv_shows_word(r->shows));
     json_values(b, r, out);
     clv_bytes_puts(out, "}");

@@ -13,9 +13,45 @@ static bool lengths_leave(const clv_blueprint *b) {
   return false;
 }
 
+void clv_run_data_count_places(const clv_run_data *d, clv_blueprint *b) {
+  clv_data_range range;
+  size_t n = d->train ? clv_dataset_count(d->train) : 0;
+  if (!n || b->lengths < 0) return;
+  if (clv_dataset_input_range(d->train, (size_t)b->lengths, CLV_ALL_COLUMNS, &range))
+    b->mean_places = range.sum / (double)n;
+}
+
+/* Of `places`, with half of a micro-batch's rounding; 1 where nobody has counted. */
+static double share_of(const clv_blueprint *b) {
+  double share = b->mean_places / (double)CLV_MAX(b->places, 1) + 0.5 / CLV_PACKED_SIZES;
+  return b->mean_places > 0 && share < 1 ? share : 1;
+}
+
+uint64_t clv_lengths_expect(const clv_blueprint *b, int64_t places, uint64_t bytes) {
+  return places ? (uint64_t)((double)bytes * share_of(b)) : bytes;
+}
+
+void clv_lengths_about(const clv_blueprint *b, int64_t places, uint64_t bytes, clv_bytes *out) {
+  char size[24];
+  if (places && b->mean_places > 0)
+    clv_bytes_printf(
+        out, ", about %s of data.train",
+        clv_format_size((size_t)clv_lengths_expect(b, places, bytes), size, sizeof size));
+}
+
+static void describe_filling(const clv_blueprint *b, clv_bytes *out) {
+  if (b->lengths < 0 || b->mean_places <= 0) return;
+  clv_bytes_printf(out,
+                   "sequences: those of data.train have %.1f of %lld places on average; sizes and "
+                   "memory are of full ones, for which nodes must have room, and `about` is what "
+                   "these have\n",
+                   b->mean_places, (long long)b->places);
+}
+
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
   if (lengths_leave(b))
     clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
+  describe_filling(b, out);
   if (any && b->lengths >= 0)
     clv_bytes_puts(out,
                    "places: sequences are packed (data.packed): the size of all that is sent shows "

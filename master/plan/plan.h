@@ -105,7 +105,8 @@ typedef struct clv_blueprint {
   clv_model_inputs inputs;          /* of one record, N = 1 */
   int64_t micro_size, eval_size;    /* largest micro-batch, samples */
   int lengths;                      /* the input by which sequences are packed; -1: they are not */
-  int64_t places;                   /* of a sequence at most, where they are packed */
+  int64_t places;                   /* of a sequence at most, where they are packed, */
+  double mean_places;               /* and of those of data.train; 0: nobody has counted */
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;
@@ -203,6 +204,12 @@ clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
  * the key and names the file. */
 clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
                            clv_err *err) CLV_USE_RESULT;
+/* Packed sequences of a micro-batch have one of so many numbers of rows, so that a node makes few
+ * plans: the next above their places. Others would cost a plan and its memory for nearly every
+ * micro-batch; this costs half of a 32nd of the padded size on average. */
+enum { CLV_PACKED_SIZES = 32 };
+/* Notes how long the sequences of data.train are, where they are packed. */
+void clv_run_data_count_places(const clv_run_data *d, clv_blueprint *b);
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 

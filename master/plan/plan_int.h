@@ -30,6 +30,10 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
  * with its comma. */
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
 const char *clv_lengths_json(const clv_blueprint *b, bool any);
+/* Of bytes a step that are those of full sequences, `places` being 0 or what one has: what is
+ * expected of data.train. As text, ", about 3.1 MiB of data.train", where that is known. */
+uint64_t clv_lengths_expect(const clv_blueprint *b, int64_t places, uint64_t bytes);
+void clv_lengths_about(const clv_blueprint *b, int64_t places, uint64_t bytes, clv_bytes *out);
 
 /* ---- labels (data_fits.c) -------------------------------------------------------------------- */
 

@@ -35,6 +35,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
+  clv_run_data_count_places(&r->data, r->blueprint);
   CLV_TRY(clv_run_score_new(r, err));
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }

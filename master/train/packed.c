@@ -19,14 +19,12 @@ cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
   return t;
 }
 
-enum { SIZES = 32 }; /* numbers of rows, of one number of sequences */
-
 clv_code clv_trainer_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start, size_t n,
                                clv_sequences *ret, clv_err *err) {
   *ret = (clv_sequences){.start = start, .n = n};
   if (t->b->lengths < 0) return CLV_OK;
   const int64_t *lengths = (const int64_t *)x[t->b->lengths]->data + start;
-  int64_t most = (int64_t)n * t->b->places, unit = (most + SIZES - 1) / SIZES;
+  int64_t most = (int64_t)n * t->b->places, unit = (most + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
   CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->places, most, err));
   int64_t used = CLV_MAX(clv_packed_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;

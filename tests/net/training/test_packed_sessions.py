@@ -201,7 +201,17 @@ def plan_says_that_lengths_show():
     for says in (r"LENGTHS 'lengths', for stage s1 ", r"\nlengths: of every record's sequence are sent",
                  r"\nplaces: sequences are packed \(data\.packed\): the size of all that is sent shows how many places"):
         assert re.search(says, done.stdout), (says, done.stdout)
+    mean = LENGTHS.mean()
+    assert f"\nsequences: those of data.train have {mean:.1f} of {PLACES} places on average; sizes and memory are of full ones" in done.stdout, done.stdout
+    assert re.search(r"a step each way, about \S+ \S+ of data\.train, ", done.stdout), done.stdout
+    assert re.search(r"^  activation of stage 's0'.* about \S+ \S+ of data\.train$", done.stdout, re.M), done.stdout
     facts = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)
+    sizes = {r["tensor"].split()[0]: (r["bytes_per_step"], r["expected_bytes_per_step"]) for r in facts["egress"]}
+    full, about = sizes["activation"]
+    sent = sum(rows_of(start, 4) for start in range(0, 24, 4)) * HIDDEN * 4 / 2
+    assert full == 12 * PLACES * HIDDEN * 4 and abs(about - full * (mean / PLACES + 1 / 64)) <= 1, sizes
+    assert abs(about - sent) < 0.15 * sent, (about, sent)
+    assert all(one == other for name, (one, other) in sizes.items() if name not in ("activation", "gradient")), sizes
     assert facts["privacy"]["places"] == "show" and facts["privacy"]["lengths"] == "leave", facts["privacy"]
     done = master("plan", "--json", session, "--set", "data.packed=false", cwd=cluster.dir)
     assert "places" not in json.loads(done.stdout)["privacy"], done.stdout

@@ -94,7 +94,12 @@ static void ops_that_are_refused(void **state) {
 /* Over tokens as images of one column: [N, S, H, W]. */
 static void images_are_refused(void **state) {
   (void)state;
-  static const clv_op all[] = {CLV_OP_BATCHNORM, CLV_OP_GLOBALAVGPOOL};
+  const clv_attr_value sizes[] = {int_attr(CLV_ATTR_KERNEL, 1), int_attr(CLV_ATTR_OUT, 3)};
+  static const struct {
+    clv_op op;
+    int n_values;
+  } all[] = {{CLV_OP_BATCHNORM, 0}, {CLV_OP_GLOBALAVGPOOL, 0},    {CLV_OP_CONV2D, 2},
+             {CLV_OP_MAXPOOL, 1},   {CLV_OP_CONV_TRANSPOSE2D, 2}, {CLV_OP_AVGPOOL, 1}};
   clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3);
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     int x, at, image;
@@ -103,8 +108,8 @@ static void images_are_refused(void **state) {
     assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
     assert_ok(clv_graph_add_input(g, "image", CLV_F32, &CLV_SHAPE(N, S, 2, 2), &image, err));
     join(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
-    add_plain(g, all[i], 7, image);
-    snprintf(text, sizeof text, "layer 7: %s takes no packed sequences", clv_op_name(all[i]));
+    add_node(g, all[i].op, 7, image, -1, sizes, all[i].n_values);
+    snprintf(text, sizeof text, "layer 7: %s takes no packed sequences", clv_op_name(all[i].op));
     assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, text);
     clv_graph_free(g);
   }
