@@ -227,7 +227,7 @@ of("common/engine/node_frames.c", BASES_NET,
 of("common/engine/node_files.c", BASES_NET,
    files_have_the_base=("static clv_code state_of(", "if (item->lent || item->withheld) continue;", ""))
 of("common/engine/module_state.c", BASES_NET,
-   a_base_is_written=("clv_code clv_state_item_set(", "if (item->lent)", "if (false)"),
+   a_base_is_written=("clv_code clv_state_item_check(", "if (item->lent)", "if (false)"),
    a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.withheld) m->withheld[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_part_is_exported_as_a_whole=("static clv_code check_whole(", "if (!left) return CLV_OK;", "return CLV_OK;"))

@@ -79,3 +79,11 @@ of("kernels/cuda/nvidia/runtime.c", LIBRARY + " a_driver_that_is_too_old_is_name
    an_old_driver_is_a_missing_one=("static clv_code refuse_driver(", "|| v == 0", "|| v"))
 of("kernels/cuda/nvidia/graph.c", LIBRARY + " a_part_of_cudnn_that_is_damaged_is_named",
    a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "part ? \"a part", "!part ? \"a part"))
+
+# ---- who waits -----------------------------------------------------------------------------------
+of("common/engine/node_frames.c", "tests/gpu/test_node",
+   a_node_writes_state_itself=("static clv_code on_state_put(", "if (m->o.backend->memory)", "if (!m)"))
+of("common/engine/node_files.c", "tests/gpu/test_node",
+   what_is_charged_for_a_file_stays=("void clv_node_drop_file(", "if (f->file) clv_pool_discharge(n->o.pool, f->charged);", ""))
+of("common/engine/context_change.c", "tests/gpu/test_node",
+   a_node_takes_statistics_back_itself=("void clv_context_restore_buffers(", "if (clv_contexts_module(e, i)->o.backend->memory)", "if (false)"))

@@ -68,4 +68,4 @@ rules("worker/store/caches.c",
    r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),
    r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.there != 1)", "if (false)"))
 rules("common/engine/context_gradients.c",
-   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_set(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
+   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_find(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))

@@ -258,7 +258,7 @@ static void size_slabs(clv_contexts *e) {
                          "steps that wait for their position");
   e->weights = clv_slab_of(sizeof(clv_old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
   e->copies = clv_slab_of(sizeof(clv_copy), MAX_CONTEXT_ITEMS, "copies from devices");
-  e->reads = clv_slab_of(sizeof(clv_read), MAX_CONTEXT_ITEMS, "readings of state");
+  e->transfers = clv_slab_of(sizeof(clv_state_transfer), MAX_CONTEXT_ITEMS, "readings of state");
 }
 
 static clv_code take_tables(clv_contexts *e, clv_err *err) {
@@ -283,7 +283,7 @@ void clv_contexts_unmake(clv_contexts *e) {
   clv_slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
                              &e->contributions, &e->gradients, &e->errors, &e->changes,
                              &e->entries,       &e->strands,   &e->steps,  &e->weights,
-                             &e->copies,        &e->reads};
+                             &e->copies,        &e->transfers};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);

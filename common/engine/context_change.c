@@ -14,7 +14,10 @@ void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module) 
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_queue *l = &e->queues[i];
     if (l->shadow_of != id || (module != CLV_MODULE_ALL && module != i)) continue;
-    clv_module_restore_buffers(clv_contexts_module(e, i));
+    if (clv_contexts_module(e, i)->o.backend->memory)
+      clv_work_ready(e, &l->restore, WORK_RESTORE, NULL, i);
+    else
+      clv_module_restore_buffers(clv_contexts_module(e, i));
     l->shadow_of = 0;
     clv_context *c = clv_context_find(e, id);
     if (c) c->kept[i / 8] &= (uint8_t) ~(1u << (i % 8)); /* the next call keeps them again */

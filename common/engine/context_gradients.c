@@ -28,17 +28,15 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
   return false;
 }
 
-clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const clv_tensor *t,
-                                   clv_err *err) {
+clv_code clv_contexts_gradient_find(clv_contexts *e, const clv_frame *f, clv_state_item *ret,
+                                    clv_err *err) {
   const clv_context *ctx = clv_context_find(e, f->context);
-  clv_state_item item;
   if (ctx && ctx->pass != PASS_NONE)
     return clv_fail(err, CLV_PRECONDITION,
                     "a gradient of module %u is written while backward pass %u is in progress",
                     f->module, ctx->phase);
-  for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, &item); i++)
-    if (strcmp(item.name, f->state.name) == 0)
-      return clv_state_item_set(&item, t->dtype, &t->shape, t->data, err);
+  for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, ret); i++)
+    if (strcmp(ret->name, f->state.name) == 0) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no gradient '%s' in context %llu", f->module,
                   f->state.name, (unsigned long long)f->context);
 }

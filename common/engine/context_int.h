@@ -32,7 +32,7 @@
  *   context_spare.c   what an end spares, as kept values need it
  *   context_value.c, context_call.c, context_pass.c, context_change.c   facts about each
  *   context_end.c     contexts end
- *   context_forward.c, context_backward.c, context_step.c, context_read.c   the kinds of work
+ *   context_forward.c, context_backward.c, context_step.c, context_transfer.c   the kinds of work
  *   context_unload.c  a module goes
  *   context_run.c     what is ready is started and finished
  *   context_frames.c  frames come in
@@ -109,12 +109,14 @@ void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 /* Gradients of a module in a context, as state items; false behind the last. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
-/* context_read.c: the items of the request's module are read, as work of it, and the answers leave.
- * Takes what `what` holds, but not when it fails. Said when no work is left. */
-clv_code clv_contexts_read(clv_contexts *e, const clv_read *what, clv_err *err) CLV_USE_RESULT;
-/* STATE_PUT of one of them: no pass of its context is in progress. */
-clv_code clv_contexts_gradient_set(clv_contexts *e, const clv_frame *f, const clv_tensor *t,
-                                   clv_err *err) CLV_USE_RESULT;
+/* context_transfer.c: the items of the request's module are read or written, as work of it; then
+ * the answers leave, and the request is given back as a result where it is to come again, or is
+ * refused. Takes what `what` holds, but not when it fails. Said when no work is left. */
+clv_code clv_contexts_transfer(clv_contexts *e, const clv_state_transfer *what,
+                               clv_err *err) CLV_USE_RESULT;
+/* The one that a STATE_PUT names: no pass of its context is in progress. */
+clv_code clv_contexts_gradient_find(clv_contexts *e, const clv_frame *f, clv_state_item *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* ---- records (context.c) --------------------------------------------------------------------- */
 
@@ -402,7 +404,7 @@ typedef struct clv_work_type {
 } clv_work_type;
 
 extern const clv_work_type clv_work_forward, clv_work_input, clv_work_weight, clv_work_planned_step,
-    clv_work_of_change, clv_work_vote, clv_work_of_copy, clv_work_of_read;
+    clv_work_of_change, clv_work_vote, clv_work_of_copy, clv_work_of_transfer, clv_work_of_restore;
 
 /* For a forward: its output and what else it needs; then that. */
 clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) CLV_USE_RESULT;

@@ -6,10 +6,11 @@
 #include "common/engine/context_int.h"
 
 static const clv_work_type *const types[WORK_KINDS] = {
-    [WORK_FORWARD] = &clv_work_forward,  [WORK_INPUT] = &clv_work_input,
-    [WORK_WEIGHT] = &clv_work_weight,    [WORK_STEP] = &clv_work_planned_step,
-    [WORK_CHANGE] = &clv_work_of_change, [WORK_VOTE] = &clv_work_vote,
-    [WORK_COPY] = &clv_work_of_copy,     [WORK_READ] = &clv_work_of_read,
+    [WORK_FORWARD] = &clv_work_forward,    [WORK_INPUT] = &clv_work_input,
+    [WORK_WEIGHT] = &clv_work_weight,      [WORK_STEP] = &clv_work_planned_step,
+    [WORK_CHANGE] = &clv_work_of_change,   [WORK_VOTE] = &clv_work_vote,
+    [WORK_COPY] = &clv_work_of_copy,       [WORK_TRANSFER] = &clv_work_of_transfer,
+    [WORK_RESTORE] = &clv_work_of_restore,
 };
 
 /* ---- looking --------------------------------------------------------------------------------- */

@@ -37,13 +37,14 @@ typedef struct clv_change clv_change;
 
 typedef enum clv_work_kind {
   WORK_FORWARD,
-  WORK_INPUT,  /* the first part of a call's backward */
-  WORK_WEIGHT, /* the second */
-  WORK_STEP,   /* an APPLY with a position */
-  WORK_CHANGE, /* APPLY, REVERT, or a packet of state that was held */
-  WORK_VOTE,   /* the end of a pass */
-  WORK_COPY,   /* of a tensor to the host's memory */
-  WORK_READ,   /* of a module's state */
+  WORK_INPUT,    /* the first part of a call's backward */
+  WORK_WEIGHT,   /* the second */
+  WORK_STEP,     /* an APPLY with a position */
+  WORK_CHANGE,   /* APPLY, REVERT, or a packet of state that was held */
+  WORK_VOTE,     /* the end of a pass */
+  WORK_COPY,     /* of a tensor to the host's memory */
+  WORK_TRANSFER, /* of a module's state */
+  WORK_RESTORE,  /* of its running statistics */
   WORK_KINDS
 } clv_work_kind;
 
@@ -127,6 +128,7 @@ struct clv_module_queue {
   clv_module_queue *next_marked;
   uint64_t snapshot_of; /* the context whose APPLY REVERT may take back, 0 = none */
   uint64_t shadow_of;   /* the context before whose calls running statistics were kept, 0 = none */
+  clv_work restore;     /* of these, where they are on a device */
 };
 
 /* An APPLY, a REVERT, or a packet of state that waits for calls. */
@@ -331,14 +333,17 @@ typedef struct clv_packet_list {
   clv_packet *first, *last;
 } clv_packet_list;
 
-/* Frames that answer a STATE_GET: the first n have a tensor each, for the items in their order. */
-typedef struct clv_read {
+/* State of a module, read to the host's memory or written from there. */
+typedef struct clv_state_transfer {
   clv_work work;
   clv_packet *request;
-  clv_packet_list answers;
-  clv_state_item *items;
+  clv_packet_list answers; /* that leave when it is done */
+  clv_state_item *items;   /* [n] */
+  void **host;             /* [n] where each goes, or comes from */
   uint32_t n;
-} clv_read;
+  bool writes;
+  bool again; /* the node gets the request once more when it is done */
+} clv_state_transfer;
 
 /* Ready work of one module, oldest first. */
 typedef struct clv_work_list {
@@ -354,7 +359,7 @@ typedef struct clv_contexts {
   clv_context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
   clv_slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, entries,
-      strands, steps, weights, copies, reads;
+      strands, steps, weights, copies, transfers;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1], the last: of no module */
   clv_work_list *ready;
   clv_work *far, *last_far;         /* to be given out */

@@ -200,6 +200,14 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
 /* Write an item; one by name: dtype and shape must agree. CLV_DENIED: it is lent. */
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                             const void *data, clv_err *err) CLV_USE_RESULT;
+/* Only that: whether dtype and shape agree, and it is not lent. */
+clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                              clv_err *err) CLV_USE_RESULT;
+/* Asks for the bytes to be there, of an item that was checked; clv_backend_finish waits for them,
+ * and clv_module_state_written tells the module. whole: it was no piece. */
+clv_code clv_state_item_put(const clv_state_item *item, const void *data,
+                            clv_err *err) CLV_USE_RESULT;
+void clv_module_state_written(clv_module *m, clv_state_what what, const char *name, bool whole);
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;

@@ -148,8 +148,8 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
-                            const void *data, clv_err *err) {
+clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                              clv_err *err) {
   char want[160], got[160];
   if (item->lent)
     return clv_fail(err, CLV_DENIED, "'%s' is only read: it may be of several sessions",
@@ -158,12 +158,20 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
     return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
                     clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
                     clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
-  if (item->backend) {
-    CLV_TRY(clv_backend_put(item->backend, item->data, data, item->bytes, err));
-    return clv_backend_finish(item->backend, err);
-  }
+  return CLV_OK;
+}
+
+clv_code clv_state_item_put(const clv_state_item *item, const void *data, clv_err *err) {
+  if (item->backend) return clv_backend_put(item->backend, item->data, data, item->bytes, err);
   memcpy(item->data, data, item->bytes);
   return CLV_OK;
+}
+
+clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
+                            const void *data, clv_err *err) {
+  CLV_TRY(clv_state_item_check(item, dtype, shape, err));
+  CLV_TRY(clv_state_item_put(item, data, err));
+  return item->backend ? clv_backend_finish(item->backend, err) : CLV_OK;
 }
 
 /* What was counted, or is remembered of the weights, follows. */
@@ -176,7 +184,13 @@ static void written(clv_module *m, clv_state_what what, const char *name) {
 
 /* What was written as a whole is the writer's. */
 static void give_again(clv_module *m, const char *name) {
-  m->withheld[clv_params_find(m->params, name) - m->params->list] = false;
+  const clv_param *p = clv_params_find(m->params, name);
+  if (p && m->withheld) m->withheld[p - m->params->list] = false;
+}
+
+void clv_module_state_written(clv_module *m, clv_state_what what, const char *name, bool whole) {
+  if (whole && what == CLV_STATE_WEIGHTS) give_again(m, name);
+  written(m, what, name);
 }
 
 clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
@@ -184,8 +198,7 @@ clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *na
   clv_state_item item;
   CLV_TRY(clv_module_state_find(m, what, name, &item, err));
   CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
-  if (item.withheld) give_again(m, name);
-  written(m, what, name);
+  clv_module_state_written(m, what, name, true);
   return CLV_OK;
 }
 
@@ -196,6 +209,6 @@ clv_code clv_module_state_set_part(clv_module *m, clv_state_what what, const cha
   CLV_TRY(clv_module_state_find(m, what, name, &item, err));
   CLV_TRY(clv_state_item_part(&item, offset, length, &part, err));
   CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));
-  written(m, what, name);
+  clv_module_state_written(m, what, name, false);
   return CLV_OK;
 }

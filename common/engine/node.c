@@ -35,6 +35,7 @@ void clv_node_free(clv_session_node *n) {
   if (!n) return;
   clv_node_end_work(n);
   clv_node_end_devices(n);
+  clv_node_drop_file(n, NULL);
   clv_inbox_done(&n->inbox);
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
   clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A module's state to and from a file that its node keeps. A file is read whole and held against
- * the module before anything of it is written there.
+ * the module before anything of it is written there. What is on a device is brought as work of the
+ * module, and the frame comes again behind it: a state to be saved is here then, and one that was
+ * loaded there.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +18,17 @@ enum { SLACK_BYTES = 64 << 10 };
 typedef struct whole_state {
   clv_state_item *items;    /* [n] */
   clv_weights_tensor *list; /* [n], views of them, or of */
-  clv_tensor **copies;      /* [n] those that are a device's, to be written; NULL elsewhere */
+  clv_tensor **copies;      /* [n] of a device's, to be saved; NULL elsewhere */
   uint32_t n;
 } whole_state;
+
+/* Between the two parts of a frame of a module on a device. */
+struct clv_node_file {
+  const clv_packet *request;
+  whole_state s;
+  clv_weights_file *file; /* that is loaded, and what is charged for it */
+  size_t charged;
+};
 
 static void whole_state_done(whole_state *s) {
   for (uint32_t i = 0; s->copies && i < s->n; i++) clv_tensor_unref(s->copies[i]);
@@ -41,61 +51,160 @@ static clv_code state_of(clv_module *m, clv_state_what what, whole_state *ret, c
   return CLV_OK;
 }
 
-static clv_code bring_here(clv_pool *pool, whole_state *s, clv_err *err) {
-  CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
-  for (uint32_t i = 0; i < s->n; i++) {
-    const clv_state_item *item = &s->items[i];
-    if (!item->backend || !item->backend->memory) continue;
-    CLV_TRY(clv_pool_tensor(pool, item->dtype, &item->shape, &s->copies[i], err));
-    CLV_TRY(clv_state_item_get(item, s->copies[i]->data, err));
-    s->list[i].data = s->copies[i]->data;
-  }
-  return CLV_OK;
-}
-
-static clv_code match(clv_session_node *n, const clv_frame *f, const whole_state *s,
-                      const clv_weights_file *file, clv_err *err) {
-  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+/* The entry of each item. */
+static clv_code match(const whole_state *s, const clv_weights_file *file,
+                      const clv_weights_entry ***ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
-  CLV_TRY(clv_alloc(s->n, sizeof *found, &found, err));
+  CLV_TRY(clv_alloc(s->n, sizeof **ret, ret, err));
   CLV_TRY(clv_alloc(s->n, sizeof *want, &want, err));
   for (uint32_t i = 0; i < s->n; i++)
     want[i] = (clv_weights_want){s->items[i].name, s->items[i].dtype, s->items[i].shape, false};
-  CLV_TRY(clv_weights_match(file, want, s->n, 0, found, err));
+  return clv_weights_match(file, want, s->n, 0, *ret, err);
+}
+
+static void will_be_written(clv_session_node *n, const clv_frame *f) {
   if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_written(n->contexts, f->module);
-  clv_module *m = n->modules[f->module];
+}
+
+static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole_state *s,
+                            const clv_weights_file *file, clv_err *err) {
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(match(s, file, &found, err));
+  will_be_written(n, f);
   for (uint32_t i = 0; i < s->n; i++)
-    CLV_TRY(clv_module_state_set(m, f->state.what, want[i].name, want[i].dtype, &want[i].shape,
-                                 found[i]->data, err));
+    CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.what, s->items[i].name,
+                                 s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
   return CLV_OK;
 }
 
-static clv_code open_and_match(clv_session_node *n, const clv_frame *f, const whole_state *s,
-                               size_t most, clv_frame *ret, clv_err *err) {
-  CLV_AUTO(clv_weights_closep) clv_weights_file *file = NULL;
+/* Charged with *ret_charged; the caller closes it, and discharges that. */
+static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
+                          clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
-  CLV_TRY(files->open(files->user, f->state.name, most, &file, err));
-  CLV_TRY(match(n, f, s, file, err));
-  ret->state.bytes = clv_weights_bytes(file);
-  ret->state.sha256 = *clv_weights_digest(file);
-  return CLV_OK;
-}
-
-static clv_code load(clv_session_node *n, const clv_frame *f, const whole_state *s, clv_frame *ret,
-                     clv_err *err) {
   uint64_t bytes;
   CLV_TRY(clv_weights_size(s->list, s->n, &bytes, err));
   size_t most = (size_t)bytes + SLACK_BYTES;
   CLV_TRY(clv_pool_charge(n->o.pool, most, err));
-  clv_code code = open_and_match(n, f, s, most, ret, err);
-  clv_pool_discharge(n->o.pool, most);
+  clv_code code = files->open(files->user, f->state.name, most, ret, err);
+  if (code == CLV_OK)
+    *ret_charged = most;
+  else
+    clv_pool_discharge(n->o.pool, most);
   return code;
 }
 
-clv_code clv_node_on_file(clv_session_node *n, clv_module *m, const clv_frame *f, clv_frame *ret,
-                          clv_err *err) {
-  CLV_AUTO(whole_state_done) whole_state s = {0};
+static void note_file(const clv_weights_file *file, clv_frame *ret) {
+  ret->state.bytes = clv_weights_bytes(file);
+  ret->state.sha256 = *clv_weights_digest(file);
+}
+
+static clv_code load(clv_session_node *n, const clv_frame *f, const whole_state *s, clv_frame *ret,
+                     clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *file = NULL;
+  size_t charged;
+  CLV_TRY(open_file(n, f, s, &file, &charged, err));
+  clv_code code = write_items(n, f, s, file, err);
+  if (code == CLV_OK) note_file(file, ret);
+  clv_pool_discharge(n->o.pool, charged);
+  return code;
+}
+
+static clv_code save(clv_session_node *n, const clv_frame *f, const whole_state *s, clv_frame *ret,
+                     clv_err *err) {
   const clv_state_files *files = &n->o.files;
+  return files->save(files->user, f->state.name, s->list, s->n, &ret->state.sha256,
+                     &ret->state.bytes, err);
+}
+
+/* ---- on a device ----------------------------------------------------------------------------- */
+
+void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
+  struct clv_node_file *f = n->file;
+  if (!f || (p && f->request != p)) return;
+  if (f->file) clv_pool_discharge(n->o.pool, f->charged);
+  clv_weights_closep(&f->file);
+  whole_state_done(&f->s);
+  free(f);
+  n->file = NULL;
+}
+
+/* Where the state is to come. */
+static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
+  CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
+  for (uint32_t i = 0; i < s->n; i++) {
+    const clv_state_item *item = &s->items[i];
+    CLV_TRY(clv_pool_tensor(pool, item->dtype, &item->shape, &s->copies[i], err));
+    s->list[i].data = host[i] = s->copies[i]->data;
+  }
+  return CLV_OK;
+}
+
+/* Where it comes from. */
+static clv_code take_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
+                          void **host, clv_err *err) {
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(open_file(n, f, &to->s, &to->file, &to->charged, err));
+  CLV_TRY(match(&to->s, to->file, &found, err));
+  for (uint32_t i = 0; i < to->s.n; i++) host[i] = (void *)(uintptr_t)found[i]->data;
+  will_be_written(n, f);
+  return CLV_OK;
+}
+
+static void transfer_done(clv_state_transfer *t) {
+  free(t->items);
+  free(t->host);
+}
+
+static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
+  CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .again = true};
+  whole_state *s = &n->file->s;
+  t.writes = p->frame.kind == CLV_STATE_LOAD;
+  CLV_TRY(state_of(m, p->frame.state.what, s, err));
+  t.n = s->n;
+  CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
+  CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host, &t.host, err));
+  if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
+  CLV_TRY(t.writes ? take_file(n, &p->frame, n->file, t.host, err)
+                   : take_copies(n->o.pool, s, t.host, err));
+  CLV_TRY(clv_contexts_transfer(n->contexts, &t, err));
+  t = (clv_state_transfer){0};
+  return CLV_OK;
+}
+
+static clv_code first_part(clv_session_node *n, clv_module *m, clv_packet *p, bool *ret_kept,
+                           clv_err *err) {
+  CLV_TRY(clv_alloc(1, sizeof *n->file, &n->file, err));
+  n->file->request = p;
+  clv_code code = ask(n, m, p, err);
+  *ret_kept = code == CLV_OK;
+  if (code != CLV_OK) clv_node_drop_file(n, p);
+  return code;
+}
+
+static clv_code second_part(clv_session_node *n, const clv_packet *p, clv_frame *ret,
+                            clv_err *err) {
+  clv_code code = CLV_OK;
+  if (n->file->file)
+    note_file(n->file->file, ret);
+  else
+    code = save(n, &p->frame, &n->file->s, ret, err);
+  clv_node_drop_file(n, p);
+  return code;
+}
+
+/* ---- the frame ------------------------------------------------------------------------------- */
+
+static clv_code on_host(clv_session_node *n, clv_module *m, const clv_frame *f, clv_frame *ret,
+                        clv_err *err) {
+  CLV_AUTO(whole_state_done) whole_state s = {0};
+  CLV_TRY(state_of(m, f->state.what, &s, err));
+  return f->kind == CLV_STATE_LOAD ? load(n, f, &s, ret, err) : save(n, f, &s, ret, err);
+}
+
+clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
+                          bool *ret_kept, clv_err *err) {
+  const clv_state_files *files = &n->o.files;
+  const clv_frame *f = &p->frame;
   if (!files->save)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "there are no files of state here: the worker has no state_dir");
@@ -104,9 +213,6 @@ clv_code clv_node_on_file(clv_session_node *n, clv_module *m, const clv_frame *f
   clv_node_flush(n);
   clv_share_release(n->o.share); /* no core is held while the disk is waited for */
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
-  CLV_TRY(state_of(m, f->state.what, &s, err));
-  if (f->kind == CLV_STATE_LOAD) return load(n, f, &s, ret, err);
-  CLV_TRY(bring_here(n->o.pool, &s, err));
-  return files->save(files->user, f->state.name, s.list, s.n, &ret->state.sha256, &ret->state.bytes,
-                     err);
+  if (n->file && n->file->request == p) return second_part(n, p, ret, err);
+  return m->o.backend->memory ? first_part(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);
 }

@@ -51,8 +51,8 @@ static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, u
 
 /* With a tensor for a copy: the state may change before the bytes have left. */
 static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_frame *to,
-                            const clv_state_item *item, const clv_read *r, clv_packet **ret,
-                            clv_err *err) {
+                            const clv_state_item *item, const clv_state_transfer *r,
+                            clv_packet **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_TRY(clv_pool_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
   clv_frame state = {.state = {.what = to->state.what,
@@ -68,7 +68,7 @@ static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_
 /* What its receiver cannot have room for could never leave. */
 enum { LONGEST_PIECE = 16 << 20 };
 
-static clv_code find_piece(clv_module *m, const clv_frame *f, clv_read *r, clv_err *err) {
+static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
   if (f->state.length > LONGEST_PIECE)
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
@@ -81,8 +81,8 @@ static clv_code find_piece(clv_module *m, const clv_frame *f, clv_read *r, clv_e
 }
 
 /* Who asks for all gets what is given out. */
-static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *f, clv_read *r,
-                           clv_err *err) {
+static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *f,
+                           clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
   uint32_t count = 0;
   if (f->state.length) return find_piece(m, f, r, err);
@@ -94,11 +94,13 @@ static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *
 }
 
 static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_frame *f,
-                            clv_read *r, clv_err *err) {
+                            clv_state_transfer *r, clv_err *err) {
   const clv_frame done = {.state = {.what = f->state.what, .count = r->n}};
   clv_packet *p;
+  CLV_TRY(clv_alloc(CLV_MAX(r->n, 1u), sizeof *r->host, &r->host, err));
   for (uint32_t i = 0; i < r->n; i++) {
     CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
+    r->host[i] = p->tensor[0]->data;
     clv_packet_list_add(&r->answers, p);
   }
   CLV_TRY(new_answer(n, f, CLV_STATE_DONE, NULL, &done, &p, err));
@@ -106,10 +108,11 @@ static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_
   return CLV_OK;
 }
 
-static void read_done(clv_read *r) {
+static void transfer_done(clv_state_transfer *r) {
   if (!r) return;
   for (clv_packet *p; (p = clv_packet_list_take(&r->answers)) != NULL;) clv_packet_free(p);
   free(r->items);
+  free(r->host);
 }
 
 static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t count,
@@ -120,7 +123,7 @@ static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t c
 
 /* One after the other, of a module in the host's memory. */
 static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_frame *f,
-                           const clv_read *r, clv_err *err) {
+                           const clv_state_transfer *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n; i++) {
     CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
     CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
@@ -130,24 +133,67 @@ static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_f
   return answer_done(n, f, r->n, err);
 }
 
+/* Takes what *r holds. */
+static clv_code transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_kept, clv_err *err) {
+  CLV_TRY(clv_contexts_transfer(n->contexts, r, err));
+  *r = (clv_state_transfer){0};
+  *ret_kept = true;
+  return CLV_OK;
+}
+
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
-  CLV_AUTO(read_done) clv_read r = {.request = p};
+  CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p};
   clv_module *m;
   CLV_TRY(local_module(n, &p->frame, &m, err));
   CLV_TRY(find_items(n, m, &p->frame, &r, err));
   if (!m->o.backend->memory) return send_items(n, m, &p->frame, &r, err);
   CLV_TRY(add_answers(n, m, &p->frame, &r, err));
-  CLV_TRY(clv_contexts_read(n->contexts, &r, err));
-  r = (clv_read){0};
-  *ret_kept = true;
-  return CLV_OK;
+  return transfer(n, &r, ret_kept, err);
+}
+
+/* What a STATE_PUT writes, of a module on a device. */
+static clv_code find_put(clv_session_node *n, clv_module *m, const clv_packet *p,
+                         clv_state_item *ret, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  const clv_tensor *t = p->tensor[0];
+  clv_state_item whole;
+  if (f->state.what == CLV_STATE_GRADIENTS)
+    CLV_TRY(clv_contexts_gradient_find(n->contexts, f, &whole, err));
+  else
+    CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &whole, err));
+  *ret = whole;
+  if (!f->state.length || f->state.what == CLV_STATE_GRADIENTS)
+    return clv_state_item_check(ret, t->dtype, &t->shape, err);
+  CLV_TRY(clv_state_item_part(&whole, f->state.offset, f->state.length, ret, err));
+  return clv_state_item_check(ret, CLV_U8, &CLV_SHAPE((int64_t)t->bytes), err);
+}
+
+static clv_code put_as_work(clv_session_node *n, clv_module *m, clv_packet *p, bool last,
+                            bool *ret_kept, clv_err *err) {
+  CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p, .n = 1, .writes = true};
+  const clv_frame *f = &p->frame;
+  const clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
+  clv_packet *said;
+  CLV_TRY(clv_alloc(1, sizeof *r.items, &r.items, err));
+  CLV_TRY(clv_alloc(1, sizeof *r.host, &r.host, err));
+  CLV_TRY(find_put(n, m, p, r.items, err));
+  r.host[0] = p->tensor[0]->data;
+  if (last) {
+    CLV_TRY(new_answer(n, f, CLV_STATE_DONE, NULL, &done, &said, err));
+    clv_packet_list_add(&r.answers, said);
+  }
+  if (f->state.what != CLV_STATE_GRADIENTS) clv_contexts_written(n->contexts, f->module);
+  return transfer(n, &r, ret_kept, err);
 }
 
 static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[0];
-  if (f->state.what == CLV_STATE_GRADIENTS)
-    return clv_contexts_gradient_set(n->contexts, f, t, err);
+  clv_state_item item;
+  if (f->state.what == CLV_STATE_GRADIENTS) {
+    CLV_TRY(clv_contexts_gradient_find(n->contexts, f, &item, err));
+    return clv_state_item_set(&item, t->dtype, &t->shape, t->data, err);
+  }
   clv_contexts_written(n->contexts, f->module);
   if (f->state.length)
     return clv_module_state_set_part(m, f->state.what, f->state.name, f->state.offset,
@@ -155,7 +201,7 @@ static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p
   return clv_module_state_set(m, f->state.what, f->state.name, t->dtype, &t->shape, t->data, err);
 }
 
-static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_module *m;
   const clv_frame *f = &p->frame;
   CLV_TRY(local_module(n, f, &m, err));
@@ -165,6 +211,7 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
   if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
+  if (m->o.backend->memory) return put_as_work(n, m, p, last, ret_kept, err);
   CLV_TRY(set_item(n, m, p, err));
   return last ? answer_done(n, f, f->state.count, err) : CLV_OK;
 }
@@ -176,19 +223,20 @@ static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
   return answer(n, &p->frame, CLV_UNLOADED, &(clv_frame){0}, err);
 }
 
-static clv_code on_state_file(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code on_state_file(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_module *m;
   clv_frame done = {0};
   CLV_TRY(local_module(n, &p->frame, &m, err));
-  CLV_TRY(clv_node_on_file(n, m, &p->frame, &done, err));
+  CLV_TRY(clv_node_on_file(n, m, p, &done, ret_kept, err));
+  if (*ret_kept) return CLV_OK;
   return answer(n, &p->frame, CLV_STATE_FILE, &done, err);
 }
 
 static clv_code state_frame(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
-  if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, err);
+  if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, ret_kept, err);
   if (p->frame.kind == CLV_UNLOAD) return on_unload(n, p, err);
   if (p->frame.kind == CLV_STATE_GET) return on_state_get(n, p, ret_kept, err);
-  return on_state_put(n, p, err);
+  return on_state_put(n, p, ret_kept, err);
 }
 
 /* ---- results of the engine ------------------------------------------------------------------- */
@@ -205,6 +253,7 @@ static void run_state(clv_session_node *n, clv_packet *p) {
 static void refuse_packet(clv_session_node *n, clv_packet *p) {
   CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
   const clv_request c = clv_node_request(&mine->frame);
+  clv_node_drop_file(n, p);
   clv_err err = {.code = p->frame.failure.code};
   snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
   memcpy(err.element, p->frame.failure.element, sizeof err.element);

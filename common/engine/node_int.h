@@ -36,7 +36,8 @@ struct clv_session_node {
   uint64_t slept_ns; /* while work was out, since some has ended; of the compute thread alone */
   uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
   clv_contexts *contexts;
-  clv_executor executor; /* counts what is out, and starts it with that of the options */
+  clv_executor executor;      /* counts what is out, and starts it with that of the options */
+  struct clv_node_file *file; /* of a STATE_SAVE or STATE_LOAD that will come again; or NULL */
   clv_device_thread devices, copies; /* one computes, the other one copies to the host's memory */
   pthread_mutex_t computing;         /* held while the first computes */
   const clv_backend *copiers[MAX_NODE_DEVICES]; /* a branch for each device; under copies.lock */
@@ -83,9 +84,12 @@ clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device,
 void clv_node_end_devices(clv_session_node *n); /* when no work is out */
 
 /* node_files.c: STATE_SAVE, STATE_LOAD or STATE_REMOVE. ret->state: of the answer. BLOCKS for the
- * disk. */
-clv_code clv_node_on_file(clv_session_node *n, clv_module *m, const clv_frame *f, clv_frame *ret,
-                          clv_err *err) CLV_USE_RESULT;
+ * disk, and for no device: where the module is on one, *ret_kept is set, and p comes once more when
+ * its state has been brought. */
+clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
+                          bool *ret_kept, clv_err *err) CLV_USE_RESULT;
+/* What is kept for the second part, of p or (NULL) of any. */
+void clv_node_drop_file(clv_session_node *n, const clv_packet *p);
 
 /* node_caches.c: a VALUE of a cache becomes one of what the cache has, or a failure. BLOCKS for the
  * disk. CLV_DENIED: it is not the master's. */

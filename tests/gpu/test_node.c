@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <time.h>
 
+#include <unistd.h>
+
 #include "common/engine/context_int.h"
+#include "common/engine/node_int.h"
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
@@ -83,7 +86,8 @@ static void *run_node(void *user) {
   return NULL;
 }
 
-static void begin_on(world *w, const clv_vendor *vendor, clv_share *share) {
+/* first: the graph of module 0. */
+static void begin_with(world *w, const clv_vendor *vendor, clv_share *share, clv_graph *first) {
   clv_err err = {0};
   *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
   assert_ok(clv_cuda_open(vendor, 0, &w->device, &err));
@@ -91,7 +95,7 @@ static void begin_on(world *w, const clv_vendor *vendor, clv_share *share) {
   clv_node_options o = {.pool = w->pool, .share = share, .user = w, .on_program = on_program};
   assert_ok(clv_node_new(&o, &w->node, &err));
   for (uint32_t i = 0; i < MODULES; i++) {
-    clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), i);
+    clv_module_options so = stage_of(i ? graph_of(CLV_OP_LINEAR, ROWS, COLUMNS) : first, i);
     clv_module *module;
     so.backend = w->device;
     so.input_needs_grad = i > 0;
@@ -100,6 +104,10 @@ static void begin_on(world *w, const clv_vendor *vendor, clv_share *share) {
     assert_ok(clv_node_add_module(w->node, module, &err));
   }
   assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
+}
+
+static void begin_on(world *w, const clv_vendor *vendor, clv_share *share) {
+  begin_with(w, vendor, share, graph_of(CLV_OP_LINEAR, ROWS, COLUMNS));
 }
 
 static void begin(world *w, uint64_t seed) {
@@ -300,6 +308,179 @@ static void a_late_delivery_is_no_wait(void **state) {
   done(&w);
 }
 
+/* ---- what is written there ------------------------------------------------------------------- */
+
+enum { WEIGHTS = COLUMNS * COLUMNS };
+
+static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_what what,
+                               const char *name) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_new(w->pool, kind, &p, &err));
+  p->frame.message = 70;
+  p->frame.state.what = what;
+  p->frame.state.count = 1;
+  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", name);
+  return p;
+}
+
+/* Of module 0: n values, the first of them `first`, or at its value `at`. */
+static void put_weights(world *w, clv_state_what what, uint32_t context, float first, size_t n,
+                        size_t at) {
+  clv_err err = {0};
+  uint32_t before = w->answers[CLV_STATE_DONE];
+  bool piece = n < WEIGHTS;
+  clv_packet *p = state_frame(w, CLV_STATE_PUT, what, "0.weight");
+  clv_shape whole = CLV_SHAPE(COLUMNS, COLUMNS), part = CLV_SHAPE((int64_t)(n * sizeof(float)));
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w->pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
+  for (size_t i = 0; i < n; i++) ((float *)t->data)[i] = first + (float)i;
+  p->frame.context = context;
+  if (piece) p->frame.state.offset = at * sizeof(float);
+  if (piece) p->frame.state.length = n * sizeof(float);
+  clv_packet_add(p, t);
+  clv_tensor_unref(t);
+  clv_node_post(w->node, p);
+  wait_for(w, CLV_STATE_DONE, before + 1);
+}
+
+static double read_sum(world *w, uint32_t context, clv_state_what what) {
+  w->item_sum = 0;
+  read_state(w, context, what);
+  return w->item_sum;
+}
+
+static void state_of_a_device_is_written_as_work(void **state) {
+  world w;
+  (void)state;
+  begin(&w, 2);
+  double bias = read_sum(&w, 0, CLV_STATE_WEIGHTS);
+  put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
+  double all = read_sum(&w, 0, CLV_STATE_WEIGHTS); /* 0 to 8, and the bias */
+  put_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 where 3 and 4 were */
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - all > 93.99 && bias != all);
+  post_calls(&w, 1);
+  wait_for(&w, CLV_VALUE, 1);
+  post_backward(&w, 1);
+  wait_for(&w, CLV_FINISHED, 1);
+  double gradients = read_sum(&w, 1, CLV_STATE_GRADIENTS);
+  put_weights(&w, CLV_STATE_GRADIENTS, 1, 1000, WEIGHTS, 0);
+  assert_true(read_sum(&w, 1, CLV_STATE_GRADIENTS) > gradients + 5000);
+  assert_int_equal(w.waited, 0);
+  post_end(&w, 1);
+  wait_for(&w, CLV_ENDED, 1);
+  end(&w);
+  done(&w);
+}
+
+/* What has no place is refused as on the host, and the module goes on. */
+static void what_does_not_fit_is_refused(void **state) {
+  clv_err err = {0};
+  world w;
+  (void)state;
+  begin(&w, 2);
+  clv_packet *p = state_frame(&w, CLV_STATE_PUT, CLV_STATE_WEIGHTS, "0.weight");
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(COLUMNS), &t, &err));
+  clv_packet_add(p, t);
+  clv_tensor_unref(t);
+  clv_node_post(w.node, p);
+  wait_for(&w, CLV_ERROR, 1);
+  assert_non_null(strstr(w.text, "'0.weight' is f32 [3, 3] here, the given one f32 [3]"));
+  w.text[0] = 0;
+  put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
+  end(&w);
+  done(&w);
+}
+
+/* ---- files of it ----------------------------------------------------------------------------- */
+
+static char file_of_state[64];
+
+static clv_code save_state(void *user, const char *name, const clv_weights_tensor *list, size_t n,
+                           clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
+  (void)user, (void)name;
+  return clv_weights_write(file_of_state, list, n, NULL, 0, ret_digest, ret_bytes, err);
+}
+
+static clv_code open_state(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
+                           clv_err *err) {
+  (void)user;
+  return clv_weights_open_as(file_of_state, name, max_bytes, ret, err);
+}
+
+static clv_code remove_state(void *user, const char *name, clv_err *err) {
+  (void)user, (void)name, (void)err;
+  return CLV_OK;
+}
+
+static void keep_state(world *w, clv_frame_kind kind, uint32_t answers) {
+  clv_node_post(w->node, state_frame(w, kind, CLV_STATE_WEIGHTS, "kept"));
+  wait_for(w, CLV_STATE_FILE, answers);
+}
+
+static void files_of_a_devices_state_are_no_waits(void **state) {
+  world w;
+  (void)state;
+  strcpy(file_of_state, "/tmp/cleave-state-XXXXXX");
+  close(mkstemp(file_of_state));
+  begin(&w, 2);
+  w.node->o.files = (clv_state_files){NULL, save_state, open_state, remove_state};
+  put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
+  double kept = read_sum(&w, 0, CLV_STATE_WEIGHTS);
+  keep_state(&w, CLV_STATE_SAVE, 1);
+  put_weights(&w, CLV_STATE_WEIGHTS, 0, 100, WEIGHTS, 0);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) > kept + 800);
+  size_t bytes = clv_pool_bytes(w.pool);
+  keep_state(&w, CLV_STATE_LOAD, 2);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == kept);
+  assert_int_equal(clv_pool_bytes(w.pool), bytes);
+  assert_int_equal(w.waited, 0);
+  assert_null(w.node->file);
+  unlink(file_of_state);
+  end(&w);
+  done(&w);
+}
+
+/* ---- running statistics ---------------------------------------------------------------------- */
+
+static clv_graph *images_normed(void) {
+  clv_err err = {0};
+  clv_graph *g;
+  clv_attrs attrs;
+  int input, output;
+  assert_ok(clv_graph_new(&g, &err));
+  assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &input, &err));
+  assert_ok(clv_attrs_from(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
+  assert_ok(clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, NULL, 0, &input, 1, &output, &err));
+  g->output = output;
+  return g;
+}
+
+/* A call moves them; when its context is aborted they are what they were. */
+static void statistics_are_taken_back_as_work(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  world w;
+  (void)state;
+  begin_with(&w, clv_sim_vendor(&(clv_sim_options){.seed = 3}), NULL, images_normed());
+  double before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 40);
+  assert_ok(clv_packet_call(w.pool, 1, called(0), 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, LEAF, false, x, &err));
+  assert_ok(clv_packet_call_deliver(p, "", &err));
+  clv_node_post(w.node, p);
+  wait_for(&w, CLV_VALUE, 1);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) != before);
+  assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));
+  p->frame.context = 1;
+  clv_node_post(w.node, p);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == before);
+  assert_int_equal(w.waited, 0);
+  end(&w);
+  done(&w);
+}
+
 /* ---- the time of a call ---------------------------------------------------------------------- */
 
 enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS }; /* each has a forward and two parts behind it */
@@ -481,6 +662,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_thread_of_a_node_waits_for_no_device),
       cmocka_unit_test(state_of_a_device_is_read_as_work),
+      cmocka_unit_test(state_of_a_device_is_written_as_work),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(files_of_a_devices_state_are_no_waits),
+      cmocka_unit_test(statistics_are_taken_back_as_work),
       cmocka_unit_test(a_late_delivery_is_no_wait),
       cmocka_unit_test(a_call_is_charged_with_its_devices_time),
       cmocka_unit_test(a_trace_shows_its_devices_time),

@@ -11,17 +11,8 @@
 /* A device for each way to lend; its number is the way. */
 enum { DEVICES = CLV_PAPER_MOST + 1 };
 
-struct clv_cuda_stream {
-  int device;
-};
-struct clv_cuda_event {
-  int device;
-};
-
-/* Of no kind; a pointer that is not NULL, to nothing that anybody reads. */
-static clv_cuda_stream streams[DEVICES] = {{CLV_PAPER_NOTHING}, {CLV_PAPER_MOST}};
-static clv_cuda_event event;
-static char thing;
+/* Pointers that are not NULL, to nothing that anybody reads; a stream is the place of its device. */
+static char thing, streams[DEVICES];
 
 static size_t lent(int device, size_t most) { return device == CLV_PAPER_MOST ? most : 0; }
 
@@ -52,7 +43,7 @@ static clv_code fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_
 
 static clv_code stream_new(int device, bool urgent, clv_cuda_stream **ret, clv_err *err) {
   (void)urgent, (void)err;
-  *ret = &streams[device];
+  *ret = (clv_cuda_stream *)&streams[device];
   return CLV_OK;
 }
 
@@ -60,7 +51,7 @@ static void stream_free(clv_cuda_stream *s) { (void)s; }
 
 static clv_code event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
   (void)device, (void)timed, (void)err;
-  *ret = &event;
+  *ret = (clv_cuda_event *)&thing;
   return CLV_OK;
 }
 
@@ -94,6 +85,7 @@ enum { KEPT_OF_A_STEP = 6 };
 static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                          clv_cuda_lstm_space *ret_space, clv_err *err) {
   (void)err;
+  int device = (int)((const char *)s - streams);
   size_t h = (size_t)d->h, later = (size_t)d->layers - 1;
   size_t values = 4 * h * ((size_t)d->f + h) + later * 8 * h * h;
   if (d->bias) values += (later + 1) * 8 * h;
@@ -101,8 +93,8 @@ static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cu
   size_t reserve = d->learns ? KEPT_OF_A_STEP * steps * sizeof(float) : 0;
   *ret = (clv_cuda_lstm *)&thing;
   *ret_space = (clv_cuda_lstm_space){.weights = values * sizeof(float),
-                                     .reserve = reserve + lent(s->device, reserve),
-                                     .workspace = lent(s->device, CLV_CUDA_MATMUL_MOST)};
+                                     .reserve = reserve + lent(device, reserve),
+                                     .workspace = lent(device, CLV_CUDA_MATMUL_MOST)};
   return CLV_OK;
 }
 

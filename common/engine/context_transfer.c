@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work: the state of a module on a device is read or written. Nothing else of the module runs
+ * meanwhile. Answers leave when all that they carry is there, and all that was sent has arrived.
+ */
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "common/engine/context_int.h"
+
+static clv_state_transfer *transfer_of(clv_work *w) {
+  return (clv_state_transfer *)(void *)((char *)w - offsetof(clv_state_transfer, work));
+}
+
+static void transfer_free(clv_contexts *e, clv_state_transfer *t) {
+  for (clv_packet *p; (p = clv_packet_list_take(&t->answers)) != NULL;) clv_packet_free(p);
+  clv_packet_free(t->request);
+  free(t->items);
+  free(t->host);
+  clv_slab_give(&e->transfers, t);
+}
+
+clv_code clv_contexts_transfer(clv_contexts *e, const clv_state_transfer *what, clv_err *err) {
+  clv_state_transfer *t;
+  CLV_TRY(clv_slab_take(e, &e->transfers, &t, err));
+  *t = *what;
+  clv_work_ready(e, &t->work, WORK_TRANSFER, NULL, what->request->frame.module);
+  return CLV_OK;
+}
+
+static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  (void)e, (void)w, (void)err;
+  *ret_computes = true;
+  return CLV_OK;
+}
+
+static clv_code compute(clv_work *w, clv_err *err) {
+  const clv_state_transfer *t = transfer_of(w);
+  for (uint32_t i = 0; i < t->n; i++)
+    CLV_TRY(t->writes ? clv_state_item_put(&t->items[i], t->host[i], err)
+                      : clv_state_item_get(&t->items[i], t->host[i], err));
+  return t->writes ? clv_backend_finish(w->env->modules[w->module]->o.backend, err) : CLV_OK;
+}
+
+static void has_written(clv_contexts *e, const clv_state_transfer *t) {
+  const clv_frame *f = &t->request->frame;
+  clv_module *m = clv_contexts_module(e, t->work.module);
+  for (uint32_t i = 0; f->state.what != CLV_STATE_GRADIENTS && i < t->n; i++)
+    clv_module_state_written(m, f->state.what, t->items[i].name, !f->state.length);
+}
+
+static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                       clv_err *err) {
+  clv_state_transfer *t = transfer_of(w);
+  (void)err;
+  if (code == CLV_OK && t->writes) has_written(e, t);
+  if (code != CLV_OK)
+    clv_exit_refuse(e, clv_steal(&t->request), why);
+  else if (t->again)
+    clv_exit_state(e, clv_steal(&t->request));
+  for (clv_packet *p; code == CLV_OK && (p = clv_packet_list_take(&t->answers)) != NULL;)
+    clv_exit_send(e, p);
+  transfer_free(e, t);
+  return CLV_OK;
+}
+
+const clv_work_type clv_work_of_transfer = {
+    .ready = ready, .compute = compute, .finish = finish, .aside = true};
+
+/* ---- running statistics ---------------------------------------------------------------------- */
+
+/* What the device says of it is the module's: it is broken then. */
+static clv_code compute_restore(clv_work *w, clv_err *err) {
+  (void)err;
+  clv_module_restore_buffers(w->env->modules[w->module]);
+  return CLV_OK;
+}
+
+static clv_code finish_restore(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                               clv_err *err) {
+  (void)e, (void)w, (void)code, (void)why, (void)err;
+  return CLV_OK;
+}
+
+const clv_work_type clv_work_of_restore = {
+    .ready = ready, .compute = compute_restore, .finish = finish_restore, .aside = true};
