@@ -472,6 +472,7 @@ struct clv_backend {
    * with the last drop it ends. Memory that was taken from it is given back before. NULL, all
    * three: one backend serves all threads. */
   clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
+  size_t branch_bytes; /* of the host's memory, page-locked, that each keeps until it ends */
   void (*hold)(const clv_backend *b);
   void (*drop)(const clv_backend *b);
 

@@ -33,6 +33,16 @@ of("common/link/coming.c", COMING,
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
    weights_of_attention_are_read_as_f32=("static cuda_weights taken_weights(", "k->bf16 ? taken(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
+   tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t at = h->first * h->width;", "size_t at = 0;"),
+   a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first ? 1 : 0;", "float beta = 0;"))
+of("kernels/cuda/matmul.c", "tests/gpu/test_cuda_types matmul",
+   products_of_a_bf16_session_are_f32=("CLV_CUDA_OP(matmul)", ".bf16 = true", ".bf16 = false"))
+of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
+   rows_of_a_bf16_session_are_f32=("CLV_CUDA_OP(conv1d)", ".bf16 = true", ".bf16 = false"),
+   rounded_columns_are_read_as_f32=("static const void *factor_at(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
+of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
+   packs_begin_anywhere=("static size_t packs_of(", "bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n", "n / map_pack<T>::n + 0 * bits"))
 
 # ---- memory --------------------------------------------------------------------------------------
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
@@ -87,3 +97,5 @@ of("common/engine/node_files.c", "tests/gpu/test_node",
    what_is_charged_for_a_file_stays=("void clv_node_drop_file(", "if (f->file) clv_pool_discharge(n->o.pool, f->charged);", ""))
 of("common/engine/context_change.c", "tests/gpu/test_node",
    a_node_takes_statistics_back_itself=("void clv_context_restore_buffers(", "if (clv_contexts_module(e, i)->o.backend->memory)", "if (false)"))
+of("common/engine/node_devices.c", "tests/gpu/test_node",
+   nobody_pays_for_what_copies_pass=("static clv_code make_branch(", "size_t bytes = device->branch_bytes;", "size_t bytes = 0;"))

@@ -87,6 +87,17 @@ static const clv_backend **copier_of(clv_session_node *n, const clv_backend *dev
   return NULL;
 }
 
+/* The session pays for what such a branch keeps of the host's memory. */
+static clv_code make_branch(clv_session_node *n, const clv_backend *device, const clv_backend **ret,
+                            clv_err *err) {
+  size_t bytes = device->branch_bytes;
+  if (clv_pool_charge(n->o.pool, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "the host's memory for copies from %s", device->device);
+  clv_code code = clv_backend_branch(device, ret, err);
+  if (code != CLV_OK) clv_pool_discharge(n->o.pool, bytes);
+  return code;
+}
+
 /* Without a branch the device's own order would be two threads' at a time. */
 static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_err *err) {
   pthread_mutex_lock(&n->copies.lock);
@@ -95,7 +106,7 @@ static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_
   if (!at)
     code = clv_fail(err, CLV_EXHAUSTED, "a session has at most %d devices", MAX_NODE_DEVICES);
   else if (!*at)
-    code = clv_backend_branch(device, at, err);
+    code = make_branch(n, device, at, err);
   pthread_mutex_unlock(&n->copies.lock);
   return code;
 }
@@ -134,6 +145,9 @@ clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device, 
 void clv_node_end_devices(clv_session_node *n) {
   thread_end(&n->devices);
   thread_end(&n->copies);
-  for (size_t i = 0; i < MAX_NODE_DEVICES; i++) clv_backend_drop(n->copiers[i]);
+  for (size_t i = 0; i < MAX_NODE_DEVICES && n->copiers[i]; i++) {
+    clv_pool_discharge(n->o.pool, n->copiers[i]->branch_bytes);
+    clv_backend_drop(n->copiers[i]);
+  }
   pthread_mutex_destroy(&n->computing);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention as batched products with rows of weights between them. Queries, keys and values are
- * laid out by heads first. Of the scores only those of some rows lie in scratch at a time (at most
- * TILE_BYTES, or one row of each head); backward makes them again.
+ * laid out by heads first. Of the scores only those of some rows lie in scratch at a time: a tile,
+ * of clv_gpu.tile_bytes at most, or one row of each head. Backward makes them again. What a row
+ * gives is the same in any tile; gradients of keys and values are sums over rows, which tiles cut.
  *
  * Packed sequences lie padded in scratch, since a product's extents are fixed before lengths are
  * known: their values are those of padded ones to the bit.
@@ -12,8 +13,6 @@
  * the other way round.
  */
 #include "kernels/cuda/attention_int.h"
-
-enum { TILE_BYTES = 64 << 20 };
 
 /* Each for tiles of all rows, and for the last where it has fewer. */
 enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
@@ -33,7 +32,7 @@ static heads_site heads_of(const cuda_kernel *k) {
   v.shared = (size_t)(v.x.n * v.x.kv_heads);
   v.all = (size_t)(v.x.group * v.x.t);
   size_t row = v.shared * (size_t)v.x.s * sizeof(float);
-  v.rows = CLV_MIN(CLV_MAX(TILE_BYTES / CLV_MAX(row, (size_t)1), (size_t)1), v.all);
+  v.rows = CLV_MIN(CLV_MAX(k->gpu->tile_bytes / CLV_MAX(row, (size_t)1), (size_t)1), v.all);
   v.q = floats(v.x.n * v.x.t * v.x.heads * v.x.width);
   v.k = floats(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
   v.tile = floats((int64_t)(v.shared * v.rows) * v.x.s);

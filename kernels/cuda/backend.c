@@ -209,6 +209,7 @@ static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_e
   clv_backend *made;
   CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
   made->recording = b->recording;
+  clv_cuda_tile(made, g->tile_bytes);
   *ret = made;
   return CLV_OK;
 }
@@ -247,6 +248,7 @@ static void name_backend(clv_gpu *g) {
                              .check_tf32 = cuda_check_tf32,
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
+                             .branch_bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES,
                              .hold = cuda_hold,
                              .drop = cuda_drop,
                              .recording = &clv_gpu_recording,
@@ -260,6 +262,8 @@ static clv_code open_memory(clv_gpu *g, clv_err *err) {
   g->fault = p;
   return CLV_OK;
 }
+
+void clv_cuda_tile(clv_backend *b, size_t bytes) { ((clv_gpu *)b->own)->tile_bytes = bytes; }
 
 void clv_cuda_close(clv_backend *b) {
   clv_gpu *g = b ? b->own : NULL;
@@ -283,6 +287,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   g->vendor = vendor;
   g->device = device;
   g->owners = 1;
+  g->tile_bytes = GPU_TILE_BYTES;
   clv_code code = vendor->describe(device, &g->info, err);
   name_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);

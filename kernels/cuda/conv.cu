@@ -2,7 +2,8 @@
 #include "kernels/cuda/conv_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static __global__ void to_columns(cuda_columns c, const float *x, float *columns, size_t n) {
+template <typename D>
+static __global__ void to_columns(cuda_columns c, const float *x, D *columns, size_t n) {
   const clv_window &s = c.window;
   int64_t taps = s.kernel[0] * s.kernel[1], image = s.oh * s.ow;
   GPU_FOR(p, n) {
@@ -12,17 +13,24 @@ static __global__ void to_columns(cuda_columns c, const float *x, float *columns
     int64_t h = o / s.ow * s.stride[0] - s.pad[0] + tap / s.kernel[1] * s.dilation[0];
     int64_t w = o % s.ow * s.stride[1] - s.pad[1] + tap % s.kernel[1] * s.dilation[1];
     bool inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
-    columns[p] =
-        inside ? x[sample * static_cast<int64_t>(c.stride) + (channel * s.h + h) * s.w + w] : 0;
+    columns[p] = gpu_as<D>(
+        inside ? x[sample * static_cast<int64_t>(c.stride) + (channel * s.h + h) * s.w + w] : 0);
   }
 }
 
-clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, float *columns,
-                            clv_err *err) {
+template <typename D>
+static clv_code launch_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, void *columns,
+                                  clv_err *err) {
   const clv_window *s = &c->window;
   size_t n =
       c->samples * c->channels * static_cast<size_t>(s->kernel[0] * s->kernel[1] * s->oh * s->ow);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, to_columns, *c, x, columns, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, to_columns<D>, *c, x, gpu_written<D>(columns),
+                    n);
+}
+
+clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, void *columns,
+                            bool bf16, clv_err *err) {
+  return GPU_BY_TYPE(bf16, launch_to_columns, g, c, x, columns, err);
 }
 
 static __global__ void from_columns(cuda_columns c, const float *columns, float *x, size_t n) {

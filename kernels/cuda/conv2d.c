@@ -5,6 +5,7 @@
  * a time (at most COLUMN_BYTES, or one), and multiplied: W [K, C taps] by columns [C taps, OH OW],
  * for each group. Which of the two it is depends on the library and the shapes alone.
  */
+#include "kernels/cuda/bf16_int.h"
 #include "kernels/cuda/conv_int.h"
 
 enum { COLUMN_BYTES = 64 << 20 };
@@ -31,6 +32,43 @@ static conv2d_site conv_of(const cuda_kernel *k) {
   return v;
 }
 
+/* What scratch has of values that are written out: columns, and in bf16 outputs and weights, which
+ * are rounded before they are multiplied. */
+typedef struct conv_room {
+  char *columns;
+  cuda_bf16 *y, *w;
+} conv_room;
+
+static size_t outputs_of(const conv2d_site *v) { return (size_t)(v->s.n * v->s.k * v->image); }
+static size_t weights_of(const conv2d_site *v) { return (size_t)(v->s.k * v->c * v->taps); }
+
+static conv_room room_of(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v) {
+  conv_room r = {.columns = gpu_scratch(k, a)};
+  char *at = r.columns + clv_align_up(v->column_bytes, 256);
+  r.y = (cuda_bf16 *)at;
+  r.w = (cuda_bf16 *)(at + gpu_factor_bytes(k, outputs_of(v)));
+  return r;
+}
+
+static size_t room_bytes(const cuda_kernel *k, const conv2d_site *v) {
+  return clv_align_up(v->column_bytes, 256) + gpu_factor_bytes(k, outputs_of(v)) +
+         gpu_factor_bytes(k, weights_of(v));
+}
+
+/* Value i of what products read. */
+static const void *factor_at(const cuda_kernel *k, const void *factor, size_t i) {
+  return (const char *)factor + i * (k->bf16 ? sizeof(cuda_bf16) : sizeof(float));
+}
+
+static clv_code outputs(const cuda_kernel *k, const conv2d_site *v, cuda_conv_ends e,
+                        const conv_room *r, const void **ret, clv_err *err) {
+  return clv_gpu_factor(k, e.y, outputs_of(v), r->y, ret, err);
+}
+static clv_code weights(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
+                        const conv_room *r, const void **ret, clv_err *err) {
+  return clv_gpu_factor(k, a->param[CLV_SLOT_WEIGHT], weights_of(v), r->w, ret, err);
+}
+
 /* ---- written out ----------------------------------------------------------------------------- */
 
 static cuda_columns columns_of(const conv2d_site *v) {
@@ -54,13 +92,15 @@ static size_t weights_at(const conv2d_site *v, int64_t group) {
 static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
                                 const conv2d_site *v, cuda_conv_ends e, clv_err *err) {
   cuda_columns c = columns_of(v);
-  float *columns = gpu_scratch(k, a);
+  conv_room r = room_of(k, a, v);
+  const void *w;
+  CLV_TRY(weights(k, a, v, &r, &w, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), columns,
-                               err));
-    cuda_factors f = {.a = columns,
-                      .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), r.columns,
+                               k->bf16, err));
+    cuda_factors f = {.a = r.columns,
+                      .b = factor_at(k, w, weights_at(v, group)),
                       .d = (float *)e.y + output_at(v, part, group)};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
@@ -70,11 +110,15 @@ static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
 static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                               cuda_conv_ends e, clv_err *err) {
   cuda_columns c = columns_of(v);
-  float *columns = gpu_scratch(k, a);
+  conv_room r = room_of(k, a, v);
+  float *columns = (float *)(void *)r.columns;
+  const void *w, *y;
+  CLV_TRY(weights(k, a, v, &r, &w, err));
+  CLV_TRY(outputs(k, v, e, &r, &y, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    cuda_factors f = {.a = (const float *)e.y + output_at(v, part, group),
-                      .b = (const float *)a->param[CLV_SLOT_WEIGHT] + weights_at(v, group),
+    cuda_factors f = {.a = factor_at(k, y, output_at(v, part, group)),
+                      .b = factor_at(k, w, weights_at(v, group)),
                       .d = columns};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
     CLV_TRY(
@@ -87,14 +131,18 @@ static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, co
 static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                                cuda_conv_ends e, clv_err *err) {
   cuda_columns c = columns_of(v);
-  float *columns = gpu_scratch(k, a);
+  conv_room r = room_of(k, a, v);
+  size_t of_sample = (size_t)(v->c * v->taps * v->image);
+  const void *y;
+  CLV_TRY(outputs(k, v, e, &r, &y, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), columns,
-                               err));
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), r.columns,
+                               k->bf16, err));
     for (int64_t n = 0; n < v->samples; n++) {
-      cuda_factors f = {.a = columns + n * v->c * v->taps * v->image,
-                        .b = (const float *)e.y + output_at(v, part, group) + n * v->s.k * v->image,
+      size_t at = output_at(v, part, group) + (size_t)(n * v->s.k * v->image);
+      cuda_factors f = {.a = factor_at(k, r.columns, (size_t)n * of_sample),
+                        .b = factor_at(k, y, at),
                         .beta = part || n || a->accumulate ? 1 : 0,
                         .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_at(v, group)};
       CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
@@ -232,24 +280,26 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
 /* ---- preparing ------------------------------------------------------------------------------- */
 
 static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
-                          size_t *ret_columns, clv_err *err) {
+                          bool *ret_written, clv_err *err) {
   clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups, .math = gpu_math(k)};
   size_t workspace = 0;
+  *ret_written |= k->bf16; /* the library would round what it writes */
+  if (k->bf16) return open_columns(k, v, pass, err);
   clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
   k->workspace = CLV_MAX(k->workspace, workspace);
   if (code != CLV_UNIMPLEMENTED) return code;
-  *ret_columns = v->column_bytes;
+  *ret_written = true;
   return open_columns(k, v, pass, err);
 }
 
 static clv_code open_rows(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
   conv2d_site v = conv_of(k);
-  size_t columns = 0;
+  bool written = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (p->wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
+    if (p->wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &written, err));
   k->workspace = clv_align_up(k->workspace, 256);
-  k->r.base.scratch_bytes = k->workspace + columns;
-  k->r.base.impl = columns ? "columns" : "cuDNN";
+  k->r.base.scratch_bytes = k->workspace + (written ? room_bytes(k, &v) : 0);
+  k->r.base.impl = !written ? "cuDNN" : k->bf16 ? "columns bf16" : "columns";
   return CLV_OK;
 }
 
@@ -273,6 +323,6 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(conv2d) = {PASSES(conv), .bf16 = true, .last = true};
 CLV_CUDA_OP(conv_transpose2d) = {PASSES(transpose), .bf16 = true, .last = true};
 
-/* Without an image there are no channels to be last: these compute in f32. */
-CLV_CUDA_OP(conv1d) = {PASSES(conv)};
-CLV_CUDA_OP(conv_transpose1d) = {PASSES(transpose)};
+/* Without an image there are no channels to be last: values stay f32, and factors are rounded. */
+CLV_CUDA_OP(conv1d) = {PASSES(conv), .bf16 = true};
+CLV_CUDA_OP(conv_transpose1d) = {PASSES(transpose), .bf16 = true};

@@ -18,8 +18,8 @@ typedef struct cuda_columns {
   size_t samples, channels, stride;
 } cuda_columns;
 
-clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, float *columns,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, void *columns,
+                            bool bf16, clv_err *err) CLV_USE_RESULT;
 /* The sum of what each value of x was copied to. */
 clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) CLV_USE_RESULT;

@@ -64,6 +64,8 @@ typedef struct cuda_timer {
   bool runs, known;
 } cuda_timer;
 
+enum { GPU_TILE_BYTES = 64 << 20 };
+
 /* One device, opened. */
 typedef struct clv_gpu {
   const clv_vendor *vendor;
@@ -77,7 +79,8 @@ typedef struct clv_gpu {
   uint64_t tables_used;
   clv_err failed; /* of what cannot report it itself; told by finish */
   cuda_timer timer;
-  bool recording; /* the stream is captured: nothing may wait, or pass memory */
+  size_t tile_bytes; /* most scores of attention that lie in scratch at a time */
+  bool recording;    /* the stream is captured: nothing may wait, or pass memory */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
   clv_backend backend;    /* its `own` is this */

@@ -1,23 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Row-major [m, k] is column-major [k, m], so the products have their factors the other way round:
- * y' = b' a'.
+ * y' = b' a'. In bf16 both factors of a product are rounded, in scratch.
  */
-#include "kernels/cuda/gpu_int.h"
+#include "kernels/cuda/bf16_int.h"
 
 enum { FORWARD, GRAD_A, GRAD_B };
 
+/* Values of each factor, and of what they make. */
+typedef struct matmul_sizes {
+  size_t a, b, y;
+} matmul_sizes;
+
+static matmul_sizes sizes_of(const cuda_kernel *k) {
+  clv_matmul s = clv_matmul_of(&k->r.d);
+  return (matmul_sizes){(size_t)(s.batch * s.m * s.k), (size_t)(s.batch * s.k * s.n),
+                        (size_t)(s.batch * s.m * s.n)};
+}
+
+/* What of scratch holds factors that are rounded. */
+typedef struct matmul_room {
+  cuda_bf16 *a, *b, *y;
+} matmul_room;
+
+static matmul_room room_of(const cuda_kernel *k, const clv_kernel_args *args) {
+  matmul_sizes n = sizes_of(k);
+  char *at = gpu_scratch(k, args);
+  matmul_room r = {.a = (cuda_bf16 *)at};
+  r.b = (cuda_bf16 *)(at += gpu_factor_bytes(k, n.a));
+  r.y = (cuda_bf16 *)(at + gpu_factor_bytes(k, n.b));
+  return r;
+}
+
 static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  cuda_factors f = {.a = a->in[1], .b = a->in[0], .d = a->out};
-  return clv_gpu_multiply(gpu_kernel_of(base), FORWARD, &f, a, err);
+  const cuda_kernel *k = gpu_kernel_of(base);
+  matmul_sizes n = sizes_of(k);
+  matmul_room r = room_of(k, a);
+  cuda_factors f = {.d = a->out};
+  CLV_TRY(clv_gpu_factor(k, a->in[0], n.a, r.a, &f.b, err));
+  CLV_TRY(clv_gpu_factor(k, a->in[1], n.b, r.b, &f.a, err));
+  return clv_gpu_multiply(k, FORWARD, &f, a, err);
 }
 
 static clv_code matmul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors da = {.a = a->in[1], .b = a->dout, .d = a->din[0]};
-  cuda_factors db = {.a = a->dout, .b = a->in[0], .d = a->din[1]};
+  matmul_sizes n = sizes_of(k);
+  matmul_room r = room_of(k, a);
+  const void *dy;
+  cuda_factors da = {.d = a->din[0]}, db = {.d = a->din[1]};
+  CLV_TRY(clv_gpu_factor(k, a->dout, n.y, r.y, &dy, err));
+  da.b = db.a = dy;
+  if (a->din[0]) CLV_TRY(clv_gpu_factor(k, a->in[1], n.b, r.b, &da.a, err));
   if (a->din[0]) CLV_TRY(clv_gpu_multiply(k, GRAD_A, &da, a, err));
-  return a->din[1] ? clv_gpu_multiply(k, GRAD_B, &db, a, err) : CLV_OK;
+  if (!a->din[1]) return CLV_OK;
+  CLV_TRY(clv_gpu_factor(k, a->in[0], n.a, r.a, &db.b, err));
+  return clv_gpu_multiply(k, GRAD_B, &db, a, err);
 }
 
 static clv_code matmul_open(cuda_kernel *k, clv_err *err) {
@@ -34,9 +71,13 @@ static clv_code matmul_open(cuda_kernel *k, clv_err *err) {
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dx[1]};
   for (int i = FORWARD; i <= GRAD_B; i++)
     if (wanted[i]) CLV_TRY(clv_gpu_product(k, i, &products[i], err));
-  k->r.base.scratch_bytes = k->workspace;
+  matmul_sizes n = sizes_of(k);
+  k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, n.a) + gpu_factor_bytes(k, n.b) +
+                            (k->r.learns ? gpu_factor_bytes(k, n.y) : 0);
   return CLV_OK;
 }
 
-CLV_CUDA_OP(matmul) = {
-    .forward = matmul_forward, .backward_input = matmul_backward, .open = matmul_open};
+CLV_CUDA_OP(matmul) = {.forward = matmul_forward,
+                       .backward_input = matmul_backward,
+                       .open = matmul_open,
+                       .bf16 = true};

@@ -1,21 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One value of the output from one value of each input.
+ * One value of the output from one value of each input. A thread has 16 bytes of them at a time.
  */
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
 
+/* Values that one thread loads and stores at once, on 16 bytes. */
+template <typename T>
+struct alignas(16) map_pack {
+  static constexpr size_t n = 16 / sizeof(T);
+  T of[n];
+};
+
+/* How many packs n values are; 0 where they do not all begin on 16 bytes. z may be NULL. */
+template <typename T>
+static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
+  uintptr_t bits = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(z) |
+                   reinterpret_cast<uintptr_t>(y);
+  return bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n;
+}
+
+/* y may be x or z: a thread has read its pack, or its value of the rest, before it writes there. */
 #define MAP(name)                                                                                 \
   template <typename T>                                                                           \
-  static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t n, float by) {        \
-    GPU_FOR(i, n)                                                                                 \
-    ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, by));                    \
+  static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t packs, size_t n,      \
+                                    float by) {                                                   \
+    using pack = map_pack<T>;                                                                     \
+    GPU_FOR(i, packs) {                                                                           \
+      pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                  \
+      if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                          \
+      GPU_UNROLL                                                                                  \
+      for (size_t k = 0; k < pack::n; k++)                                                        \
+        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), by));                   \
+      reinterpret_cast<pack *>(ys)[i] = y;                                                        \
+    }                                                                                             \
+    GPU_FOR(rest, n - packs * pack::n) {                                                          \
+      size_t i = packs * pack::n + rest;                                                          \
+      ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, by));                  \
+    }                                                                                             \
   }                                                                                               \
   template <typename T>                                                                           \
   static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,      \
                                 float by, clv_err *err) {                                         \
-    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, map_##name<T>, gpu_read<T>(x),            \
-                      gpu_read<T>(z), gpu_written<T>(y), n, by);                                  \
+    size_t packs = packs_of<T>(x, z, y, n), rest = n - packs * map_pack<T>::n;                    \
+    return gpu_launch(g, gpu_blocks(packs > rest ? packs : rest), GPU_BLOCK, err, map_##name<T>,  \
+                      gpu_read<T>(x), gpu_read<T>(z), gpu_written<T>(y), packs, n, by);           \
   }                                                                                               \
   clv_code clv_gpu_##name(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n, \
                           float by, clv_err *err) {                                               \

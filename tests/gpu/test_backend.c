@@ -180,6 +180,32 @@ static void sums_are_added(void **state) {
   free(back);
 }
 
+static float widened(uint16_t x) {
+  uint32_t bits = (uint32_t)x << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* Packs of 16 bytes and what is left over; and where no pack can begin. */
+static void rounded_sums_are_added_wherever_they_begin(void **state) {
+  (void)state;
+  for (size_t at = 0; at < 2; at++) {
+    clv_backend *b = opened(&(clv_sim_options){0});
+    uint16_t x[N], y[N], back[N];
+    for (size_t i = 0; i < N; i++) x[i] = (uint16_t)(0x3F80 + 2 * (i % 7)), y[i] = 0x4000;
+    void *p = put(b, x, sizeof x), *q = put(b, y, sizeof y);
+    b->add(b, CLV_BF16, (uint16_t *)p + at, (uint16_t *)q + at, N - at - 1);
+    must(clv_backend_get(b, back, p, sizeof back, &err), &err);
+    for (size_t i = at; i < N - 1; i++)
+      assert_true(widened(back[i]) == widened(x[i]) + 2); /* which a bf16 holds */
+    assert_true((!at || back[0] == x[0]) && back[N - 1] == x[N - 1]);
+    b->memory->give(b, p);
+    b->memory->give(b, q);
+    closed(b);
+  }
+}
+
 static void squares_are_summed(void **state) {
   enum { RUNS = CLV_SANITIZED ? 20 : 130, SEEDS = CLV_SANITIZED ? 2 : 3 };
   clv_extent runs[RUNS];
@@ -446,6 +472,7 @@ int main(void) {
       cmocka_unit_test(sessions_find_nothing_of_each_other),
       cmocka_unit_test(one_backend_copies_from_another),
       cmocka_unit_test(sums_are_added),
+      cmocka_unit_test(rounded_sums_are_added_wherever_they_begin),
       cmocka_unit_test(squares_are_summed),
       cmocka_unit_test(other_runs_have_other_sums),
       cmocka_unit_test(optimisers_step_as_ref_does),

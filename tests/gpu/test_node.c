@@ -621,6 +621,36 @@ static void a_trace_shows_its_devices_time(void **state) {
   done(&w);
 }
 
+/* The page-locked memory that copies pass, once for each device; and who cannot pay is told. */
+static void a_session_pays_for_what_copies_pass(void **state) {
+  clv_err err = {0};
+  world w;
+  (void)state;
+  begin(&w, 1);
+  size_t paid = clv_pool_bytes(w.pool), slots = w.device->branch_bytes;
+  end(&w);
+  assert_true(slots >= (size_t)1 << 20 && paid > slots);
+  done(&w);
+
+  clv_pool *poor;
+  clv_node_options o = {.on_program = on_program, .user = &w};
+  clv_module *module;
+  assert_ok(clv_pool_new(slots / 2, 4096, &poor, &err));
+  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &w.device, &err));
+  o.pool = poor;
+  assert_ok(clv_node_new(&o, &w.node, &err));
+  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
+  so.backend = w.device;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_int_equal(clv_node_add_module(w.node, module, &err), CLV_EXHAUSTED);
+  assert_non_null(strstr(err.text, "the host's memory for copies from cuda:0"));
+  clv_node_free(w.node);
+  assert_int_equal(clv_pool_bytes(poor), 0);
+  clv_pool_unref(poor);
+  clv_cuda_close(w.device);
+  assert_int_equal(clv_sim_leaks(), 0);
+}
+
 static uint64_t bytes_of_records(const clv_module *m) {
   clv_record_counts c;
   clv_recorder_count(m->records, &c);
@@ -669,6 +699,7 @@ int main(void) {
       cmocka_unit_test(a_late_delivery_is_no_wait),
       cmocka_unit_test(a_call_is_charged_with_its_devices_time),
       cmocka_unit_test(a_trace_shows_its_devices_time),
+      cmocka_unit_test(a_session_pays_for_what_copies_pass),
       cmocka_unit_test(a_session_pays_for_what_is_recorded),
       cmocka_unit_test(a_node_goes_while_its_device_is_at_work),
   };

@@ -11,7 +11,7 @@
 /* A device for each way to lend; its number is the way. */
 enum { DEVICES = CLV_PAPER_MOST + 1 };
 
-/* Pointers that are not NULL, to nothing that anybody reads; a stream is the place of its device. */
+/* Pointers that are not NULL, to nothing that anybody reads; a stream is its device's place. */
 static char thing, streams[DEVICES];
 
 static size_t lent(int device, size_t most) { return device == CLV_PAPER_MOST ? most : 0; }

@@ -128,7 +128,12 @@ static clv_window windows_of(const bench *m) {
 
 static clv_code to_columns(bench *m, clv_err *err) {
   const cuda_columns c = {windows_of(m), m->samples, m->channels, m->channels * m->inner};
-  return clv_gpu_to_columns(m->g, &c, m->x, m->y, err);
+  return clv_gpu_to_columns(m->g, &c, m->x, m->y, false, err);
+}
+
+static clv_code to_columns_rounded(bench *m, clv_err *err) {
+  const cuda_columns c = {windows_of(m), m->samples, m->channels, m->channels * m->inner};
+  return clv_gpu_to_columns(m->g, &c, m->x, m->y, true, err);
 }
 
 static clv_code from_columns(bench *m, clv_err *err) {
@@ -362,6 +367,7 @@ const kernel more_kernels[] = {
     {"dropout, bf16", 5, .f = draw_last},
     {"dropout backward, bf16", 5, .f = mask_last},
     {"to columns", 8, .f = to_columns},
+    {"to columns, rounded", 6, .f = to_columns_rounded},
     {"from columns", 8, .f = from_columns},
     {"to columns, bf16", 4, .f = to_columns_last},
     {"from columns, bf16", 6, .f = from_columns_last},
