@@ -150,6 +150,9 @@ def plans():
 @piece
 def plans_here():
     """The same for the card that is here; the output begins with what cuDNN knows of it."""
+    why = no_device()
+    if why:
+        return skipped(why)
     return asked("gpu/plan_convs", "here", good=last_line)
 
 
