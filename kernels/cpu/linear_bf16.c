@@ -78,6 +78,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t, NULL};
   const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t, NULL};
   uint16_t *right = at(a->scratch, k->right_at);
+  float *bias = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL;
   (void)err;
   clv_cpu_pairs_pack(k->k.threads, t ? &dy : &x, right);
   clv_cpu_pairs_multiply(k->k.threads, &(cpu_pairs_product){.left = t ? x : dy,
@@ -87,9 +88,9 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
                                                             .right = right,
                                                             .room = at(a->scratch, 0),
                                                             .c = a->dparam[CLV_SLOT_WEIGHT],
-                                                            .add = a->accumulate});
-  if (k->k.d.attrs.bias)
-    clv_cpu_column_sums(a->dout, k->rows, k->out, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+                                                            .add = a->accumulate,
+                                                            .sums = t ? NULL : bias});
+  if (t && bias) clv_cpu_column_sums(a->dout, k->rows, k->out, bias, a->accumulate);
   return CLV_OK;
 }
 

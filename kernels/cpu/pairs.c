@@ -13,6 +13,9 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
+/* Tiles of a run of sums of columns: 256 rows, as clv_cpu_column_sums has them. */
+enum { RUN = 256 / PAIRS_WIDE };
+
 const cpu_pairs_way *clv_cpu_pairs_way(void) {
   return clv_cpu_amx_ready() ? clv_cpu_amx() : clv_cpu_dots();
 }
@@ -63,11 +66,12 @@ INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
   }
 }
 
-/* Pairs of values below each other, in 32 rows from `row` on. */
+/* Pairs of values below each other, in 32 rows from `row` on, which are added to *sum. */
 INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
-                         __m512i pair[PAIRS_SIDE]) {
+                         __m512i pair[PAIRS_SIDE], __m512 *sum) {
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
     __m512 a = take(f, row + 2 * r, column), b = take(f, row + 2 * r + 1, column);
+    *sum = _mm512_add_ps(_mm512_add_ps(*sum, a), b);
     fetch(f, row + 2 * r + PAIRS_WIDE, column);
     fetch(f, row + 2 * r + 1 + PAIRS_WIDE, column);
     __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
@@ -104,18 +108,26 @@ INLINE void exchange(__m512i x[PAIRS_SIDE]) {
 INLINE bool is_along(const cpu_pairs_factor *f) { return f->right == f->turned; }
 
 /* Tiles [first, end) of 16 values beside the sum, from `strip` times 16 on. Where the pairs lie as
- * the tile has them, nothing is exchanged: left [m][k], right [k][n]. */
+ * the tile has them, nothing is exchanged: left [m][k], right [k][n]. sums: NULL, or where the sums
+ * of 16 columns go, or are added to behind the first tile; first begins a run. */
 INLINE void pack_strip(const cpu_pairs_factor *f, size_t strip, size_t first, size_t end,
-                       uint16_t *to) {
+                       uint16_t *to, float *sums) {
+  __m512 run = _mm512_setzero_ps();
+  __m512 total = sums && first ? _mm512_loadu_ps(sums) : _mm512_setzero_ps();
   for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
     __m512i pair[PAIRS_SIDE];
     if (is_along(f))
       pairs_along(f, strip * PAIRS_SIDE, k * PAIRS_WIDE, pair);
     else
-      pairs_across(f, k * PAIRS_WIDE, strip * PAIRS_SIDE, pair);
+      pairs_across(f, k * PAIRS_WIDE, strip * PAIRS_SIDE, pair, &run);
+    if ((k + 1) % RUN == 0 || k + 1 == end) {
+      total = _mm512_add_ps(total, run);
+      run = _mm512_setzero_ps();
+    }
     if (f->turned) exchange(pair);
     for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
   }
+  if (sums) _mm512_storeu_ps(sums, total);
 }
 
 typedef struct pack_job {
@@ -127,7 +139,7 @@ typedef struct pack_job {
 TARGET static void pack_strips(void *arg, size_t begin, size_t end) {
   const pack_job *j = arg;
   for (size_t strip = begin; strip < end; strip++)
-    pack_strip(j->f, strip, 0, j->tiles, j->to + strip * j->tiles * PAIRS_TILE);
+    pack_strip(j->f, strip, 0, j->tiles, j->to + strip * j->tiles * PAIRS_TILE, NULL);
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
@@ -152,7 +164,11 @@ static at_once most_at_once(const cpu_pairs_way *way, size_t m, size_t k) {
   return (at_once){CLV_MIN(CLV_MAX(most, (size_t)1), all), tiles};
 }
 
-static size_t room_of(at_once most) { return most.blocks * most.tiles * 2 * PAIRS_TILE; }
+/* Packed values, and sums of columns. */
+static size_t room_of(at_once most) {
+  enum { FLOAT = sizeof(float) / sizeof(uint16_t) };
+  return most.blocks * (most.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * FLOAT);
+}
 
 size_t clv_cpu_pairs_room(int threads, size_t m, size_t k) {
   return (size_t)threads * room_of(most_at_once(clv_cpu_pairs_way(), m, k)) * sizeof(uint16_t);
@@ -163,6 +179,7 @@ typedef struct pairs_part {
   const cpu_pairs_product *p;
   const cpu_pairs_way *way;
   size_t begin, end, first, last;
+  at_once most;
   uint16_t *room;
 } pairs_part;
 
@@ -209,10 +226,25 @@ static void any_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j
     t->way->block(&b);
 }
 
+/* The sums of the part's columns, now that the last tile is packed. */
+static void put_sums(const pairs_part *t, const float *sums) {
+  const cpu_pairs_product *p = t->p;
+  size_t first = t->begin * PAIRS_BLOCK, end = CLV_MIN(t->end * PAIRS_BLOCK, p->m);
+  for (size_t i = first; i < end; i++)
+    p->sums[i] = p->add ? p->sums[i] + sums[i - first] : sums[i - first];
+}
+
 TARGET static void multiply_part(const pairs_part *t) {
   size_t strip = (t->last - t->first) * PAIRS_TILE;
-  for (size_t i = 2 * t->begin; i < 2 * t->end; i++)
-    pack_strip(&t->p->left, i, t->first, t->last, t->room + (i - 2 * t->begin) * strip);
+  float *sums = (float *)(void *)(t->room + t->most.blocks * t->most.tiles * 2 * PAIRS_TILE);
+  for (size_t i = 2 * t->begin; i < 2 * t->end; i++) {
+    size_t at = i - 2 * t->begin;
+    if (t->p->sums)
+      pack_strip(&t->p->left, i, t->first, t->last, t->room + at * strip, sums + at * PAIRS_SIDE);
+    else
+      pack_strip(&t->p->left, i, t->first, t->last, t->room + at * strip, NULL);
+  }
+  if (t->p->sums && t->last == tiles_of(t->p->k)) put_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
     for (size_t i = t->begin; i < t->end; i++)
       any_block(t, t->room + (i - t->begin) * 2 * strip, i * PAIRS_BLOCK, j);
@@ -231,7 +263,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
   way->begin();
   for (size_t n = begin; n < end; n++) {
     size_t last = j->blocks * (n + 1) / j->parts;
-    pairs_part t = {.p = j->p, .way = way, .room = j->p->room + n * room_of(most)};
+    pairs_part t = {.p = j->p, .way = way, .most = most, .room = j->p->room + n * room_of(most)};
     for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
       t.end = CLV_MIN(t.begin + most.blocks, last);
       for (t.first = 0; t.first < tiles; t.first = t.last) {

@@ -35,6 +35,9 @@ typedef struct cpu_pairs_product {
   const float *bias; /* NULL: none; with add it is not read */
   float *c;
   bool add;
+  /* NULL, or [m]: the sums over k of a left factor that is turned, as clv_cpu_column_sums has them,
+   * of values that are not rounded; with add they are added to. */
+  float *sums;
 } cpu_pairs_product;
 size_t clv_cpu_pairs_room(int threads, size_t m, size_t k);
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);

@@ -79,6 +79,7 @@ static const linear_case linears[] = {
     {ROWS(70, 9000), .out = 3}, /* more than a processor's cache holds at once */
     {ROWS(64, 32), .out = 64, .transposed = true, .bare = true},
     {ROWS(330, 64), .out = 330}, /* worth several threads */
+    {ROWS(1300, 40), .out = 70}, /* more rows than are packed at once */
 };
 
 static rig threaded_rig(const linear_case *c, const clv_backend *backend, bool bf16, int threads) {
@@ -181,6 +182,23 @@ static void a_linear_rounds(void **state) {
   near(a.grads, b.grads, a.params->trainable_bytes, 1e-4, 1.0 / 128, "weight gradient");
   rig_done(&a);
   rig_done(&b);
+}
+
+/* The gradient of a bias is summed as factors are packed, before they are rounded. */
+static void a_bias_learns_as_in_f32(void **state) {
+  (void)state;
+  if (lacks_bf16()) skip();
+  for (size_t i = 0; i < CLV_COUNT(linears); i++) {
+    if (linears[i].bare) continue;
+    rig a = linear_rig(&linears[i], clv_backend_cpu(), true);
+    rig b = linear_rig(&linears[i], clv_backend_cpu(), false);
+    const clv_param *bias = &a.params->list[CLV_SLOT_BIAS];
+    step_twice(&a);
+    step_twice(&b);
+    same((char *)a.grads + bias->offset, (char *)b.grads + bias->offset, bias->bytes, "bias");
+    rig_done(&a);
+    rig_done(&b);
+  }
 }
 
 /* ---- networks -------------------------------------------------------------------------------- */
@@ -288,6 +306,7 @@ int main(void) {
       cmocka_unit_test(convolution),
       cmocka_unit_test(a_linear),
       cmocka_unit_test(a_linear_rounds),
+      cmocka_unit_test(a_bias_learns_as_in_f32),
       cmocka_unit_test(sums_are_those_of_any_number_of_threads),
       cmocka_unit_test(a_row_is_the_same_in_any_batch),
       cmocka_unit_test(every_cut),
