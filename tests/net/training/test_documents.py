@@ -115,6 +115,15 @@ def check_finds_what_is_wrong_with_labelled_pages():
     checked("large", 7, r"data\.train: \S*lines\.jsonl:2:\d+: 1001 is no whole number from 0 to 1000", boxes=boxes[:2] + [[20, 0, 1001, 10]])
     checked("back", 7, r"lines\.jsonl:2:\d+: this box ends before it begins", boxes=boxes[:2] + [[20, 0, 3, 10]])
     checked("few", 7, r"lines\.jsonl:2: has 3 words and 2 boxes", boxes=boxes[:2])
+    for name, text, changed in (
+            ("number", "a text is expected here, found a number", {"words": ["license", "fee", 12]}),
+            ("one", "a list is expected here, found a text", {"words": "license"}),
+            ("share", r"1\.5 is no whole number from 0 to 1000", {"boxes": boxes[:2] + [[20, 0, 30, 1.5]]}),
+            ("huge", r"1e\+300 is no whole number from 0 to 1000", {"boxes": boxes[:2] + [[20, 0, 1e300, 10]]}),
+            ("quoted", "a number is expected here, found a text", {"boxes": boxes[:2] + [["20", 0, 30, 10]]}),
+            ("three", "a box has four numbers, and this one 3", {"boxes": boxes[:2] + [[20, 0, 30]]}),
+            ("class", "a text is expected here, found a number", {"labels": ["key", "key", 3]})):
+        checked(name, 7, r"data\.train: \S*lines\.jsonl:2:\d+: " + text, **changed)
     checked("unlabelled", 7, r"lines\.jsonl:2: has no 'labels'", labels=None)
     checked("short", 7, r"lines\.jsonl:2: has 3 words and 1 labels", labels=["key"])
     checked("pages", 7, r"lines\.jsonl:1: has no 'label'", DOCUMENTS.replace("{max", "{labels_of: pages, max"))

@@ -129,6 +129,10 @@ def what_is_wrong_is_located():
     refused("quotes", table("q.csv", 'text,label\n"a",b\n"open,b\n'), 7, r"data\.train: .*q\.csv:3:1: these quotes have no end")
     refused("json", table("j.jsonl", '{"text": "a", "label": "b"}\n{"text": x}\n'), 7, r"j\.jsonl:2:10: no JSON value begins here")
     refused("column", DATA.replace("{max", "{column: body, max"), 7, r"train\.csv:1:1: the header has no 'body'")
+    for name, line, text in (("number", '{"text": 5, "label": "b"}', r"1:10: a text is expected here, found a number"),
+                             ("share", '{"text": "a", "label": 1.5}', r"1:24: 1\.5 is no whole number from 0 to 2147483647"),
+                             ("list", '{"text": "a", "label": ["b"]}', r"1:24: a text is expected here, found a list")):
+        refused(name, table(f"{name}.jsonl", line + "\n"), 7, rf"{name}\.jsonl:" + text)
     refused("ending", table("t.tsv", "text\tlabel\n"), 7, r"t\.tsv: texts come as \.csv or \.jsonl")
     refused("classes", DATA.replace("test.csv", "q2.csv"), 7, "both need the same") if table("q2.csv", "text,label\na,b\n") else None
     refused("vocabulary", DATA.replace("pieces.txt", "nothing.txt"), 7, r"nothing\.txt")
