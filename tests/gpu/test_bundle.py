@@ -7,6 +7,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cluster import BIN, SLOW, Suite
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import beside_torch
+from pieces import end_with_parent
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "run.py")
@@ -21,9 +22,10 @@ def command(*args):
 
 
 def pieces(*args, env=None):
-    """What run.py prints of each piece, its exit code, and the table."""
+    """What run.py prints of each piece, its exit code, and the table. It ends with this test, be it
+    by a time limit."""
     done = subprocess.run(command(*args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-                          env=dict(os.environ, **(env or {})))
+                          env=dict(os.environ, **(env or {})), preexec_fn=end_with_parent)
     with open(os.path.join(RESULTS, "results.md")) as f:
         return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line), done.returncode, f.read()
 
