@@ -29,6 +29,11 @@ of("common/link/departures.c", COMING,
 of("common/link/coming.c", COMING,
    a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
 
+of("kernels/cuda/device_int.cuh", "tests/gpu/test_cuda_types batchnorm",
+   a_column_is_summed_in_part=("void gpu_columns_kernel(", "j += GPU_BLOCK / 32", "j += GPU_BLOCK / 16"))
+of("tests/gpu/test_cuda.c", "tests/proof/test_proof.py",
+   less_is_done_under_both_sanitizers=("static bool too_big(", "CLV_THREAD_SANITIZED", "CLV_SANITIZED"))
+
 # ---- bf16 ----------------------------------------------------------------------------------------
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),

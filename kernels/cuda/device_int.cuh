@@ -17,11 +17,15 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-/* Blocks of a launch whose threads take one value after another. A simulation may have fewer. */
+/* Blocks of a launch whose threads take one value after another, and threads of a block: some
+ * warps. A simulation may have fewer. */
 #ifndef GPU_FEWER_BLOCKS
 #define GPU_FEWER_BLOCKS (1 << 16)
 #endif
-constexpr unsigned GPU_BLOCK = 256, GPU_MOST_BLOCKS = GPU_FEWER_BLOCKS;
+#ifndef GPU_FEWER_THREADS
+#define GPU_FEWER_THREADS 256
+#endif
+constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MOST_BLOCKS = GPU_FEWER_BLOCKS;
 
 /* GPU_SHARED(double, part, GPU_BLOCK): an array of the block. The simulation has its own. */
 #ifndef GPU_SHARED
@@ -202,7 +206,7 @@ static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parts
 }
 
 /* The same where a channel's values are not side by side (inner is 1): neighbouring threads take
- * neighbouring channels, eight of them each channel's every eighth value. */
+ * neighbouring channels, each of a block's warps one of a channel's values after another. */
 template <typename Term>
 static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *parts) {
   GPU_SHARED(cuda_pair, lane, GPU_BLOCK);
@@ -211,7 +215,8 @@ static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *par
   if (end > s.n) end = s.n;
   cuda_pair sum = {0, 0};
   if (c < s.channels)
-    for (size_t j = begin + threadIdx.x / 32; j < end; j += 8) sum += term(j * s.channels + c, c);
+    for (size_t j = begin + threadIdx.x / 32; j < end; j += GPU_BLOCK / 32)
+      sum += term(j * s.channels + c, c);
   lane[threadIdx.x] = sum;
   __syncthreads();
   for (unsigned width = GPU_BLOCK / 2; width >= 32; width /= 2) {

@@ -21,11 +21,13 @@
 #define __restrict__ __restrict
 
 #include "tests/gpu/calls.h"
+#include "tests/sanitized.h"
 
 /* A thread that thread sanitizer has not met yet takes 0.3 ms: as many as the simulation keeps. So
- * threads have several values each, blocks several rows. */
-#if CLV_SANITIZED
+ * threads have several values each, blocks several rows, and a block has two warps. */
+#if CLV_THREAD_SANITIZED
 #define GPU_FEWER_BLOCKS 4
+#define GPU_FEWER_THREADS 64
 #endif
 
 #define threadIdx (clv_sim_thread_index())

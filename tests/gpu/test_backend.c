@@ -7,6 +7,7 @@
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
+#include "tests/sanitized.h"
 
 enum { N = 3003 };
 
@@ -130,7 +131,7 @@ static void copied_between(int second, uint64_t seed) {
 
 static void one_backend_copies_from_another(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < (CLV_SANITIZED ? 3 : 12); seed++)
+  for (uint64_t seed = 0; seed < (CLV_THREAD_SANITIZED ? 3 : 12); seed++)
     for (int second = 0; second < 2; second++) copied_between(second, seed);
 }
 
@@ -207,7 +208,7 @@ static void rounded_sums_are_added_wherever_they_begin(void **state) {
 }
 
 static void squares_are_summed(void **state) {
-  enum { RUNS = CLV_SANITIZED ? 20 : 130, SEEDS = CLV_SANITIZED ? 2 : 3 };
+  enum { RUNS = CLV_THREAD_SANITIZED ? 20 : 130, SEEDS = CLV_THREAD_SANITIZED ? 2 : 3 };
   clv_extent runs[RUNS];
   double sums[RUNS], again[RUNS];
   float *x = drawn(1, 90000);
@@ -241,7 +242,7 @@ static void other_runs_have_other_sums(void **state) {
   float *x = drawn(1, N);
   void *p = put(b, x, N * sizeof *x);
   (void)state;
-  for (size_t i = 0; i < (CLV_SANITIZED ? 1 : 4) * LISTS; i++) {
+  for (size_t i = 0; i < (CLV_THREAD_SANITIZED ? 1 : 4) * LISTS; i++) {
     size_t from = i % 3 ? i % LISTS : i % 2;
     clv_extent runs[] = {{from, 5}, {from + 7, 1}};
     double sums[2], want[2] = {0, (double)x[from + 7] * (double)x[from + 7]};
@@ -428,7 +429,7 @@ static void nothing_is_left_whatever_fails(void **state) {
   (void)state;
   assert_true(use_all(&(clv_sim_options){0}));
   assert_int_equal(clv_sim_leaks(), 0);
-  for (uint64_t k = 1; k < (CLV_SANITIZED ? 40 : 120); k++)
+  for (uint64_t k = 1; k < (CLV_THREAD_SANITIZED ? 40 : 120); k++)
     for (int what = 0; what < 3; what++) {
       clv_sim_options o = {.seed = k};
       *(uint64_t *[]){&o.fail_take, &o.fail_launch, &o.lose_at}[what] = k;

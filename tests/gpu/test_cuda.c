@@ -5,9 +5,10 @@
  */
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
+#include "tests/sanitized.h"
 
-/* A sanitizer is slow, and finds in a small case what it finds in a big one. */
-static bool too_big(const op_case *c) { return CLV_SANITIZED && !c->small; }
+/* Thread sanitizer is slow, and finds in a small case what it finds in a big one. */
+static bool too_big(const op_case *c) { return CLV_THREAD_SANITIZED && !c->small; }
 
 static clv_backend *opened(uint64_t seed, bool no_cudnn) {
   clv_backend *b;
@@ -66,7 +67,7 @@ static void check_again(const op_case *c, uint64_t way, const values *got) {
     bool in_place;
     const char *now;
   } runs[] = {{2, false, "in another order"}, {4, true, "in a third order and in place"}};
-  size_t first = CLV_SANITIZED || !c->small ? CLV_COUNT(runs) - 1 : 0;
+  size_t first = CLV_THREAD_SANITIZED || !c->small ? CLV_COUNT(runs) - 1 : 0;
   for (size_t i = first; i < CLV_COUNT(runs); i++) {
     values again;
     const char *impl = "?";

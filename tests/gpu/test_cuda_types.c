@@ -5,6 +5,7 @@
  */
 #include "tests/gpu/sim.h"
 #include "tests/ops/compare_int.h"
+#include "tests/sanitized.h"
 
 /* What is asked of an op, and how far from ref it may be; 0: that is not looked at. Of givens that
  * bf16 holds, an op in bf16 rounds nothing but what it writes in bf16 or makes on the way. */
@@ -143,7 +144,7 @@ static void check_rounds(const op_case *c, const kind *k, const values *got) {
 
 static void check_orders(const op_case *c, const kind *k, const values *got) {
   static const uint64_t seeds[] = {2, 4};
-  for (size_t i = 0; i < CLV_COUNT(seeds); i++) {
+  for (size_t i = CLV_THREAD_SANITIZED; i < CLV_COUNT(seeds); i++) {
     values again;
     run(c, &k->o, false, seeds[i], &again);
     same_bits(c, k->name, "in another order", got, &again);
@@ -169,8 +170,8 @@ static double check(const op_case *c, const kind *k) {
   double worst = 0;
   run(c, &k->o, false, 0, &got);
   if (k->far > 0) worst = check_near(c, k, false, &got);
-  if (!CLV_SANITIZED) check_rounds(c, k, &got); /* the same launches once more */
-  if (!CLV_SANITIZED) check_orders(c, k, &got);
+  check_rounds(c, k, &got);
+  check_orders(c, k, &got);
   values_done(&got);
   if (!(k->far_of_few_bits > 0)) return worst;
   run(c, &k->o, true, 1, &few);
@@ -230,13 +231,13 @@ static void check_all_tiles(const kind *k) {
   assert_true(n > 0);
 }
 
-/* Under the sanitizers a product of many factors takes minutes: each thread of a block is a fibre.
- * What such a case has beside a small one is the number of tiles. */
+/* Under thread sanitizer a product of many factors takes minutes. What such a case has beside a
+ * small one is the number of tiles. */
 static bool too_long(const op_case *c) {
   double work = (double)clv_layout_numel(&c->d.out, 1);
   for (int i = 1; i < c->d.param[0].rank; i++) work *= (double)c->d.param[0].dim[i];
   if (c->d.op == CLV_OP_LSTM) work *= 16; /* four gates of each step, there and back */
-  return CLV_SANITIZED && work > 12000;
+  return CLV_THREAD_SANITIZED && work > 12000;
 }
 
 static void check_all(clv_op op, const kind *k, bool of_images) {
@@ -259,8 +260,9 @@ static void check_all(clv_op op, const kind *k, bool of_images) {
   print_message("%-16s in %s: %d cases, largest distance %.1e\n", clv_op_name(op), k->name, n,
                 worst);
   if (left)
-    print_message("%-16s in %s: %d cases left to builds without sanitizers: too many factors\n",
-                  clv_op_name(op), k->name, left);
+    print_message(
+        "%-16s in %s: %d cases left to builds without thread sanitizer: too many factors\n",
+        clv_op_name(op), k->name, left);
 }
 
 static void test_op(clv_op op) {

@@ -7,6 +7,7 @@
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
+#include "tests/sanitized.h"
 #include "tests/unit/graph/graph_test.h"
 
 enum { BATCH = 6, ODD = 4, OUT = 5, CALLS = 2 };
@@ -219,7 +220,7 @@ static void replays_have_the_same_bits(void **state) {
   (void)state;
   outcome *want = in_parts(false);
   assert_int_equal(want->device.captures + want->device.graph_launches, 0);
-  for (uint64_t seed = 0; seed < (CLV_SANITIZED ? 2 : 6); seed++) {
+  for (uint64_t seed = 0; seed < (CLV_THREAD_SANITIZED ? 2 : 6); seed++) {
     outcome *got = trained(&(clv_sim_options){.seed = seed}, true, false);
     check_same(want, got, "recorded");
     assert_true(got->counts.made >= 12 && got->counts.made == got->device.captures);
@@ -274,7 +275,7 @@ static void each_turn_draws_its_own_numbers(void **state) {
 static void what_cannot_be_captured_is_asked_for_in_parts(void **state) {
   (void)state;
   outcome *want = in_parts(false), *all = trained(&(clv_sim_options){0}, true, false);
-  for (uint64_t k = 0; k < (CLV_SANITIZED ? 3 : 12); k++) {
+  for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k++) {
     clv_sim_options o = {.seed = k, .no_graphs = !k, .fail_capture = k};
     outcome *got = trained(&o, true, false);
     check_same(want, got, "not recorded");

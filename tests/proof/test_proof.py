@@ -225,6 +225,28 @@ def the_simulated_device_is_proved_under_both_sanitizers():
     assert re.search(r"^GPU_SESSIONS := tests/gpu/test_sim_worker\.py ", makefile, re.M)
 
 
+def with_own_headers(path):
+    """A test's text and that of the tests' headers it includes."""
+    with open(path) as f:
+        text = f.read()
+    tree = os.path.join(HERE, "../..")
+    headers = re.findall(r'^#include "(tests/unit/\w+/\w+\.h)"', text, re.M)
+    return text + "".join(open(os.path.join(tree, h)).read() for h in headers)
+
+
+@suite.test
+def what_is_left_out_under_thread_sanitizer_is_written_down():
+    """SIMULATION.md has a row for each program that does less there; under address sanitizer none
+    does."""
+    folder = os.path.join(HERE, "../gpu")
+    with open(os.path.join(folder, "SIMULATION.md")) as f:
+        rows = set(re.findall(r"^\| `(test_\w+)`", f.read(), re.M))
+    tests = {name[:-2]: with_own_headers(os.path.join(folder, name))
+             for name in os.listdir(folder) if re.fullmatch(r"test_\w+\.c", name)}
+    assert {name for name, text in tests.items() if "CLV_THREAD_SANITIZED" in text} == rows, rows
+    assert not [name for name, text in tests.items() if re.search(r"\bCLV_SANITIZED\b", text)]
+
+
 @suite.test
 def every_rule_reads_its_proof():
     assert {p.name for p in rules.PROOFS} == set(SAMPLES), "each proof has a sample"

@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "tests/sanitized.h"
 #include "tests/unit/graph/plan_test.h"
 
 /* Less than half of bf16's last place is off: what it holds exactly stays. */
@@ -35,8 +36,8 @@ static inline void near(const void *a, const void *b, size_t bytes, double low, 
     fail_msg("%s: relative error %g, should be within %g..%g", what, error, low, high);
 }
 
-/* The sanitizers are slow: there images and channels are fewer, still in whole tiles. */
-enum { WIDE_SIDE = CLV_SANITIZED ? 4 : 10, WIDE = CLV_SANITIZED ? 16 : 32 };
+/* Thread sanitizer is slow: there images and channels are fewer, still in whole tiles. */
+enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : 10, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
 
 /* Channels in whole tiles; convolutions read by batchnorms with and without relu, by two
  * ops at once. */
@@ -98,7 +99,7 @@ static inline void cut_at(const rig *whole, uint32_t cut, uint32_t last) {
   rig_done(&b);
 }
 
-enum { CUT_EVERY = CLV_SANITIZED ? 10 : 1 }; /* the sanitizers are slow */
+enum { CUT_EVERY = CLV_THREAD_SANITIZED ? 10 : 1 }; /* it is slow */
 
 /* The graph whole, and cut in two before each layer where that can be. */
 static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
@@ -114,7 +115,7 @@ static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, in
     cut_at(&whole, cut, last);
     cuts++;
   }
-  assert_true(cuts >= (CLV_SANITIZED ? 1 : at_least));
+  assert_true(cuts >= (CLV_THREAD_SANITIZED ? 1 : at_least));
   rig_done(&whole);
 }
 
