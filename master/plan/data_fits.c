@@ -154,6 +154,11 @@ static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const 
                              (long long)node->attrs.rows);
 }
 
+/* Whatever the numbers are, it looks its first row up (see embedding.c). */
+static bool looks_first_row_up(const clv_node *node) {
+  return node->attrs.column < 0 && node->attrs.minus >= 0;
+}
+
 static bool of_tokenizer(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
@@ -194,6 +199,7 @@ static clv_code tables_fit(const clv_blueprint *b, const data_set *s, size_t k, 
   for (int i = 0; i < b->whole->n_nodes; i++) {
     const clv_node *node = &b->whole->nodes[i];
     if (node->op != CLV_OP_EMBEDDING || !reads(b, node, input)) continue;
+    if (looks_first_row_up(node)) continue;
     if (of_tokenizer(input)) CLV_TRY(tokenizer_fits(b, s, node, err));
     CLV_TRY(rows_fit(b, s, k, node, err));
   }
