@@ -163,15 +163,21 @@ def at_work_on(pid, program):
     return found
 
 
-def killed(name, program="steps"):
-    """run.py, killed in the middle of a piece, whose program does not end by itself."""
-    at_work = subprocess.Popen(command(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def in_the_middle_of(name, program="steps"):
+    """run.py at a piece, and its programs, which stand still: they do not end by themselves."""
+    at_work = subprocess.Popen(command(name), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     late, programs = time.monotonic() + 60 * max(SLOW, 1), []
     while not programs:
-        assert at_work.poll() is None and time.monotonic() < late, "it ended before it was killed"
+        assert at_work.poll() is None and time.monotonic() < late, "it ended before it was stopped"
         programs = at_work_on(at_work.pid, program)
-    for pid in programs:
-        os.kill(pid, signal.SIGSTOP)
+        for pid in programs:
+            os.kill(pid, signal.SIGSTOP)
+    return at_work, programs
+
+
+def killed(name, program="steps"):
+    """run.py, killed in the middle of a piece."""
+    at_work, programs = in_the_middle_of(name, program)
     try:
         other = subprocess.run(command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert other.returncode and "another one is at work in" in other.stdout, other
@@ -252,11 +258,7 @@ def programs_that_do_not_start_are_told_first():
 @suite.test
 def an_interrupt_is_no_traceback():
     forget()
-    at_work = subprocess.Popen(command("memcheck_lstm"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    late = time.monotonic() + 60 * max(SLOW, 1)
-    while not at_work_on(at_work.pid, "steps"):
-        assert at_work.poll() is None and time.monotonic() < late, "it ended before it was stopped"
-        time.sleep(0.01)
+    at_work, _ = in_the_middle_of("memcheck_lstm")
     at_work.send_signal(signal.SIGINT)
     said = at_work.communicate()[0]
     assert at_work.returncode == 1 and "stopped in memcheck_lstm: the next call begins with it" in said and "Traceback" not in said, said
