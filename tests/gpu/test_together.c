@@ -214,14 +214,14 @@ static void runs_of_ops_are_one(void **state) {
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* That of tests/gpu/predict.py, but narrow. */
+/* That of tests/gpu/predict.py and speed/steps.c, but narrow. */
 static clv_graph *mlp(void) {
-  int x, labels;
+  int x, target;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(8, 6), &x);
   x = add_plain(g, CLV_OP_RELU, 1, add_linear(g, 0, x, 7));
   x = add_linear(g, 4, add_plain(g, CLV_OP_RELU, 3, add_linear(g, 2, x, 7)), 3);
-  assert_ok(clv_graph_add_input(g, "labels", CLV_I64, &CLV_SHAPE(8), &labels, err));
-  add_node(g, CLV_OP_CROSS_ENTROPY, 5, x, labels, NULL, 0);
+  assert_ok(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(8, 3), &target, err));
+  add_node(g, CLV_OP_MSE, 5, x, target, NULL, 0);
   return g;
 }
 
