@@ -72,11 +72,13 @@ static void put_dimension(clv_broadcast *v, int axis, size_t n, const size_t ste
   for (int j = 0; j < 2; j++) v->step[j][0] = step[j];
 }
 
-clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
+/* order: of the dimensions as they lie, the batch's first. */
+static clv_broadcast broadcast_by(const clv_node_desc *d, const int *order) {
   clv_broadcast v = {0};
   size_t all[2] = {1, 1};
-  for (int axis = d->out.rank; axis-- > 0;) {
+  for (int i = d->out.rank; i-- > 0;) {
     size_t step[2];
+    int axis = order[i];
     for (int j = 0; j < 2; j++) {
       step[j] = d->in[j].dim[axis] == 1 && axis ? 0 : all[j];
       all[j] *= (size_t)d->in[j].dim[axis];
@@ -84,6 +86,17 @@ clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
     if (d->out.dim[axis] != 1 || !axis) put_dimension(&v, axis, (size_t)d->out.dim[axis], step);
   }
   return v;
+}
+
+clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
+  static const int as_they_are[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  _Static_assert(CLV_COUNT(as_they_are) == CLV_MAX_RANK, "each dimension has its place");
+  return broadcast_by(d, as_they_are);
+}
+
+clv_broadcast clv_broadcast_last(const clv_node_desc *d) {
+  static const int channels_last[] = {0, 2, 3, 1};
+  return broadcast_by(d, channels_last);
 }
 
 clv_heads clv_heads_of(const clv_node_desc *d) {

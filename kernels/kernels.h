@@ -234,6 +234,8 @@ typedef struct clv_broadcast {
   size_t n[CLV_MAX_RANK], step[2][CLV_MAX_RANK];
 } clv_broadcast;
 clv_broadcast clv_broadcast_of(const clv_node_desc *d);
+/* The same of tensors of rank 4 that all lie with their channels last: dimensions n, h, w, c. */
+clv_broadcast clv_broadcast_last(const clv_node_desc *d);
 /* Whether an op of several inputs has some of another shape than its output's. */
 bool clv_broadcasts(const clv_node_desc *d);
 

@@ -46,6 +46,12 @@ of("kernels/cuda/matmul.c", "tests/gpu/test_cuda_types matmul",
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
    rows_of_a_bf16_session_are_f32=("CLV_CUDA_OP(conv1d)", ".bf16 = true", ".bf16 = false"),
    rounded_columns_are_read_as_f32=("static const void *factor_at(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
+of("kernels/kernels.c", "tests/gpu/test_cuda_types mul",
+   channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
+of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda_types mul",
+   factors_that_stand_for_several_are_read_as_f32=("double term_at(", "value_of(other, f.other_bf16, beside)", "value_of(other, false, beside)"))
+of("kernels/cuda/broadcast.c", "tests/gpu/test_cuda_bf16",
+   gates_of_an_image_are_turned=("clv_code clv_gpu_broadcast_open(", "* k->r.d.in[i].dim[3] == 1", "* k->r.d.in[i].dim[3] == 0"))
 of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
    packs_begin_anywhere=("static size_t packs_of(", "bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n", "n / map_pack<T>::n + 0 * bits"))
 

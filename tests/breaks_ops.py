@@ -16,7 +16,7 @@ of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
    a_label_is_not_smoothed=("static void back_place", "smooth * (of * k->weights - weight_of(k, label))", "smooth * (of * k->weights)"),
    places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
 of("kernels/kernels.c", "tests/ops/test_golden mul",
-   what_stands_for_several_is_stepped=("clv_broadcast clv_broadcast_of", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
+   what_stands_for_several_is_stepped=("static clv_broadcast broadcast_by(", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
 of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
    samples_meet=("static inline clv_code broadcast_shape", "(i && (a->dim[i] == 1 || b->dim[i] == 1))", "(a->dim[i] == 1 || b->dim[i] == 1)"))
 of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",

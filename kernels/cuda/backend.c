@@ -72,11 +72,10 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (cuda_kernel){
-      .r = {.d = *d, .n_in = n_in, .n_out = n_out},
-      .gpu = b->own,
-      .bf16 = d->bf16 && ops[d->op]->bf16,
-      .last = d->bf16 && ops[d->op]->last && d->in[0].rank == 4 && !clv_broadcasts(d)};
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out},
+                     .gpu = b->own,
+                     .bf16 = d->bf16 && ops[d->op]->bf16,
+                     .last = d->bf16 && ops[d->op]->last && d->in[0].rank == 4};
   describe(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
   if (k->r.base.cache_bytes) k->r.base.refresh = ops[d->op]->refresh;

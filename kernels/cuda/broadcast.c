@@ -1,12 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * add and mul of inputs that stand for several values, in f32 whatever the session computes in.
+ * add and mul of inputs that stand for several values.
  */
 #include "kernels/cuda/broadcast_int.h"
 
+/* One value of a channel has no layout. */
+clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) {
+  (void)err;
+  for (int i = 0; i < 2 && k->last && clv_broadcasts(&k->r.d); i++)
+    if (k->r.d.in[i].dim[2] * k->r.d.in[i].dim[3] == 1) k->r.base.in_block[i] = 1;
+  return CLV_OK;
+}
+
+static clv_broadcast broadcast_of(const cuda_kernel *k) {
+  return k->last ? clv_broadcast_last(&k->r.d) : clv_broadcast_of(&k->r.d);
+}
+
+static cuda_few_bits few_bits_of(const cuda_kernel *k) {
+  const clv_kernel *b = &k->r.base;
+  return (cuda_few_bits){{clv_layout_is_bf16(b->in_block[0]), clv_layout_is_bf16(b->in_block[1])},
+                         clv_layout_is_bf16(b->out_block)};
+}
+
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  clv_broadcast v = clv_broadcast_of(&k->r.d);
-  return clv_gpu_broadcast(k->gpu, &v, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
+  clv_broadcast v = broadcast_of(k);
+  cuda_few_bits few = few_bits_of(k);
+  return clv_gpu_broadcast(k->gpu, &v, &few, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
                            k->r.n_out, err);
 }
 
@@ -14,8 +33,12 @@ clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *
  * enough of them, or few terms. */
 enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
 
-static cuda_fold fold_of(const clv_broadcast *v, int input) {
-  cuda_fold f = {.values = 1, .terms = 1};
+static cuda_fold fold_of(const clv_broadcast *v, const cuda_few_bits *few, int input) {
+  cuda_fold f = {.values = 1,
+                 .terms = 1,
+                 .dx_bf16 = few->in[input],
+                 .other_bf16 = few->in[1 - input],
+                 .dy_bf16 = few->out};
   size_t out = 1;
   for (int i = 0; i < v->rank; i++) out *= v->n[i];
   for (int i = 0; i < v->rank; i++) {
@@ -33,9 +56,10 @@ static cuda_fold fold_of(const clv_broadcast *v, int input) {
 }
 
 clv_code clv_gpu_broadcast_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  clv_broadcast v = clv_broadcast_of(&k->r.d);
+  clv_broadcast v = broadcast_of(k);
+  cuda_few_bits few = few_bits_of(k);
   for (int i = 0; i < 2; i++) {
-    cuda_fold f = fold_of(&v, i);
+    cuda_fold f = fold_of(&v, &few, i);
     if (!a->din[i]) continue;
     CLV_TRY(clv_gpu_fold(k->gpu, &f, a->dout, k->r.d.op == CLV_OP_MUL ? a->in[1 - i] : NULL,
                          a->din[i], err));

@@ -2,21 +2,35 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static __global__ void broadcast(clv_broadcast v, bool product, const float *x, const float *z,
-                                 float *y, size_t n) {
+/* All threads of a launch take the same way here. */
+static __device__ inline float value_of(const void *p, bool bf16, size_t i) {
+  return bf16 ? gpu_get(static_cast<const cuda_bf16 *>(p)[i]) : static_cast<const float *>(p)[i];
+}
+
+static __device__ inline void put_value(void *p, bool bf16, size_t i, float value) {
+  if (bf16)
+    static_cast<cuda_bf16 *>(p)[i] = gpu_as<cuda_bf16>(value);
+  else
+    static_cast<float *>(p)[i] = value;
+}
+
+static __global__ void broadcast(clv_broadcast v, cuda_few_bits few, bool product, const void *xs,
+                                 const void *zs, void *y, size_t n) {
   GPU_FOR(o, n) {
     size_t rest = o, at[2] = {0, 0};
     for (int i = v.rank; i-- > 0; rest /= v.n[i]) {
       at[0] += rest % v.n[i] * v.step[0][i];
       at[1] += rest % v.n[i] * v.step[1][i];
     }
-    y[o] = product ? x[at[0]] * z[at[1]] : x[at[0]] + z[at[1]];
+    float x = value_of(xs, few.in[0], at[0]), z = value_of(zs, few.in[1], at[1]);
+    put_value(y, few.out, o, product ? x * z : x + z);
   }
 }
 
-clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, bool product, const float *x,
-                           const float *z, float *y, size_t n, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, product, x, z, y, n);
+clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_few_bits *few,
+                           bool product, const void *x, const void *z, void *y, size_t n,
+                           clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, *few, product, x, z, y, n);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -30,41 +44,40 @@ static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out
   }
 }
 
-static __device__ inline double term_at(const cuda_fold &f, const float *dy, const float *other,
-                                        size_t t) {
-  size_t out = 0, beside = 0;
+/* Term t of a value that begins at `out` and `beside`. */
+static __device__ inline double term_at(const cuda_fold &f, const void *dy, const void *other,
+                                        size_t out, size_t beside, size_t t) {
   for (int i = f.n_summed; i-- > 0; t /= f.summed[i]) {
     out += t % f.summed[i] * f.summed_out[i];
     beside += t % f.summed[i] * f.summed_other[i];
   }
-  double value = static_cast<double>(dy[out]);
-  return other ? value * static_cast<double>(other[beside]) : value;
+  double value = static_cast<double>(value_of(dy, f.dy_bf16, out));
+  return other ? value * static_cast<double>(value_of(other, f.other_bf16, beside)) : value;
 }
 
-static __global__ void fold_alone(cuda_fold f, const float *dy, const float *other, float *dx) {
+static __global__ void fold_alone(cuda_fold f, const void *dy, const void *other, void *dx) {
   GPU_FOR(e, f.values) {
     size_t out, beside;
     double sum = 0;
     value_at(f, e, &out, &beside);
-    for (size_t t = 0; t < f.terms; t++)
-      sum += term_at(f, dy + out, other ? other + beside : nullptr, t);
-    dx[e] = static_cast<float>(sum);
+    for (size_t t = 0; t < f.terms; t++) sum += term_at(f, dy, other, out, beside, t);
+    put_value(dx, f.dx_bf16, e, static_cast<float>(sum));
   }
 }
 
-static __global__ void fold_blocks(cuda_fold f, const float *dy, const float *other, float *dx) {
+static __global__ void fold_blocks(cuda_fold f, const void *dy, const void *other, void *dx) {
   GPU_ROWS(e, f.values) {
     size_t out, beside;
     double sum = 0;
     value_at(f, e, &out, &beside);
-    GPU_ROW(t, f.terms) sum += term_at(f, dy + out, other ? other + beside : nullptr, t);
+    GPU_ROW(t, f.terms) sum += term_at(f, dy, other, out, beside, t);
     sum = gpu_block_sum(sum);
-    if (threadIdx.x == 0) dx[e] = static_cast<float>(sum);
+    if (threadIdx.x == 0) put_value(dx, f.dx_bf16, e, static_cast<float>(sum));
   }
 }
 
-clv_code clv_gpu_fold(clv_gpu *g, const cuda_fold *f, const float *dy, const float *other,
-                      float *dx, clv_err *err) {
+clv_code clv_gpu_fold(clv_gpu *g, const cuda_fold *f, const void *dy, const void *other, void *dx,
+                      clv_err *err) {
   if (f->alone)
     return gpu_launch(g, gpu_blocks(f->values), GPU_BLOCK, err, fold_alone, *f, dy, other, dx);
   return gpu_launch(g, gpu_blocks_of_rows(f->values), gpu_row_threads(f->terms), err, fold_blocks,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/permute_int.h"
 
-#include "kernels/cuda/broadcast_int.h"
-
 /* ---- permute --------------------------------------------------------------------------------- */
 
 static clv_code permute(const cuda_kernel *k, const void *from, void *to, bool back, clv_err *err) {
@@ -55,21 +53,3 @@ static clv_code rotary_open(cuda_kernel *k, clv_err *err) {
 
 CLV_CUDA_OP(rotary) = {
     .forward = rotary_forward, .backward_input = rotary_backward, .open = rotary_open};
-
-/* ---- mul ------------------------------------------------------------------------------------- */
-
-static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const cuda_kernel *k = gpu_kernel_of(base);
-  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
-  return clv_gpu_mul(k->gpu, a->in[0], a->in[1], a->out, k->r.n_in, err);
-}
-
-static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const cuda_kernel *k = gpu_kernel_of(base);
-  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_backward(k, a, err);
-  for (int i = 0; i < 2; i++)
-    if (a->din[i]) CLV_TRY(clv_gpu_mul(k->gpu, a->dout, a->in[1 - i], a->din[i], k->r.n_in, err));
-  return CLV_OK;
-}
-
-CLV_CUDA_OP(mul) = {.forward = mul_forward, .backward_input = mul_backward};

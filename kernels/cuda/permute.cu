@@ -50,12 +50,3 @@ clv_code clv_gpu_rotate_places(clv_gpu *g, const cuda_packed *p, const cuda_rota
                                const float *x, float *y, clv_err *err) {
   return gpu_places(g, p, r->width * r->heads, turn_place{*r, x, y}, err);
 }
-
-static __global__ void multiply(const float *x, const float *z, float *y, size_t n) {
-  GPU_FOR(i, n) y[i] = x[i] * z[i];
-}
-
-clv_code clv_gpu_mul(clv_gpu *g, const float *x, const float *z, float *y, size_t n,
-                       clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, multiply, x, z, y, n);
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * permute_int: launchers of ops that move values about, or rotate or multiply them in pairs.
+ * permute_int: launchers of ops that move values about, or rotate them in pairs.
  */
 #ifndef CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
 #define CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
@@ -31,10 +31,6 @@ clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float 
 /* Packed: steps are counted in each sequence, and rows of none become 0. */
 clv_code clv_gpu_rotate_places(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
                                const float *x, float *y, clv_err *err) CLV_USE_RESULT;
-
-/* y[i] = x[i] z[i] */
-clv_code clv_gpu_mul(clv_gpu *g, const float *x, const float *z, float *y, size_t n,
-                     clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

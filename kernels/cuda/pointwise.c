@@ -98,7 +98,30 @@ static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
                                  : pass_backward(base, a, err);
 }
 
-CLV_CUDA_OP(add) = {.forward = add_forward, .backward_input = add_backward, .last = true};
+CLV_CUDA_OP(add) = {.forward = add_forward,
+                    .backward_input = add_backward,
+                    .open = clv_gpu_broadcast_open,
+                    .last = true};
+
+static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
+  return clv_gpu_mul(k->gpu, k->last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+}
+
+static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_backward(k, a, err);
+  for (int i = 0; i < 2; i++)
+    if (a->din[i])
+      CLV_TRY(clv_gpu_mul(k->gpu, k->last, a->dout, a->in[1 - i], a->din[i], k->r.n_in, 0, err));
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(mul) = {.forward = mul_forward,
+                    .backward_input = mul_backward,
+                    .open = clv_gpu_broadcast_open,
+                    .last = true};
 
 clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
   return clv_gpu_add(g, last, dst, src, dst, n, 0, err);

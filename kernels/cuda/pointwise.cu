@@ -67,6 +67,7 @@ MAP(leaky_relu)
 MAP(leaky_relu_back)
 MAP(scale)
 MAP(add)
+MAP(mul)
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 

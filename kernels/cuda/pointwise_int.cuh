@@ -48,6 +48,7 @@ POINTWISE(leaky_relu, x > 0 ? x : by * x)
 POINTWISE(leaky_relu_back, x > 0 ? z : by * z)
 POINTWISE(scale, by *x)
 POINTWISE(add, x + z)
+POINTWISE(mul, x *z)
 #undef POINTWISE
 
 /* What decides of four values from 4 b on; see common/base/rng.c. A value is kept whose word, less

@@ -18,7 +18,7 @@ typedef clv_code cuda_map(clv_gpu *g, bool last, const void *x, const void *z, v
 cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
     clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_gelu_tanh, clv_gpu_gelu_tanh_back,
     clv_gpu_silu, clv_gpu_silu_back, clv_gpu_leaky_relu, clv_gpu_leaky_relu_back, clv_gpu_scale,
-    clv_gpu_add;
+    clv_gpu_add, clv_gpu_mul;
 
 /* n values; with channels last, `channels` of them lie side by side, `inner` such rows a sample. */
 typedef struct cuda_places {

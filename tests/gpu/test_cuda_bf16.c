@@ -100,6 +100,31 @@ static void images_are_turned_at_the_edges(void **state) {
   closed(backend);
 }
 
+/* Each channel times a number that is made of its image: squeeze and excite. */
+static clv_graph *gated_graph(int64_t batch) {
+  clv_attr_value out = int_attr(CLV_ATTR_OUT, 8);
+  clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 1, 1}};
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
+  x = add_conv(g, 0, x, 8, 3, 1);
+  int gate = add_plain(g, CLV_OP_FLATTEN, 2, add_plain(g, CLV_OP_GLOBALAVGPOOL, 1, x));
+  gate = add_plain(g, CLV_OP_SIGMOID, 4, add_node(g, CLV_OP_LINEAR, 3, gate, -1, &out, 1));
+  gate = add_node(g, CLV_OP_RESHAPE, 5, gate, -1, &shape, 1);
+  add_conv(g, 7, add_node(g, CLV_OP_MUL, 6, x, gate, NULL, 0), 4, 3, 1);
+  return g;
+}
+
+/* Input and output are turned at the edges, and so are their gradients; gates are f32. */
+static void gates_turn_no_image(void **state) {
+  (void)state;
+  clv_backend *backend = opened(0, false);
+  rig r = rig_new(gated_graph(2), &(rig_options){.backend = backend, .bf16 = true});
+  assert_int_equal(steps_of(&r, "reorder"), 4);
+  rig_done(&r);
+  whole_and_cut(backend, gated_graph, 5);
+  closed(backend);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_cut),
@@ -107,6 +132,7 @@ int main(void) {
       cmocka_unit_test(the_same_apart),
       cmocka_unit_test(near_f32),
       cmocka_unit_test(images_are_turned_at_the_edges),
+      cmocka_unit_test(gates_turn_no_image),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,10 +69,6 @@ static clv_code chain_back(bench *m, clv_err *err) {
   return clv_gpu_chain_back(m->g, &c, &v, m->n, err);
 }
 
-static clv_code multiply(bench *m, clv_err *err) {
-  return clv_gpu_mul(m->g, m->x, m->z, m->y, m->n, err);
-}
-
 static clv_code rounded(bench *m, clv_err *err) {
   return clv_gpu_round(m->g, m->x, (cuda_bf16 *)m->y, m->n, err);
 }
@@ -388,7 +384,8 @@ static const kernel kernels[] = {
     {"add", 12, .map = clv_gpu_add, .two = true},
     {"relu, bf16", 4, .map = clv_gpu_relu, .last = true},
     {"add, bf16", 6, .map = clv_gpu_add, .two = true, .last = true},
-    {"mul", 12, .f = multiply},
+    {"mul", 12, .map = clv_gpu_mul, .two = true},
+    {"mul, bf16", 6, .map = clv_gpu_mul, .two = true, .last = true},
     {"round to bf16", 6, .f = rounded},
     {"class loss", 4, .f = class_loss},
     {"class loss backward", 8, .f = class_loss_back},

@@ -313,7 +313,7 @@ static cuda_fold fold_of(const bench *m, bool alone) {
 /* A row for all rows. */
 static clv_code broadcast(bench *m, clv_err *err) {
   const clv_broadcast v = {.rank = 2, .n = {m->rows, m->width}, .step = {{m->width, 1}, {0, 1}}};
-  return clv_gpu_broadcast(m->g, &v, false, m->x, m->small, m->y, m->n, err);
+  return clv_gpu_broadcast(m->g, &v, &(cuda_few_bits){0}, false, m->x, m->small, m->y, m->n, err);
 }
 
 static clv_code fold_alone(bench *m, clv_err *err) {
