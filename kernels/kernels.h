@@ -390,7 +390,7 @@ typedef struct clv_backend_memory {
  * asked for in the ordinary way, so that libraries have made what they make at their first use. */
 typedef struct clv_backend_recording {
   clv_code (*begin)(const clv_backend *b, clv_err *err);
-  /* Ends it in any case. *ret_bytes: what it takes, by a fixed figure for each launch. */
+  /* Ends it in any case. *ret_bytes: what it took of the device. */
   clv_code (*end)(const clv_backend *b, void **ret, size_t *ret_bytes, clv_err *err);
   clv_code (*again)(const clv_backend *b, void *record, clv_err *err);
   void (*free)(const clv_backend *b, void *record);

@@ -62,6 +62,9 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
 of("common/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
 
+of("kernels/cuda/recording.c", "tests/gpu/test_recording",
+   graphs_are_charged_by_a_guess=("static clv_code recording_end(", "*ret = graph;", "*ret = graph, *ret_bytes = 1024;"))
+
 # ---- the bundle for a machine with a device ------------------------------------------------------
 BUNDLE = "tests/gpu/test_bundle.py"
 of("tests/gpu/run.py", BUNDLE + " it_goes_on_where_it_stopped",

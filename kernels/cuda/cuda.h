@@ -132,7 +132,7 @@ enum { CLV_CUDA_MATMUL_MOST = 32 << 20, CLV_CUDA_CONV_MOST = 1 << 30 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { CLV_VENDOR_ABI = 2 };
+enum { CLV_VENDOR_ABI = 3 };
 
 typedef struct clv_vendor {
   uint32_t abi, size; /* CLV_VENDOR_ABI, sizeof(clv_vendor) */
@@ -171,10 +171,11 @@ typedef struct clv_vendor {
   clv_code (*launch)(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err);
   /* What the thread asks of s from begin to end is not done, but kept with the values of its
    * arguments; graph_launch asks for all of it. In between nothing is taken or given, no product or
-   * convolution is made, and nothing waits. A failure ends the capture too. *ret_launches: copies
-   * and fills included. */
+   * convolution is made, and nothing waits. A failure ends the capture too. *ret_bytes: what was
+   * taken of the device for the graph, of which its first launch takes no more; 0 where it has its
+   * place in what an earlier one took. */
   clv_code (*capture_begin)(clv_cuda_stream *s, clv_err *err);
-  clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+  clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                           clv_err *err);
   clv_code (*graph_launch)(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err);
   void (*graph_free)(clv_cuda_graph *g);

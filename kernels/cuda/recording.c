@@ -4,9 +4,6 @@
  */
 #include "kernels/cuda/gpu_int.h"
 
-/* What a graph keeps for a launch: arguments, node, what the driver makes of them. An estimate. */
-enum { BYTES_OF_A_LAUNCH = 1024 };
-
 clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) {
   if (!g->recording) return CLV_OK;
   clv_code code = clv_fail(err, CLV_PRECONDITION, "%s: %s while work is recorded", g->name, what);
@@ -28,17 +25,15 @@ static clv_code recording_end(const clv_backend *b, void **ret, size_t *ret_byte
   clv_gpu *g = b->own;
   clv_err failed = g->failed;
   clv_cuda_graph *graph = NULL;
-  size_t launches = 0;
   g->recording = false;
   g->failed = (clv_err){0};
-  CLV_TRY(g->vendor->capture_end(g->stream, &graph, &launches, err));
+  CLV_TRY(g->vendor->capture_end(g->stream, &graph, ret_bytes, err));
   if (failed.code != CLV_OK) {
     g->vendor->graph_free(graph);
     if (err) *err = failed;
     return failed.code;
   }
   *ret = graph;
-  *ret_bytes = launches * BYTES_OF_A_LAUNCH;
   return CLV_OK;
 }
 

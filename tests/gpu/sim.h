@@ -55,6 +55,9 @@ typedef struct clv_sim_counts {
 /* The table. Everything that was made with it before must have been freed; counts begin anew. */
 const clv_vendor *clv_sim_vendor(const clv_sim_options *options);
 
+/* What the device says that a graph of so many launches takes: its own figure. */
+size_t clv_sim_graph_bytes(size_t launches);
+
 clv_sim_counts clv_sim_count(void);
 uint64_t clv_sim_waits_here(void); /* those of the thread that asks, since it began */
 

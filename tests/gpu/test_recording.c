@@ -306,10 +306,10 @@ static clv_code note_capture(clv_cuda_stream *s, clv_err *why) {
   return right->capture_begin(s, why);
 }
 
-static clv_code note_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+static clv_code note_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                          clv_err *why) {
   capturing = false;
-  return right->capture_end(s, ret, ret_launches, why);
+  return right->capture_end(s, ret, ret_bytes, why);
 }
 
 static clv_code lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
@@ -460,14 +460,20 @@ static clv_code pay(void *user, size_t bytes, clv_err *why) {
 
 static void pay_back(void *user, size_t bytes) { ((purse *)user)->spent -= bytes; }
 
-/* Of three kinds of work, each a launch, two can be paid for. */
+static bool simulated(void) {
+  return strcmp(clv_sim_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
+}
+
+/* Of three kinds of work, each a launch, two can be paid for, by what the device says of each. */
 static void what_nobody_pays_for_is_asked_for_in_parts(void **state) {
-  purse p = {.has = 2 * 1024 + 1};
+  const size_t each = clv_sim_graph_bytes(1);
+  purse p = {.has = 2 * each + 1};
   const clv_record_account account = {&p, pay, pay_back};
   clv_backend *b;
   clv_recorder *r;
   clv_record_counts c;
   (void)state;
+  if (!simulated()) skip(); /* what another takes is known only afterwards */
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
   clv_recorder_charge(r, &account);
@@ -481,16 +487,12 @@ static void what_nobody_pays_for_is_asked_for_in_parts(void **state) {
   assert_int_equal(c.made, 2);
   assert_int_equal(c.refused, 1);
   assert_int_equal(p.spent, c.bytes);
-  assert_int_equal(p.spent, 2 * 1024);
+  assert_int_equal(p.spent, 2 * each);
   clv_recorder_free(r);
   assert_int_equal(p.spent, 0);
   clv_backend_give(b, w.at);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
-}
-
-static bool simulated(void) {
-  return strcmp(clv_sim_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
 }
 
 /* The first thing that it is asked after `at` calls finds it gone. */

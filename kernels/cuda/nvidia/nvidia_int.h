@@ -82,6 +82,9 @@ struct clv_cuda_event {
   cudaEvent_t event;
 };
 
+/* What of the device is neither free nor its pool's: the driver's, and that of other processes. */
+clv_code clv_nvidia_outside(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
+
 /* The stream's handle of cuDNN, made by the first call: never while it is captured. */
 clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
                            clv_err *err) CLV_USE_RESULT;

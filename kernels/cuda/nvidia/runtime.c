@@ -136,6 +136,17 @@ clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_
   return CLV_OK;
 }
 
+clv_code clv_nvidia_outside(int device, size_t *ret, clv_err *err) {
+  size_t left = 0, total = 0;
+  uint64_t kept = 0;
+  cudaMemPool_t pool;
+  CLV_TRY(clv_nvidia_pool(device, &pool, err));
+  NVIDIA_TRY(device, err, cudaMemGetInfo, &left, &total);
+  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent, &kept);
+  *ret = total - left - CLV_MIN(total - left, (size_t)kept);
+  return CLV_OK;
+}
+
 /* ---- page-locked memory ---------------------------------------------------------------------- */
 
 clv_code clv_nvidia_host_take(size_t bytes, void **ret, clv_err *err) {

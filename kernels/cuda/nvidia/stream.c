@@ -4,6 +4,7 @@
  */
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -153,23 +154,41 @@ clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code graph_of(int device, cudaGraph_t captured, clv_cuda_graph **ret,
-                         size_t *ret_launches, clv_err *err) {
-  CLV_AUTO(clv_freep) clv_cuda_graph *g = NULL;
-  CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
-  g->device = device;
-  NVIDIA_TRY(device, err, cudaGraphGetNodes, captured, NULL, ret_launches);
-  NVIDIA_TRY(device, err, cudaGraphInstantiate, &g->exec, captured, 0);
-  *ret = clv_steal(&g);
+/* One graph at a time is made, so that what one takes is counted for no other. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static clv_code put_on_device(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,
+                              size_t *ret_bytes, clv_err *err) {
+  size_t before = 0, after = 0;
+  CLV_TRY(clv_nvidia_outside(s->device, &before, err));
+  NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured, 0);
+  NVIDIA_TRY(s->device, err, cudaGraphUpload, g->exec, s->stream);
+  CLV_TRY(clv_nvidia_outside(s->device, &after, err));
+  *ret_bytes = after - CLV_MIN(after, before);
   return CLV_OK;
 }
 
-clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+static clv_code graph_of(clv_cuda_stream *s, cudaGraph_t captured, clv_cuda_graph **ret,
+                         size_t *ret_bytes, clv_err *err) {
+  clv_cuda_graph *g;
+  CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
+  g->device = s->device;
+  pthread_mutex_lock(&making);
+  clv_code code = put_on_device(s, g, captured, ret_bytes, err);
+  pthread_mutex_unlock(&making);
+  if (code == CLV_OK)
+    *ret = g;
+  else
+    clv_nvidia_graph_free(g);
+  return code;
+}
+
+clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                                 clv_err *err) {
   cudaGraph_t captured = NULL;
   CLV_TRY(clv_nvidia_use_stream(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
-  clv_code code = graph_of(s->device, captured, ret, ret_launches, err);
+  clv_code code = graph_of(s, captured, ret, ret_bytes, err);
   cudaGraphDestroy(captured);
   return code;
 }
@@ -182,6 +201,6 @@ clv_code clv_nvidia_graph_launch(clv_cuda_stream *s, clv_cuda_graph *g, clv_err 
 
 void clv_nvidia_graph_free(clv_cuda_graph *g) {
   if (!g) return;
-  if (cudaGraphExecDestroy(g->exec) != cudaSuccess) cudaGetLastError();
+  if (g->exec && cudaGraphExecDestroy(g->exec) != cudaSuccess) cudaGetLastError();
   free(g);
 }

@@ -35,9 +35,9 @@ static clv_code no_capture(clv_cuda_stream *s, clv_err *err) {
   return clv_fail(err, CLV_UNIMPLEMENTED, "no captures, as planned");
 }
 
-static clv_code end_capture(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+static clv_code end_capture(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                             clv_err *err) {
-  CLV_TRY(clv_nvidia()->capture_end(s, ret, ret_launches, err));
+  CLV_TRY(clv_nvidia()->capture_end(s, ret, ret_bytes, err));
   if (++counts.captures != planned.fail_capture) return CLV_OK;
   clv_nvidia()->graph_free(*ret);
   return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
@@ -65,6 +65,12 @@ const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {
   if (library->count(&n, &err) == CLV_OK) return &vendor;
   printf("no device: %s\n", err.text);
   exit(NO_DEVICE);
+}
+
+/* No figure is known before. */
+size_t clv_sim_graph_bytes(size_t launches) {
+  (void)launches;
+  return 0;
 }
 
 clv_sim_counts clv_sim_count(void) { return counts; }

@@ -367,7 +367,9 @@ static clv_code check_captured(const sim_stream *s, clv_err *err) {
   return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
 }
 
-static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *ret_launches,
+size_t clv_sim_graph_bytes(size_t launches) { return 3000 + 700 * launches; }
+
+static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                                    clv_err *err) {
   LOCK;
   if (!s) return check_stream(s, err);
@@ -383,8 +385,9 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
   *ret = calloc(1, sizeof **ret);
   if (!*ret) abort();
   (*ret)->first = first;
-  *ret_launches = 0;
-  for (const sim_op *op = first; op; op = op->next) ++*ret_launches;
+  size_t launches = 0;
+  for (const sim_op *op = first; op; op = op->next) launches++;
+  *ret_bytes = clv_sim_graph_bytes(launches);
   n_graphs++;
   return CLV_OK;
 }
