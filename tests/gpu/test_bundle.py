@@ -258,9 +258,14 @@ def programs_that_do_not_start_are_told_first():
 @suite.test
 def an_interrupt_is_no_traceback():
     forget()
-    at_work, _ = in_the_middle_of("memcheck_lstm")
+    at_work, programs = in_the_middle_of("memcheck_lstm")
+    time.sleep(0.5)  # until run.py knows what it has started
     at_work.send_signal(signal.SIGINT)
-    said = at_work.communicate()[0]
+    try:
+        said = at_work.communicate(timeout=60 * max(SLOW, 1))[0]
+    finally:
+        for pid in filter(is_alive, programs):
+            os.kill(pid, signal.SIGKILL)
     assert at_work.returncode == 1 and "stopped in memcheck_lstm: the next call begins with it" in said and "Traceback" not in said, said
 
 
