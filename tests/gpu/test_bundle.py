@@ -165,7 +165,9 @@ def at_work_on(pid, program):
 
 def in_the_middle_of(name, program="steps"):
     """run.py at a piece, and its programs, which stand still: they do not end by themselves."""
-    at_work = subprocess.Popen(command(name), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # What a shell starts in the background ignores SIGINT, and so does what that starts.
+    at_work = subprocess.Popen(command(name), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     late, programs = time.monotonic() + 60 * max(SLOW, 1), []
     while not programs:
         assert at_work.poll() is None and time.monotonic() < late, "it ended before it was stopped"
