@@ -88,7 +88,7 @@ of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
    all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_count_places(", "range.sum / (double)n", "(double)range.max"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
-of("common/graph/plan_memory.c", SESSIONS + " on_devices",
+of("common/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->occasion = CLV_MAX(end[0], end[1]);", "p->occasion = end[0];"))
 of("common/hf/encoder.c", SESSIONS + " packed_is_padded", types_are_those_of_tokens=("static clv_code first_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
 of("common/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))

@@ -4,75 +4,16 @@
 wherever the model is cut, fewer bytes at the worker, and what plan says of it."""
 import itertools, json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
-import cluster as lib
 from cluster import *
+from packed_models import *
 import numpy as np
 
 suite = Suite()
-BF16 = "avx512_bf16" in open("/proc/cpuinfo").read()
-RECORDS, PLACES, ROWS, HIDDEN, STEPS = 28, 32, 50, 32, 5
-SIZES = {"hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 2 * HIDDEN,
-         "max_position_embeddings": PLACES, "vocab_size": ROWS}
-MODELS = {"layoutlm": {**SIZES, "type_vocab_size": 2, "max_2d_position_embeddings": 1001}, "llama": {**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False},
-          "gpt2": {"n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "n_positions": PLACES, "vocab_size": ROWS},
-          "bert": {**SIZES, "type_vocab_size": 2}, "roberta": {**SIZES, "type_vocab_size": 1, "max_position_embeddings": PLACES + 2},
-          "qwen2": {**SIZES, "num_key_value_heads": 1, "tie_word_embeddings": False}}
-# Other heads of the same: what is called so, its family, and the head with what its labels are.
-OTHERS = {"pages": "layoutlm", "sentences": "bert", "reviews": "roberta", "hidden": "bert", "hidden-roberta": "roberta", "next": "gpt2"}
-MODELS.update({name: MODELS[family] for name, family in OTHERS.items()})
-FAMILY = {name: OTHERS.get(name, name) for name in MODELS}
-TOKEN, SEQUENCE, MASKED, CAUSAL = ("token, labels: 5", "y"), ("sequence, labels: 3", "class"), ("masked", "hidden"), ("causal", "next")
-HEAD = {**{name: TOKEN for name in MODELS}, **dict.fromkeys(("gpt2", "pages", "sentences", "reviews"), SEQUENCE), "hidden": MASKED,
-        "hidden-roberta": MASKED, "next": CAUSAL}
-PARTS = {"bert": ("embeddings", "encoder.layer"), "roberta": ("embeddings", "encoder.layer"), "layoutlm": ("embeddings", "encoder.layer"),
-         "llama": ("embed_tokens", "layers"), "qwen2": ("embed_tokens", "layers"), "gpt2": ("wte..drop", "h")}
-BACK = {"pages": "pooler..classifier", "sentences": "pooler..classifier", "reviews": "classifier", "llama": "norm..score", "qwen2": "norm..score",
-        "gpt2": "ln_f..score", "hidden": "cls", "hidden-roberta": "lm_head", "next": "ln_f..lm_head"}
-cluster, numbers = None, itertools.count()
+cluster = None
 
 
-def records(folder):
-    """Sequences of 1 to 32 places, a third of them on average, and pads without a label."""
-    rng = np.random.default_rng(5)
-    for part in ("train", "test"):
-        lengths = rng.integers(1, 20, RECORDS)
-        lengths[3], lengths[11] = PLACES, 1
-        real = np.arange(PLACES) < lengths[:, None]
-        ids = np.where(real, rng.integers(1, ROWS, (RECORDS, PLACES)), 0)
-        corner = rng.integers(0, 500, (RECORDS, PLACES, 2))
-        boxes = np.concatenate([corner, corner + rng.integers(0, 500, corner.shape)], 2) * real[..., None]
-        following = np.where(real, np.roll(ids, -1, 1), -100)
-        following[np.arange(RECORDS), lengths - 1] = -100
-        for name, values in (("ids", ids), ("lengths", lengths), ("boxes", boxes), ("y", np.where(real, ids % 5, -100)), ("class", ids[:, 0] % 3),
-                             ("hidden", np.where(real & (ids % 4 == 0), ids, -100)), ("next", following)):
-            np.save(f"{folder}/{part}-{name}.npy", values)
-        if part == "train":
-            train = lengths
-    return train, lengths
-
-
-def body(model="layoutlm", packed=True, ats=("master", "w1", "w1", "w2", "w2", "master"), dtype="f32", micro=3, steps=STEPS, threads=1, extra=""):
-    """Tables, four blocks and the head at these places, neighbours of one place in one stage."""
-    (head, y), (front, block) = HEAD[model], PARTS[FAMILY[model]]
-    names = ["ids", "lengths"] + ["boxes"] * (FAMILY[model] == "layoutlm")
-    parts = [front] + [f"{block}.{i}" for i in range(4)] + [BACK.get(model, "dropout..classifier")]
-    stages, first = "", 0
-    for i in range(1, len(parts) + 1):
-        if i < len(parts) and ats[i] == ats[first]: continue
-        layers = f"{parts[first].split('..')[0]}..{parts[i - 1].split('..')[-1]}"
-        stages += f"  - {{name: s{first}, at: {ats[first]}, threads: {threads}, layers: {layers}}}\n"
-        first = i
-    files = {part: ", ".join(f"{part}-{name}.npy" for name in names + [y]) for part in ("train", "test")}
-    return (f"data: {{format: npy, root: data, inputs: [{', '.join(names)}], train: [{files['train']}], test: [{files['test']}],"
-            f" packed: {str(packed).lower()}}}\nmodel: {{hf: {model}, head: {head}}}\nstages:\n{stages}"
-            f"loss: {{kind: cross_entropy}}\ntrain: {{epochs: 1000000, max_steps: {steps}, batch: 12, seed: {SEED}, dtype: {dtype},"
-            " optimizer: {kind: adamw, lr: 0.003}}\n"
-            f"pipeline: {{micro_batches: {micro}}}\nlog: {{every: 1}}\ncheckpoint: {{every_steps: 10000000}}\n{extra}")
-
-
-def trained(on=None, **how):
-    weights, log, _ = (on or cluster).trained(f"run{next(numbers)}", body(**how), how.get("steps", STEPS))
-    return weights, [json.loads(line)["loss"] for line in log.splitlines() if '"step"' in line and '"loss"' in line]
+def learned(**how):
+    return trained(cluster, **how)
 
 
 def near(one, other):
@@ -110,7 +51,7 @@ def bytes_fall_as_sequences_are_shorter():
 def packed_is_padded():
     """The first loss to the bit: nothing has been summed over places yet but the loss itself."""
     for model in MODELS:
-        packed, padded = (trained(model=model, packed=word == "packed")[1] for word in ("packed", "padded"))
+        packed, padded = (learned(model=model, packed=word == "packed")[1] for word in ("packed", "padded"))
         assert packed[0] == padded[0], (model, packed, padded)
         near(packed, padded)
 
@@ -120,7 +61,7 @@ CUTS = [("master",) * 6] + [("master",) * (1 + cut) + ("w1",) * (4 - cut) + ("ma
 
 
 def same_for_every_cut(packed, dtype, model, cuts=CUTS):
-    whole, *others = (trained(model=model, ats=ats, packed=packed, dtype=dtype, steps=2) for ats in cuts)
+    whole, *others = (learned(model=model, ats=ats, packed=packed, dtype=dtype, steps=2) for ats in cuts)
     for ats, other in zip(cuts[1:], others):
         assert other == whole, (model, ats)
 
@@ -142,35 +83,6 @@ def every_cut_in_bf16():
     for model, packed in itertools.product(("layoutlm", "llama"), (True, False)):
         if every or packed == (model == "llama"):
             same_for_every_cut(packed, "bf16", model, CUTS if every else CUTS[::3])
-
-
-def begin(c):
-    """Data and configs of a cluster; the lengths of both sets."""
-    os.mkdir(os.path.join(c.dir, "data"))
-    for model, config in MODELS.items():
-        os.mkdir(os.path.join(c.dir, model))
-        with open(os.path.join(c.dir, model, "config.json"), "w") as f:
-            json.dump({"model_type": FAMILY[model], **config}, f)
-    return records(os.path.join(c.dir, "data"))
-
-
-@suite.test
-def on_devices():
-    """Workers on simulated devices: unsplit there and over three of them, embeddings and pooler as
-    well, in any order of a device's work; padded, the losses are near."""
-    lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
-    known = "privacy: {raw_input_leaves: true}\n"
-    try:
-        with Cluster(3, limits="device: cuda\n", env={"CLV_SIM_SEED": "7"}) as c:
-            begin(c)
-            for model, dtype in (("sentences", "f32"), ("layoutlm", "bf16") if BF16 else ("qwen2", "f32")):
-                how = {"on": c, "model": model, "dtype": dtype, "extra": known, "steps": 2}
-                one, *others = (trained(**how, ats=ats) for ats in (("w1",) * 5 + ("master",), ("w1", "w2", "w2", "w3", "w1", "master")))
-                assert all(other == one for other in others), (model, one[1], [losses for _, losses in others])
-                _, padded = trained(**how, ats=("w1",) * 5 + ("master",), packed=False)
-                assert np.allclose(padded, one[1], rtol=2e-5 if dtype == "f32" else 2e-3), (model, padded, one[1])
-    finally:
-        lib.WORKER = WORKER
 
 
 @suite.test
