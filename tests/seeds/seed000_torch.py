@@ -11,7 +11,7 @@ import torch
 import transformers
 
 NONE = -100
-THREADS = 2
+THREADS = 1
 
 
 # ---- files ---------------------------------------------------------------------------------------
