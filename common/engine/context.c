@@ -258,7 +258,7 @@ static void size_slabs(clv_contexts *e) {
                          "steps that wait for their position");
   e->weights = clv_slab_of(sizeof(clv_old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
   e->copies = clv_slab_of(sizeof(clv_copy), MAX_CONTEXT_ITEMS, "copies from devices");
-  e->transfers = clv_slab_of(sizeof(clv_state_transfer), MAX_CONTEXT_ITEMS, "readings of state");
+  e->transfers = clv_slab_of(sizeof(clv_state_transfer), MAX_CONTEXT_ITEMS, "transfers of state");
 }
 
 static clv_code take_tables(clv_contexts *e, clv_err *err) {

@@ -22,7 +22,7 @@ BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
 CONFIGS = {
     "bert": BERT,
     "layoutlm": {**BERT, "model_type": "layoutlm", "max_2d_position_embeddings": 1024},
-    # The tables of tokens are not tied: that is refused here.
+    # Tables of tokens are tied on neither side.
     "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
              "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
              "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": False},

@@ -370,9 +370,9 @@ def part(page, word):
 
 def stale(page):
     """What the page says otherwise than the sources, by line."""
-    for now, then in zip(predictions(), part(page, "predictions")):
-        if now != then:
-            yield f"predicted now: {now}"
+    for line, written in zip(predictions(), part(page, "predictions")):
+        if line != written:
+            yield f"predicted now: {line}"
     compiled = kernels()
     if compiled is None:
         return
