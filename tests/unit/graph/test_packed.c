@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences against the same ones padded: values at real places and the gradients that go
- * back to them to the bit, gradients of parameters to 1e-6; every cut; rows behind the last
- * sequence; and what is refused.
+ * Packed sequences against the same ones padded: values at real places to the bit, or to 1e-6 where
+ * a library multiplies, gradients of parameters to 1e-6; every cut; rows behind the last sequence;
+ * and what is refused.
  */
 #include "tests/unit/graph/packed_test.h"
 
