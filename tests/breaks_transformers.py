@@ -78,12 +78,14 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    every_plan_is_kept=("static clv_code place_for_plan(", "(full || (m->graph->joins && idle >= KEPT_PLANS))", "full"),
    what_was_paid_for_a_plan_stays_paid=("static void forget_plan(", "if (payer(m)) clv_module_discharge(m, payer(m), p->paid);", ""),
    the_plan_used_last_is_forgotten=("static clv_code place_for_plan(", "p->used < oldest->used", "p->used > oldest->used"))
-of("master/train/packed.c", SESSIONS,
-   rows_of_no_sequence_have_a_label=("clv_code clv_trainer_targets(", "(int64_t)t->config->loss.ignore_index", "0"),
-   answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"),
+of("master/train/packed.c", SESSIONS + " packed_is_padded",
+   rows_of_no_sequence_have_a_label=("clv_code clv_trainer_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
+of("master/train/packed.c", SESSIONS + " answers_are_those_of_padded_sequences",
+   answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"))
+of("master/train/packed.c", SESSIONS + " bytes_fall_as_sequences_are_shorter",
    as_many_rows_as_padded=("clv_code clv_trainer_sequences(", "(used + unit - 1) / unit * unit", "most"))
-of("master/plan/lengths.c", SESSIONS, places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
-
+of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
+   places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
    all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_count_places(", "range.sum / (double)n", "(double)range.max"))

@@ -107,7 +107,9 @@ def mutants(lines):
     if not caught + survive:
         raise Unreadable("no break on purpose was tried")
     survive += int(guards[2])
-    return f"{guards[1]} guards and {caught} breaks on purpose caught, {survive} survive", survive == 0
+    skipped = len(every(r"^skip: ", lines))
+    said = f", {skipped} skipped" if skipped else ""
+    return f"{guards[1]} guards and {caught} breaks on purpose caught, {survive} survive{said}", survive == 0
 
 
 def dry_run(lines):
