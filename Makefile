@@ -130,7 +130,7 @@ help:
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
 	@echo 'make attacks       floods of connections, complaints and loads beside a training run: its bits, its rate, the log; pauses'
-	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
+	@echo 'make schedules     1,000 random and 1,000 damaged schedules, hundreds through session files, and transformers cut everywhere'
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
 	@echo 'make simulate      10,000 random programs over a simulated network: delays, cut lanes, dead workers'
@@ -677,10 +677,14 @@ attacks: deps-test
 
 API_SCHEDULES ?= 250
 SESSION_SCHEDULES ?= 50
+# 1: small transformers cut everywhere, packed and padded; 0: at a few places.
+EVERY_CUT ?= 1
 schedules: deps-test
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule $(GPU_WORKER)
 	$(Q)CLV_TEST_SCHEDULES=$(API_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/test_api_schedule.py
 	$(Q)CLV_TEST_SCHEDULES=$(SESSION_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
+	$(Q)CLV_TEST_ALL=$(EVERY_CUT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_packed_sessions.py
+	$(Q)CLV_TEST_ALL=$(EVERY_CUT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_packed_cuda.py
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)

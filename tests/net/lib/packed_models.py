@@ -26,6 +26,33 @@ BACK = {"pages": "pooler..classifier", "sentences": "pooler..classifier", "revie
         "gpt2": "ln_f..score", "hidden": "cls", "hidden-roberta": "lm_head", "next": "ln_f..lm_head"}
 numbers = itertools.count()
 
+EVERY = os.environ.get("CLV_TEST_ALL") == "1"  # every cut, of every model: `make schedules`
+BLOCKS, MOST_WORKERS = 4, 3
+UNCUT = ("master",) * (BLOCKS + 2)
+
+
+def every_cut():
+    """The tables, the blocks and the head: blocks in a row over one to three workers, and those at
+    either end at the master or not. Then a worker that has two parts."""
+    for first, end in itertools.combinations(range(BLOCKS + 1), 2):
+        for workers in range(1, min(MOST_WORKERS, end - first) + 1):
+            for inner in itertools.combinations(range(first + 1, end), workers - 1):
+                bounds = (0, first, *inner, end, BLOCKS)
+                names = ("master", *(f"w{i + 1}" for i in range(workers)), "master")
+                blocks = [name for name, a, b in zip(names, bounds, bounds[1:]) for _ in range(b - a)]
+                yield ("master", *blocks, "master")
+    yield ("master", "w1", "w2", "w2", "w1", "master")
+
+
+# The first two have a cut at each of the five places.
+FEW = (("master", "w1", "w2", "w3", "w3", "master"), ("master", "master", "w1", "w1", "w2", "master"), ("master", "w1", "w2", "w2", "w1", "master"))
+CUTS = tuple(every_cut()) if EVERY else FEW
+
+
+def at_workers(ats):
+    """The same, with what the master has at the first worker."""
+    return tuple("w1" if at == "master" else at for at in ats)
+
 
 def records(folder):
     """Sequences of 1 to 32 places, a third of them on average, and pads without a label."""

@@ -56,33 +56,31 @@ def packed_is_padded():
         near(packed, padded)
 
 
-CUTS = [("master",) * 6] + [("master",) * (1 + cut) + ("w1",) * (4 - cut) + ("master",) for cut in range(4)] + \
-       [("master", "w1", "w2", "w2", "w1", "master"), ("master", "w1", "w2", "w3", "w3", "master")]
-
-
-def same_for_every_cut(packed, dtype, model, cuts=CUTS):
-    whole, *others = (learned(model=model, ats=ats, packed=packed, dtype=dtype, steps=2) for ats in cuts)
-    for ats, other in zip(cuts[1:], others):
-        assert other == whole, (model, ats)
+def same_for_every_cut(model, packed, dtype="f32", cuts=CUTS):
+    whole = learned(model=model, ats=UNCUT, packed=packed, dtype=dtype, steps=2)
+    for ats in cuts:
+        assert learned(model=model, ats=ats, packed=packed, dtype=dtype, steps=2) == whole, (model, packed, ats)
 
 
 @suite.test
-def every_cut():
-    """CLV_TEST_ALL=1: of both models, packed and padded."""
-    every = "CLV_TEST_ALL" in os.environ
-    for model, packed in itertools.product(("layoutlm", "llama"), (True, False)):
-        if every or packed == (model == "layoutlm"):
-            same_for_every_cut(packed, "f32", model)
+def every_cut_is_the_same():
+    """The others pack no other ops than these."""
+    for model in MODELS if EVERY else ("layoutlm", "bert", "sentences", "roberta", "reviews"):
+        same_for_every_cut(model, True, cuts=CUTS if EVERY or model == "layoutlm" else FEW[:2])
 
 
 @suite.test
-def every_cut_in_bf16():
+def every_cut_of_padded_ones_is_the_same():
+    for model in MODELS if EVERY else ("llama",):
+        same_for_every_cut(model, False)
+
+
+@suite.test
+def every_cut_is_the_same_in_bf16():
     if not BF16:
-        return "this processor has no AVX512-BF16"
-    every = "CLV_TEST_ALL" in os.environ
-    for model, packed in itertools.product(("layoutlm", "llama"), (True, False)):
-        if every or packed == (model == "llama"):
-            same_for_every_cut(packed, "bf16", model, CUTS if every else CUTS[::3])
+        return "this processor has no AVX512-BF16; test_packed_cuda.py has bf16 on devices"
+    for model, packed in itertools.product(MODELS, (True, False)) if EVERY else (("llama", True), ("layoutlm", False)):
+        same_for_every_cut(model, packed, "bf16", CUTS if EVERY else FEW[:2])
 
 
 @suite.test
