@@ -113,3 +113,9 @@ of("common/engine/context_change.c", "tests/gpu/test_node",
    a_node_takes_statistics_back_itself=("void clv_context_restore_buffers(", "if (clv_contexts_module(e, i)->o.backend->memory)", "if (false)"))
 of("common/engine/node_devices.c", "tests/gpu/test_node",
    nobody_pays_for_what_copies_pass=("static clv_code make_branch(", "size_t bytes = device->branch_bytes;", "size_t bytes = 0;"))
+
+# ---- hosts without a device ----------------------------------------------------------------------
+of("kernels/load/load.c", "tests/gpu/nvidia/test_devices.py a_worker_that_may_lives_on_the_processor",
+   libraries_are_opened_for_no_device=("static clv_code look_for_devices(", "!all_reasons || ", ""))
+of("kernels/cuda/nvidia/nvidia.c", LIBRARY + " without_a_driver_the_answer_is_clean",
+   libraries_are_opened_before_devices_are_counted=("static clv_code count_devices(", "CLV_TRY(clv_nvidia_count(ret, err)); return libraries(err);", "CLV_TRY(libraries(err)); return clv_nvidia_count(ret, err);"))

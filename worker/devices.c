@@ -16,8 +16,10 @@ static void log_notice(void *user, const char *text) {
   clv_log(CLV_LOG_WARN, "%s", text);
 }
 
-/* The library for NVIDIA's devices, looked for as the configuration says; NULL: none is given. */
-static clv_code load_cuda(const clv_worker_config *c, const clv_cuda_library **ret, clv_err *err) {
+/* The library for NVIDIA's devices, looked for as the configuration says; NULL: none is given. With
+ * `auto` a host without devices starts at once: what else is missing there is not asked for. */
+static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_cuda_library **ret,
+                          clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folders = {0};
   for (size_t i = 0; c && i < c->cuda.folders.n; i++)
     clv_bytes_printf(&folders, "%s%s", i ? ":" : "", c->cuda.folders.items[i]);
@@ -25,6 +27,7 @@ static clv_code load_cuda(const clv_worker_config *c, const clv_cuda_library **r
   const clv_cuda_options o = {.file = c ? c->cuda.library : NULL,
                               .folders = folders.data,
                               .plans = c ? c->cuda.plans : NULL,
+                              .all_reasons = !optional,
                               .notifier = {.notify = log_notice}};
   return clv_cuda_load(&o, ret, err);
 }
@@ -96,7 +99,7 @@ int clv_cmd_devices(void *args) {
       return clv_exit_report(CLV_EXIT_CONFIG, &err);
   }
   print_cpu(a->json);
-  if (load_cuda(config, &cuda, &err) != CLV_OK || cuda->count(&n, &err) != CLV_OK)
+  if (load_cuda(config, false, &cuda, &err) != CLV_OK || cuda->count(&n, &err) != CLV_OK)
     print_none(a->json, "cuda", err.text);
   else
     print_cuda(a->json, cuda, n);
@@ -111,11 +114,13 @@ typedef struct device_range {
   int first, end;
 } device_range;
 
+static bool is_optional(const clv_worker_config *c) { return strcmp(c->device, "auto") == 0; }
+
 static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err *err) {
   int n = 0;
   *ret = (device_range){0};
   if (strcmp(c->device, "cpu") == 0) return CLV_OK;
-  CLV_TRY(load_cuda(c, &ret->cuda, err));
+  CLV_TRY(load_cuda(c, is_optional(c), &ret->cuda, err));
   CLV_TRY(ret->cuda->count(&n, err));
   ret->end = CLV_MIN(n, MAX_CUDA_DEVICES);
   if (strncmp(c->device, "cuda:", 5) != 0) return CLV_OK;
@@ -129,7 +134,7 @@ static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err
 static clv_code settle(const clv_worker_config *c, clv_code code, const clv_err *why,
                        clv_err *err) {
   if (code == CLV_OK) return CLV_OK;
-  if (strcmp(c->device, "auto") != 0)
+  if (!is_optional(c))
     return clv_fail(err, code, "%s: device %s: %.400s", c->file, c->device, why->text);
   clv_notice(CLV_LOG_WARN, "device", "device auto computes on cpu: %s", why->text);
   return CLV_OK;

@@ -64,14 +64,24 @@ static clv_code enter(const char *path, const clv_cuda_library **ret, clv_err *e
   return CLV_OK;
 }
 
+/* What else is missing follows what is missing first. */
+static clv_code look_for_devices(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
+  clv_err first, second;
+  int n;
+  clv_code code = l->count(&n, &first);
+  if (code == CLV_OK) return CLV_OK;
+  if (!all_reasons || l->libraries(&second) == CLV_OK || strcmp(first.text, second.text) == 0)
+    return clv_fail(err, code, "%s", first.text);
+  return clv_fail(err, code, "%.230s; and %.230s", first.text, second.text);
+}
+
 static clv_code load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {
   char path[PATH_MOST];
-  int n;
   CLV_TRY(find_file(o->file, path, sizeof path, err));
   CLV_TRY(enter(path, ret, err));
   (*ret)->look_in(o->folders && o->folders[0] ? o->folders : NULL);
   if (o->plans && o->plans[0]) (*ret)->keep_plans(clv_plan_files(o->plans, o->notifier));
-  return (*ret)->count(&n, err);
+  return look_for_devices(*ret, o->all_reasons, err);
 }
 
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {

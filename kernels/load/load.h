@@ -18,7 +18,7 @@ extern "C" {
 /* ---- what libcleave_cuda.so exports ---------------------------------------------------------- */
 
 /* Of the struct below, and of what passes through it: kernels.h has a number of its own. */
-enum { CLV_CUDA_INTERFACE = 2, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };
+enum { CLV_CUDA_INTERFACE = 3, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };
 
 typedef struct clv_device_info {
   char name[64];       /* "NVIDIA H200" */
@@ -41,8 +41,13 @@ typedef struct clv_cuda_library {
   void (*look_in)(const char *folders);
   /* Where plans are kept for the next process; NULL: nowhere. */
   void (*keep_plans)(const clv_plan_store *store);
-  /* CLV_UNAVAILABLE: all that is missing, in words. */
+  /* CLV_UNAVAILABLE: why there is no device, or what it could not do without. Where the driver is
+   * missing or sees none, no other library is opened: cuBLASLt alone is half a GiB, of which a
+   * process that computes on its processor would keep a fifth. */
   clv_code (*count)(int *ret, clv_err *err);
+  /* Whether what devices compute with is there, be there a device or not. CLV_UNAVAILABLE: what is
+   * missing. Opens it. */
+  clv_code (*libraries)(clv_err *err);
   clv_code (*describe)(int device, clv_device_info *ret, clv_err *err);
   clv_code (*open)(int device, clv_backend **ret, clv_err *err);
   void (*close)(clv_backend *b); /* takes NULL */
@@ -58,6 +63,7 @@ typedef struct clv_cuda_options {
   const char *file;    /* of the library; NULL or "": beside the program, then in ../lib/cleave */
   const char *folders; /* between colons: where NVIDIA's libraries are; NULL or "": the system's */
   const char *plans;   /* folder where plans are kept, made if need be; NULL: nowhere */
+  bool all_reasons;    /* without a device, look for all that is missing, not for the first */
   clv_notifier notifier; /* of those plans; lives as long as the process */
 } clv_cuda_options;
 

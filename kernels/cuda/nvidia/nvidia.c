@@ -36,16 +36,14 @@ static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
   return clv_cuda_open(&vendor, device, ret, err);
 }
 
-/* What else is missing follows what is missing first. */
-static clv_code count_devices(int *ret, clv_err *err) {
+static clv_code libraries(clv_err *err) {
   const nvidia_cublas *cublas;
-  clv_err first, second;
-  clv_code found = clv_nvidia_count(ret, &first);
-  clv_code library = clv_nvidia_cublas(&cublas, &second);
-  if (found == CLV_OK && library == CLV_OK) return CLV_OK;
-  if (found == CLV_OK) return clv_fail(err, library, "%s", second.text);
-  if (library == CLV_OK) return clv_fail(err, found, "%s", first.text);
-  return clv_fail(err, found, "%.230s; and %.230s", first.text, second.text);
+  return clv_nvidia_cublas(&cublas, err);
+}
+
+static clv_code count_devices(int *ret, clv_err *err) {
+  CLV_TRY(clv_nvidia_count(ret, err));
+  return libraries(err);
 }
 
 static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) {
@@ -65,6 +63,7 @@ static const clv_cuda_library library = {
     .look_in = clv_nvidia_look_in,
     .keep_plans = clv_nvidia_keep_plans,
     .count = count_devices,
+    .libraries = libraries,
     .describe = describe_device,
     .open = open_device,
     .close = clv_cuda_close,

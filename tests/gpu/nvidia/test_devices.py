@@ -10,13 +10,14 @@ suite = Suite()
 cluster = Cluster(1, limits="device: auto\n")
 FILE = os.path.join(cluster.dir, "devices.yaml")
 
-# A library with one device, as the loader sees it.
+# A library with one device, as the loader sees it, and one without.
 FAKE = """
 #include <string.h>
 #include "kernels/load/load.h"
 static char folders[4096];
 static void look_in(const char *text) { strcpy(folders, text ? text : ""); }
 static clv_code count(int *ret, clv_err *err) { (void)err; *ret = 1; return CLV_OK; }
+static clv_code libraries(clv_err *err) { strcpy(err->text, "no library"); return CLV_UNAVAILABLE; }
 static clv_code describe(int device, clv_device_info *ret, clv_err *err) {
   (void)device; (void)err;
   *ret = (clv_device_info){.name = "Test \\"card\\"", .capability = 90, .memory_bytes = (size_t)141 << 30};
@@ -34,10 +35,11 @@ static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
 static void close_device(clv_backend *b) { (void)b; }
 const clv_cuda_library *clv_cuda_entry(uint32_t abi) {
   static const clv_cuda_library l = {.abi = CLV_CUDA_ABI, .size = sizeof l, .look_in = look_in, .count = count,
-                                     .describe = describe, .open = open_device, .close = close_device};
+                                     .libraries = libraries, .describe = describe, .open = open_device, .close = close_device};
   return abi == CLV_CUDA_ABI ? &l : NULL;
 }
 """
+NO_DEVICE = FAKE.replace("(void)err; *ret = 1; return CLV_OK;", '(void)ret; strcpy(err->text, "no driver"); return CLV_UNAVAILABLE;')
 
 
 def shared(path, source):
@@ -116,7 +118,15 @@ def libraries_that_are_missing_are_named():
 
 @suite.test
 def a_worker_that_may_lives_on_the_processor():
+    """At once: libraries of devices, which take long to open, are of no use to it."""
     assert "device auto computes on cpu: " in cluster.workers[0].text(), cluster.workers[0].text()
+    with tempfile.TemporaryDirectory() as folder:
+        cuda = f"cuda: {{library: {shared(os.path.join(folder, 'none.so'), NO_DEVICE)}}}\n"
+        assert re.search(r"^cuda  none: no driver; and no library$", devices(cuda), re.M), devices(cuda)
+        done = run(WORKER, "check", "--config", FILE, "--set", "device=cuda")
+        assert done.returncode == 3 and "device cuda: no driver; and no library\n" in done.stderr, done
+        with Cluster(1, limits=f"device: auto\n{cuda}") as c:
+            assert "device auto computes on cpu: no driver\n" in c.workers[0].text(), c.workers[0].text()
 
 
 with cluster:

@@ -34,10 +34,11 @@ import ctypes, sys
 class Err(ctypes.Structure):
     _fields_ = [("code", ctypes.c_int), ("where", ctypes.c_char_p), ("text", ctypes.c_char * 480), ("rest", ctypes.c_char * 96)]
 COUNT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(Err))
+LIBRARIES = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Err))
 LOOK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 class Library(ctypes.Structure):
     _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("look_in", LOOK), ("keep_plans", ctypes.c_void_p), ("count", COUNT),
-                ("describe", ctypes.c_void_p), ("open", ctypes.c_void_p), ("close", ctypes.c_void_p)]
+                ("libraries", LIBRARIES), ("describe", ctypes.c_void_p), ("open", ctypes.c_void_p), ("close", ctypes.c_void_p)]
 entry = ctypes.CDLL(sys.argv[1]).clv_cuda_entry
 entry.argtypes, entry.restype = [ctypes.c_uint32], ctypes.POINTER(Library)
 found = entry(int(sys.argv[2]))
@@ -48,6 +49,10 @@ found.contents.look_in(sys.argv[3].encode() or None)
 n, err = ctypes.c_int(-1), Err()
 code = found.contents.count(n, err)
 print(code, n.value, err.text.decode() if code else "")
+with open("/proc/self/maps") as f:
+    opened = "libcublasLt" in f.read()
+code = found.contents.libraries(err)
+print("opened" if opened else "not yet opened", err.text.decode() if code else "")
 """
 
 
@@ -125,6 +130,7 @@ def without_a_driver_the_answer_is_clean():
     if int(code) == 0:
         return f"there are {n} devices here"
     assert int(code) == UNAVAILABLE and "NVIDIA's driver" in text, text
+    assert "\nnot yet opened" in text, f"{text}: half a GiB for a process that computes on the processor"
 
 
 @needs_toolkit

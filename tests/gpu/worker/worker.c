@@ -98,6 +98,10 @@ static void look_in(const char *folders) { (void)folders; }
 static void keep_plans(const clv_plan_store *store) { (void)store; }
 
 static clv_code count_devices(int *ret, clv_err *err) { return vendor()->count(ret, err); }
+static clv_code libraries(clv_err *err) {
+  (void)err;
+  return CLV_OK;
+}
 
 static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) {
   clv_cuda_info info;
@@ -119,6 +123,7 @@ clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library 
                                            .look_in = look_in,
                                            .keep_plans = keep_plans,
                                            .count = count_devices,
+                                           .libraries = libraries,
                                            .describe = describe_device,
                                            .open = open_device,
                                            .close = clv_cuda_close};

@@ -66,8 +66,18 @@ class Worker:
         deadline = time.monotonic() + 20 * SLOW
         while " ready " not in self.text()[self.begin:]:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{name} did not start:\n{self.text()}")
+                raise RuntimeError(f"{name} did not start{self.doing()}:\n{self.text()}")
             time.sleep(0.02)
+
+    def doing(self):
+        """What a process that takes long has done until now, for the one who finds out why."""
+        if self.process.poll() is not None:
+            return f" (it ended with {self.process.returncode})"
+        with open(f"/proc/{self.process.pid}/stat") as f:
+            of = f.read().rpartition(")")[2].split()
+        ticks = os.sysconf("SC_CLK_TCK")
+        return (f" (state {of[0]}, {int(of[11]) / ticks:.1f} + {int(of[12]) / ticks:.1f} s of a core, {of[9]} pages read, "
+                f"{len(os.listdir(f'/proc/{self.process.pid}/task'))} threads; loads {' '.join(map(str, os.getloadavg()))})")
 
     def text(self):
         with open(self.log_path, errors="replace") as f:
