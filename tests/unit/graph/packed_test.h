@@ -10,11 +10,16 @@
 
 #include "tests/unit/graph/plan_test.h"
 
-enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, ROWS = 37 + 5 + 20, EMPTY = 2 };
+enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, EMPTY = 2 };
 
 /* One is full and one is empty; 5 * 12 values end in the midst of a block of random numbers only
  * where values are odd, as those of the linear behind are. */
-static const int64_t lengths[N] = {5, 37, 0, 20};
+typedef struct batch {
+  int64_t steps, lengths[N], rows; /* rows: the sum of the lengths */
+} batch;
+
+/* Rows of keys as wide as two warps of a device, and as wide as one. */
+static const batch wide = {S, {5, S, 0, 20}, 5 + S + 20}, narrow = {13, {5, 13, 0, 8}, 5 + 13 + 8};
 
 typedef enum family { BERT, LLAMA, FAMILIES } family;
 
@@ -51,12 +56,12 @@ static inline int block_of(clv_graph *g, family of, uint32_t *layer, int x, int 
 typedef enum end { ALL, LAST, FIRST } end;
 
 /* Embedding, positions, two blocks, dropout over an odd number of values. */
-static inline clv_graph *padded_graph(family of, end last, uint32_t *ret_layers) {
+static inline clv_graph *padded_graph(const batch *b, family of, end last, uint32_t *ret_layers) {
   int x, at;
   uint32_t layer = 0;
-  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, S), &x);
+  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, b->steps), &x);
   clv_attr_value table[] = {int_attr(CLV_ATTR_ROWS, VOCABULARY), int_attr(CLV_ATTR_OUT, F)};
-  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, S + 3), int_attr(CLV_ATTR_OFFSET, 2)};
+  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, b->steps + 3), int_attr(CLV_ATTR_OFFSET, 2)};
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
   x = add_node(g, CLV_OP_EMBEDDING, layer++, x, -1, table, 2);
   x = add_node(g, CLV_OP_POSITIONS, layer++, x, -1, rows, 2);
@@ -80,35 +85,36 @@ static inline clv_graph *packed_graph(const clv_graph *g, int64_t rows) {
 }
 
 /* Rows of `width` bytes, without those of pads. */
-static inline void squeeze(const void *padded, size_t width, void *ret) {
+static inline void squeeze(const batch *b, const void *padded, size_t width, void *ret) {
   char *to = ret;
   for (int n = 0; n < N; n++)
-    for (int64_t s = 0; s < lengths[n]; s++, to += width)
-      memcpy(to, (const char *)padded + (size_t)(n * S + s) * width, width);
+    for (int64_t s = 0; s < b->lengths[n]; s++, to += width)
+      memcpy(to, (const char *)padded + (size_t)(n * b->steps + s) * width, width);
 }
 
-static inline void zero_pads(void *padded, size_t width) {
+static inline void zero_pads(const batch *b, void *padded, size_t width) {
   for (int n = 0; n < N; n++)
-    memset((char *)padded + (size_t)(n * S + lengths[n]) * width, 0,
-           (size_t)(S - lengths[n]) * width);
+    memset((char *)padded + (size_t)(n * b->steps + b->lengths[n]) * width, 0,
+           (size_t)(b->steps - b->lengths[n]) * width);
 }
 
 /* The same records and gradients: packed ones have `rows` rows, of which some may be of none. */
-static inline void lend_records(rig *padded, rig *packed, size_t rows, bool last) {
+static inline void lend_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
   size_t width = last ? 0 : CLASSES * sizeof(float);
-  for (int64_t i = 0; i < N * S; i++) ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
-  memset(packed->in[0], 0, rows * sizeof(int64_t));
-  squeeze(padded->in[0], sizeof(int64_t), packed->in[0]);
-  memcpy(padded->in[1], lengths, sizeof lengths);
-  memcpy(packed->in[1], lengths, sizeof lengths);
+  for (int64_t i = 0; i < N * b->steps; i++)
+    ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
+  memset(packed->in[0], 0, (size_t)rows * sizeof(int64_t));
+  squeeze(b, padded->in[0], sizeof(int64_t), packed->in[0]);
+  memcpy(padded->in[1], b->lengths, sizeof b->lengths);
+  memcpy(packed->in[1], b->lengths, sizeof b->lengths);
   if (last) { /* the sequence that is empty has no first place */
     memset(padded->dout + EMPTY * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
     memcpy(packed->dout, padded->dout, padded->out_bytes);
     return;
   }
-  zero_pads(padded->dout, width);
+  zero_pads(b, padded->dout, width);
   memset(packed->dout, 0, packed->out_bytes);
-  squeeze(padded->dout, width, packed->dout);
+  squeeze(b, padded->dout, width, packed->dout);
 }
 
 /* b may be NULL: zeros. */
@@ -151,17 +157,20 @@ static inline void near_values(const rig *a, const rig *b, size_t bytes) {
   if (!(apart <= 1e-6 * of)) fail_msg("values are %g apart, of %g", apart, of);
 }
 
-static inline void compare(family of, end last, int64_t rows, const rig_options *o) {
+/* `more` rows are of no sequence. */
+static inline void compare(const batch *b, family of, end last, int64_t more,
+                           const rig_options *o) {
   uint32_t layers;
-  clv_graph *g = padded_graph(of, last, &layers), *p = packed_graph(g, rows);
+  int64_t rows = b->rows + more;
+  clv_graph *g = padded_graph(b, of, last, &layers), *p = packed_graph(g, rows);
   rig padded = rig_new(g, o), packed = rig_new(p, o);
-  lend_records(&padded, &packed, (size_t)rows, last);
+  lend_records(b, &padded, &packed, rows, last);
   step(&padded);
   step(&packed);
   size_t width = CLASSES * sizeof(float);
-  if (!last) squeeze(padded.out, width, padded.out);
+  if (!last) squeeze(b, padded.out, width, padded.out);
   if (last == FIRST) memset(padded.out + EMPTY * width, 0, width);
-  near_values(&padded, &packed, last ? padded.out_bytes : ROWS * width);
+  near_values(&padded, &packed, last ? padded.out_bytes : (size_t)b->rows * width);
   if (!o->evaluation) near_gradients(&padded, &packed);
   rig_done(&padded);
   rig_done(&packed);
@@ -177,18 +186,17 @@ static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_I
 }
 
 /* Two parts one after the other, against the whole. */
-static inline void cut_behind(const clv_graph *g, uint32_t layer, uint32_t layers, const rig *whole,
-                              const rig_options *o) {
-  int64_t batches[CLV_MAX_INPUTS] = {ROWS + 2, N};
+static inline void cut_behind(const batch *s, const clv_graph *g, uint32_t layer, uint32_t layers,
+                              const rig *whole, const rig_options *o) {
+  int64_t batches[CLV_MAX_INPUTS] = {s->rows + 2, N};
   clv_graph *first, *second;
-  if (clv_graph_cut_check(g, layer, &(clv_err){0}) != CLV_OK) return;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
-  assert_int_equal(first->nodes[first->output].places, S);
+  assert_int_equal(first->nodes[first->output].places, s->steps);
   rig a = rig_new(as_loaded(first, batches), o), b = rig_new(as_loaded(second, batches), o);
   clv_call *call;
   for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.in_bytes[i]);
-  if (b.n_in > 1) memcpy(b.in[1], lengths, sizeof lengths);
+  if (b.n_in > 1) memcpy(b.in[1], s->lengths, sizeof s->lengths);
   assert_ok(clv_plan_call_get(a.plan, &call, err));
   forward(&a, call);
   memcpy(b.in[0], a.out, a.out_bytes);
@@ -208,18 +216,25 @@ static inline void cut_behind(const clv_graph *g, uint32_t layer, uint32_t layer
   rig_done(&b);
 }
 
-static inline void every_cut(const rig_options *o) {
-  for (int of = 0; of < FAMILIES; of++) {
-    uint32_t layers;
-    clv_graph *g = padded_graph((family)of, ALL, &layers), *p = packed_graph(g, ROWS + 2);
-    rig padded = rig_new(g, o), whole = rig_new(packed_graph(g, ROWS + 2), o);
-    lend_records(&padded, &whole, ROWS + 2, false);
-    step(&whole);
-    for (uint32_t layer = 0; layer + 1 < layers; layer++) cut_behind(p, layer, layers, &whole, o);
-    rig_done(&padded);
-    rig_done(&whole);
-    clv_graph_free(p);
+/* One of `every` cuts, from the one that `from` says. */
+static inline void cuts_of(const batch *s, family of, int every, int from, const rig_options *o) {
+  uint32_t layers;
+  clv_graph *g = padded_graph(s, of, ALL, &layers), *p = packed_graph(g, s->rows + 2);
+  rig padded = rig_new(g, o), whole = rig_new(packed_graph(g, s->rows + 2), o);
+  int cuts = 0, made = 0;
+  lend_records(s, &padded, &whole, s->rows + 2, false);
+  step(&whole);
+  for (uint32_t layer = 0; layer + 1 < layers; layer++) {
+    if (clv_graph_cut_check(p, layer, &(clv_err){0}) != CLV_OK) continue;
+    if (cuts++ % every != from % every) continue;
+    cut_behind(s, p, layer, layers, &whole, o);
+    made++;
   }
+  assert_true(made > 0);
+  if (every > 1) print_message("%d of %d cuts\n", made, cuts);
+  rig_done(&padded);
+  rig_done(&whole);
+  clv_graph_free(p);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -247,7 +262,7 @@ static inline void refused_lengths(const clv_backend *backend) {
     for (size_t i = 0; i < CLV_COUNT(all); i++) {
       int x, at;
       clv_attr_value v[] = {int_attr(CLV_ATTR_PACKED, S), int_attr(CLV_ATTR_HEADS, 3)};
-      clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(ROWS, F), &x);
+      clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(wide.rows, F), &x);
       assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
       bool heads = first[f] == CLV_OP_ROTARY || first[f] == CLV_OP_ATTENTION;
       if (first[f] == CLV_OP_POSITIONS) v[1] = int_attr(CLV_ATTR_ROWS, S);
@@ -256,7 +271,7 @@ static inline void refused_lengths(const clv_backend *backend) {
       join(g, first[f], 0, four ? in : two, four ? 4 : 2, v,
            heads || first[f] == CLV_OP_POSITIONS ? 2 : 1);
       rig r = rig_new(g, &(rig_options){.backend = backend});
-      memcpy(r.in[1], all[i].lengths, sizeof lengths);
+      memcpy(r.in[1], all[i].lengths, sizeof all[i].lengths);
       clv_call *call;
       assert_ok(clv_plan_call_get(r.plan, &call, err));
       assert_fails(said_of_forward(&r, call, err), CLV_INVALID, all[i].text);

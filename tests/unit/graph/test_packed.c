@@ -12,7 +12,7 @@ static void packed_is_padded(void **state) {
   for (int b = 0; b < 2; b++)
     for (int of = 0; of < FAMILIES; of++)
       for (int how = 0; how < 12; how++)
-        compare((family)of, (end)(how % 3), how & 2 ? ROWS + 9 : ROWS,
+        compare(&wide, (family)of, (end)(how % 3), how & 2 ? 9 : 0,
                 &(rig_options){.backend = backends[b],
                                .evaluation = how & 4,
                                .threads = 1 + (how & 1),
@@ -21,7 +21,8 @@ static void packed_is_padded(void **state) {
 
 static void every_cut_is_the_same(void **state) {
   (void)state;
-  every_cut(&(rig_options){.backend = clv_backend_cpu()});
+  for (int of = 0; of < FAMILIES; of++)
+    cuts_of(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -29,7 +30,7 @@ static void every_cut_is_the_same(void **state) {
 static void rows_follow_the_batch(void **state) {
   (void)state;
   uint32_t layers;
-  clv_graph *g = padded_graph(BERT, LAST, &layers), *p = packed_graph(g, ROWS);
+  clv_graph *g = padded_graph(&wide, BERT, LAST, &layers), *p = packed_graph(g, wide.rows);
   assert_true(p->joins);
   assert_int_equal(p->nodes[0].places, S);
   assert_int_equal(p->nodes[1].places, 0);
