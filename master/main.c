@@ -25,9 +25,9 @@ static const clv_cli_command commands[] = {
              "class, its name and the outputs of each record; names go beside a NumPy file, to FILE.json."},
     {.name = "plan", .args = "SESSION.yaml", .run = clv_cmd_plan,
      .doc = "what runs where, in how much memory, and what leaves the network",
-     .more = "Nothing is sent; with --ask each worker is asked what computes on its devices. With "
-             "--suggest-cuts the layers are timed on this machine, and ways to cut the model are simulated "
-             "with the links that --link states."},
+     .more = "Nothing is sent; with --ask each worker is asked what computes on its devices, and memory "
+             "is that of what it names. With --suggest-cuts the layers are timed on this machine, and ways "
+             "to cut the model are simulated with the links that --link states."},
     {.name = "check", .args = "SESSION.yaml", .run = clv_cmd_check,
      .doc = "look at the file, the shapes and all records; nothing is sent",
      .more = "Each record is read, images too, and one with a value that is not finite is named. "

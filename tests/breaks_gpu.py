@@ -58,7 +58,10 @@ of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
 # ---- memory --------------------------------------------------------------------------------------
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    evaluations_take_nothing_of_a_device=("static clv_code add_evaluations(", "if (!c->data.test.n", "if (c->data.test.n"),
-   a_device_is_planned_as_a_processor=("clv_code clv_stage_facts_of(", "if (!names_device(&b->config->stages[stage]))", "if (stage + 1)"))
+   a_device_is_planned_as_a_processor=("clv_code clv_stage_facts_of(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
+   what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "said[0] ? said", "!said ? said"))
+of("master/watch/hello.c", "tests/net/training/test_device_memory.py what_auto_means_is_asked_of_each_worker",
+   devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_computes_on(b, i, h->devices[at]);", ";"))
 of("common/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
 

@@ -132,12 +132,11 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
 }
 
 /* Bits are promised for one kind of device, and figures are those of the kind that is named. */
-static void text_device(const clv_stage_spec *s, const clv_stage_facts *f, clv_bytes *out) {
+static void text_device(const char *device, const clv_stage_facts *f, clv_bytes *out) {
   char more[24];
   if (!f->on_device) return;
-  clv_bytes_printf(out,
-                   "    computes on %s: its bits are those of such devices, and so is its memory",
-                   s->device);
+  clv_bytes_printf(
+      out, "    computes on %s: its bits are those of such devices, and so is its memory", device);
   if (f->borrowed)
     clv_bytes_printf(out, "; libraries may borrow up to %s more",
                      clv_format_size(f->borrowed, more, sizeof more));
@@ -175,7 +174,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
       b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer, f->parameters,
       clv_format_size(f->weights, w, sizeof w), clv_format_size(f->memory, m, sizeof m),
       f->reorders);
-  text_device(&b->config->stages[i], f, out);
+  text_device(clv_stage_device(b, i), f, out);
   text_weights(&b->config->stages[i], out);
   text_layers(b, i, f, out);
   text_frozen(b, i, out);
@@ -257,6 +256,11 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
   clv_bytes_json(out, place_of(b, i));
   clv_bytes_puts(out, ",\"device\":");
   clv_bytes_json(out, b->config->stages[i].device);
+  clv_bytes_puts(out, ",\"computes_on\":");
+  if (b->stages[i].device[0])
+    clv_bytes_json(out, b->stages[i].device);
+  else
+    clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
   clv_bytes_printf(out,
                    ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"

@@ -5,7 +5,8 @@
  * its schedule as positions of the nodes. What is drawn, described and suggested comes from these,
  * and nothing here connects.
  *
- * Threads: a blueprint is read-only once made.
+ * Threads: a blueprint is read-only once made, and once clv_blueprint_computes_on has noted what
+ * nodes say.
  */
 #ifndef CLEAVE_PLAN_H
 #define CLEAVE_PLAN_H
@@ -49,6 +50,7 @@ typedef struct clv_run_options {
 /* Each is a module of libcleave, as are the loss and the loss of evaluations at home. */
 enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
+enum { CLV_STAGE_DEVICE = 32 };
 
 /* What a tensor that leaves shows of records or labels to a worker that knows the session file,
  * each case more than those before it (privacy.c says when a layer counts as secret). */
@@ -95,6 +97,7 @@ typedef struct clv_stage_plan {
   clv_shows gradient_shows; /* of the labels: the gradient of its output, with the loss at home */
   uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
                            the fewest */
+  char device[CLV_STAGE_DEVICE]; /* on which its node says that it computes; "": nobody has asked */
 } clv_stage_plan;
 
 typedef struct clv_blueprint {
@@ -131,6 +134,10 @@ void clv_blueprint_freep(clv_blueprint **b);
 /* Whose parameter tie `tie` of a stage is; false: it is the stage's own. */
 bool clv_tie_of_stage(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
                       const char **ret_weight);
+
+/* The node of a stage says that it computes on "cuda:0", where the session file may leave that to
+ * it: what is described from now on is of that device. */
+void clv_blueprint_computes_on(clv_blueprint *b, uint32_t stage, const char *device);
 
 /* Plans made here compute in bf16. A master that cannot, and has no stage itself, counts in f32. */
 bool clv_blueprint_bf16(const clv_blueprint *b);

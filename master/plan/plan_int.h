@@ -85,7 +85,7 @@ clv_plan_times clv_profile_at(const clv_profile *p, uint32_t layer, double sampl
 /* ---- what a stage needs (stage_memory.c) ----------------------------------------------------- */
 
 /* In bytes, of its micro-batches of b->micro_size. Those of a processor are what its plan takes; of
- * a stage that names a device all that the session is charged there, while nothing is recorded. */
+ * a stage that is on a device all that the session is charged there, while nothing is recorded. */
 typedef struct clv_stage_facts {
   size_t parameters; /* values */
   size_t weights, old_weights, optimizer, activations, scratch, cache;
@@ -99,6 +99,8 @@ typedef struct clv_stage_facts {
   bool falls_back[CLV_MAX_NODES]; /* by node: it computes with a kernel of ref */
 } clv_stage_facts;
 
+/* What computes a stage, as far as that is known: its node's answer, or the session's word. */
+const char *clv_stage_device(const clv_blueprint *b, uint32_t stage);
 /* live: micro-batches kept at once, versions: of the weights, by the schedule. */
 clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t live,
                             uint32_t versions, clv_stage_facts *ret, clv_err *err) CLV_USE_RESULT;

@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a stage needs. Its plan is made as its node makes it: by the processor's backend, or for a
- * stage that names a device by the device's, on paper. There two plans are made, with nothing
- * borrowed by libraries and with the most.
+ * stage that names a device, or whose node has named one, by the device's, on paper. There two
+ * plans are made, with nothing borrowed by libraries and with the most.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cuda/paper/paper.h"
 #include "master/plan/plan_int.h"
 
-static bool names_device(const clv_stage_spec *s) { return strncmp(s->device, "cuda", 4) == 0; }
+void clv_blueprint_computes_on(clv_blueprint *b, uint32_t stage, const char *device) {
+  char *name = b->stages[stage].device;
+  snprintf(name, CLV_STAGE_DEVICE, "%.*s", CLV_STAGE_DEVICE - 1, device);
+}
+
+const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
+  const char *said = b->stages[stage].device;
+  return said[0] ? said : b->config->stages[stage].device;
+}
 
 /* ---- its plan -------------------------------------------------------------------------------- */
 
@@ -149,7 +158,7 @@ static clv_code facts_on_paper(clv_paper_loan loan, const clv_blueprint *b, uint
 clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t live,
                             uint32_t versions, clv_stage_facts *ret, clv_err *err) {
   clv_stage_facts most;
-  if (!names_device(&b->config->stages[stage]))
+  if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
     return facts_on(clv_backend_cpu(), b, stage, live, versions, ret, err);
   CLV_TRY(facts_on_paper(CLV_PAPER_NOTHING, b, stage, live, versions, ret, err));
   CLV_TRY(facts_on_paper(CLV_PAPER_MOST, b, stage, live, versions, &most, err));

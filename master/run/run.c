@@ -59,18 +59,27 @@ static clv_exit suggest(clv_run *r) {
   return CLV_EXIT_OK;
 }
 
+static clv_exit unasked_exit(clv_code code) {
+  return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
+}
+
+/* What the workers say of their devices is asked first: figures are of what they name. */
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
+  clv_err err, unanswered;
+  clv_code asked = CLV_OK;
   if (o->suggest_cuts) return suggest(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  if (o->ask) asked = clv_ask_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   fputs(text.data, stdout);
-  return o->ask ? clv_show_kinds(config, o) : CLV_EXIT_OK;
+  if (asked != CLV_OK) return (clv_exit)clv_exit_report(unasked_exit(asked), &unanswered);
+  fputs(kinds.data ? kinds.data : "", stdout);
+  return CLV_EXIT_OK;
 }
 
 /* " in 10 classes", for folders of images. */

@@ -52,13 +52,15 @@ static void write_json(const asked_stage *s, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
-static clv_code add_stage(const clv_stage_spec *s, const char *node, const clv_wire_hello_reply *h,
-                          bool json, clv_bytes *out, clv_err *err) {
+static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
+                          const clv_wire_hello_reply *h, bool json, clv_bytes *out, clv_err *err) {
+  const clv_stage_spec *s = &b->config->stages[i];
   int at = clv_wire_device_of(h, s->device);
   if (at < 0)
     return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
                     s->device, s->name);
   const asked_stage stage = {s->name, node, h->devices[at], h->kinds[at]};
+  clv_blueprint_computes_on(b, i, h->devices[at]);
   (json ? write_json : write_text)(&stage, out);
   return CLV_OK;
 }
@@ -77,26 +79,28 @@ static clv_code check_cache(const clv_session_config *c, int node, const clv_wir
 }
 
 /* Of the stages of one node; -1 is the master, which is nobody to ask. */
-static clv_code ask_node(const clv_session_config *c, int node, clv_rpc_runtime *runtime,
+static clv_code ask_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
                          const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
+  const clv_session_config *c = b->config;
   const clv_backend *cpu = clv_backend_cpu();
   const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
   clv_wire_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
   CLV_AUTO(clv_wire_done)
   clv_wire_hello_reply h = {.n_devices = 1, .devices = &device, .kinds = &kind};
   bool asked = node < 0;
-  for (size_t i = 0; i < c->n_stages; i++) {
+  for (uint32_t i = 0; i < b->n_stages; i++) {
     if (c->stages[i].worker != node) continue;
     if (!asked && clv_watch_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
     if (!asked && node >= 0) CLV_TRY(check_cache(c, node, &h, err));
     asked = true;
-    CLV_TRY(add_stage(&c->stages[i], name, &h, json, out, err));
+    CLV_TRY(add_stage(b, i, name, &h, json, out, err));
   }
   return CLV_OK;
 }
 
-static clv_code ask_all(const clv_session_config *c, bool json, clv_bytes *out, clv_err *err) {
+clv_code clv_ask_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
+  const clv_session_config *c = b->config;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
@@ -104,16 +108,6 @@ static clv_code ask_all(const clv_session_config *c, bool json, clv_bytes *out, 
   if (c->n_workers) CLV_TRY(clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, &id, err));
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)
-    CLV_TRY(ask_node(c, node, runtime, id, json, out, err));
+    CLV_TRY(ask_node(b, node, runtime, id, json, out, err));
   return CLV_OK;
-}
-
-clv_exit clv_show_kinds(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err err;
-  clv_code code = ask_all(config, o->json, &text, &err);
-  clv_exit failed = code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
-  if (code != CLV_OK) return (clv_exit)clv_exit_report(failed, &err);
-  fputs(text.data ? text.data : "", stdout);
-  return CLV_EXIT_OK;
 }

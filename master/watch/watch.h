@@ -12,8 +12,10 @@
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
-/* A line for each stage: what its node says of the device that computes it. Asks the workers. */
-clv_exit clv_show_kinds(const clv_session_config *config, const clv_run_options *o);
+/* What each stage's node says of the device that computes it: noted in the blueprint, and a line
+ * each. Asks the workers, and BLOCKS as long as they may take to answer. CLV_NOT_FOUND: one of them
+ * lacks what the session wants of it; what was noted before stays. */
+clv_code clv_ask_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* What workers keep on their disks of caches of this identity; with delete_caches it is gone. */
 clv_exit clv_show_caches(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o);

@@ -81,4 +81,41 @@ def the_plan_says_whose_memory_it_is():
         assert other["borrowed_bytes"] == other["kept_bytes"] == other["evaluation_bytes"] == 0, other
 
 
+def facts_of(stage):
+    """What of it depends on the device."""
+    return {k: v for k, v in stage.items() if k.endswith("_bytes") or k == "ref_layers"}
+
+
+def on_two(devices):
+    """Stages at the master and two workers."""
+    places = ["at: master", *(f"at: w{i}, device: {d}" for i, d in enumerate(devices, 1))]
+    stages = "".join(f"  - {{name: s{i}, {at}, layers: [{{op: flatten}}, {{op: linear, out: 12}}, {{op: gelu}}]}}\n"
+                     for i, at in enumerate(places))
+    return re.sub(r"(?s)stages:\n.*?(?=loss:)", f"stages:\n{stages}", body("mlp", "f32"))
+
+
+@suite.test
+def what_auto_means_is_asked_of_each_worker():
+    """One of two has a device, and the file says of neither: figures are of what computes."""
+    with Cluster(2, limits="device: cuda\n") as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        c.limits = "device: cpu\n"
+        c.restart(0)
+        auto, known = c.session("auto", on_two(("auto", "auto"))), c.session("known", on_two(("cpu", "cuda")))
+        def stages_of(path, *options):
+            done = master("plan", path, "--json", *options, cwd=c.dir)
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout.splitlines()[0])["stages"]
+        unasked, asked, named = stages_of(auto), stages_of(auto, "--ask"), stages_of(known)
+        assert [s["computes_on"] for s in unasked] == [None] * 3 and not unasked[2]["kept_bytes"], unasked
+        assert [s["computes_on"] for s in asked] == ["cpu", "cpu", "cuda:0"], asked
+        assert [facts_of(s) for s in asked] == [facts_of(s) for s in named] != [facts_of(s) for s in unasked], (asked, named)
+        said = master("plan", auto, "--ask", cwd=c.dir).stdout
+        assert re.findall(r"computes on (\S+): its bits", said) == ["cuda:0"] and "stage 's2' computes on cuda:0 of w2" in said, said
+        c.workers[1].stop()
+        alone = master("plan", auto, "--ask", cwd=c.dir)
+        assert alone.returncode == 4 and "worker w2" in alone.stderr and "leaves the private network" in alone.stdout, alone
+
+
 suite.main()
