@@ -14,11 +14,14 @@ of("common/engine/context_value.c", "tests/gpu/test_node",
       "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
 CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_coming"
 of("common/engine/node_frames.c", CHUNKS,
-   nothing_leaves_while_it_comes=("clv_code clv_node_init_contexts(", ".streams = !n->o.on_program", ".streams = false"))
+   a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".program = n->o.on_program != NULL", ".program = false"))
+of("common/engine/context_exit.c", CHUNKS,
+   nothing_leaves_while_it_comes=("bool clv_exit_streams(", "name || !e->env.program", "name > bytes"),
+   a_master_copies_before_it_sends=("bool clv_exit_streams(", "name || !e->env.program", "!e->env.program"))
 of("common/engine/node_devices.c", CHUNKS,
    who_computes_makes_copies=("void clv_node_give_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
 of("common/engine/context_backward.c", CHUNKS,
-   gradients_are_copied_first=("static bool streams(", "e->env.streams && ", "false && "))
+   gradients_are_copied_first=("static bool streams(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
 of("common/link/departures.c", COMING,

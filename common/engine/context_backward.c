@@ -120,7 +120,7 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   CLV_TRY(clv_exit_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.phase = ctx->phase;
   p->frame.order = t->order;
-  bool waits = copy && !e->env.streams;
+  bool waits = copy && !clv_exit_streams(e, t->name, din->bytes);
   if (din) clv_packet_add_coming(p, copy ? copy->to : din, copy && !waits ? copy->coming : NULL);
   clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
   if (waits)
@@ -224,7 +224,8 @@ static clv_module *maker_of(clv_contexts *e, const clv_context_call *c, uint32_t
 
 /* Whether that of input i leaves over a link, which takes it while it comes from the device. */
 static bool streams(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
-  return e->env.streams && c->targets[i].value && c->in[i]->n * sizeof(float) > CLV_WIRE_INLINE_MAX;
+  const clv_gradient_target *t = &c->targets[i];
+  return t->value && clv_exit_streams(e, t->name, c->in[i]->n * sizeof(float));
 }
 
 static clv_code take_din(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {

@@ -34,6 +34,10 @@ clv_code clv_exit_packet(clv_contexts *e, clv_frame_kind kind, const clv_context
 
 void clv_exit_send(clv_contexts *e, clv_packet *p) { clv_packet_list_add(&e->send, p); }
 
+bool clv_exit_streams(const clv_contexts *e, uint32_t name, size_t bytes) {
+  return (name || !e->env.program) && bytes > CLV_WIRE_INLINE_MAX;
+}
+
 void clv_exit_state(clv_contexts *e, clv_packet *p) { clv_packet_list_add(&e->state_frames, p); }
 
 void clv_exit_refuse(clv_contexts *e, clv_packet *p, const clv_err *why) {

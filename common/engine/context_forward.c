@@ -30,14 +30,14 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
   return CLV_OK;
 }
 
-/* Whether whoever it is sent to takes it while it comes from the device. */
+/* Whether all that it is sent to take it while it comes from the device. */
 static bool streams(const clv_contexts *e, const clv_context_call *c, clv_dtype dtype) {
   size_t bytes;
-  if (!e->env.streams || !clv_module_reaches(c->mod, c->mod)) return false;
+  if (!clv_module_reaches(c->mod, c->mod)) return false;
   if (clv_shape_bytes(&c->out_shape, dtype, &bytes, NULL) != CLV_OK) return false;
   for (const clv_delivery *d = c->out->deliveries; d; d = d->next)
-    if (d->keep) return false;
-  return bytes > CLV_WIRE_INLINE_MAX;
+    if (d->keep || !clv_exit_streams(e, d->name, bytes)) return false;
+  return true;
 }
 
 /* Who waits for the output at this node: another module that takes it where it is made, and

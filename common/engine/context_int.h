@@ -188,6 +188,9 @@ clv_code clv_exit_packet(clv_contexts *e, clv_frame_kind kind, const clv_context
                          uint64_t message, uint32_t name, clv_packet **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_exit_send(clv_contexts *e, clv_packet *p); /* takes it, as the next */
+/* Whether a tensor that goes to that name may leave while it comes to the host's memory: over a
+ * link, in chunks. A program wants all of it. */
+bool clv_exit_streams(const clv_contexts *e, uint32_t name, size_t bytes);
 void clv_exit_state(clv_contexts *e, clv_packet *p);
 void clv_exit_refuse(clv_contexts *e, clv_packet *p, const clv_err *why);
 /* For whoever keeps a value: `d` has it. Takes it. */

@@ -325,7 +325,7 @@ struct clv_contexts_env {
   /* Without an executor: what has to do with modules on devices is given out
    * (clv_contexts_far_work), and this is held while it is computed. NULL: it ends at once. */
   pthread_mutex_t *computing;
-  bool streams;     /* what is sent leaves over links, which may send a tensor while it comes */
+  bool program;     /* what goes to no name is for a program of this process, not for a link */
   uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */
 };
 

@@ -28,11 +28,6 @@ static clv_code for_module(clv_contexts *e, clv_value *v, const clv_module *m, c
   return CLV_OK;
 }
 
-/* Where it may leave before all of it is there, it need not be. */
-static bool streams(const clv_contexts *e, const clv_value *v) {
-  return e->env.streams && v->tensor->bytes > CLV_WIRE_INLINE_MAX;
-}
-
 /* ---- who gets it ----------------------------------------------------------------------------- */
 
 /* The tensor, which is there or on its way, or why there is none. */
@@ -94,7 +89,7 @@ static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
     v->failed = clv_shared_err_of(e, &why, "");
   for (clv_delivery **at = &v->deliveries, *d; (d = *at) != NULL;) {
     bool waits = !t && !v->failed;
-    if (waits && (d->keep || !streams(e, v))) {
+    if (waits && (d->keep || !clv_exit_streams(e, d->name, v->tensor->bytes))) {
       at = &d->next;
       continue;
     }

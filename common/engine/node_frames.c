@@ -411,7 +411,7 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .next_message = &n->next_message,
                           .modules = n->modules,
                           .executor = clv_node_executor(n),
-                          .streams = !n->o.on_program};
+                          .program = n->o.on_program != NULL};
   clv_node_init_devices(n, &env);
   return clv_contexts_new(&env, &n->contexts, err);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker's node on the simulated device, and its link: what it has computed leaves in chunks
- * while it comes from the device, and while the device computes what comes next.
+ * A node on the simulated device, and its link: what it has computed leaves in chunks while it
+ * comes from the device, and while the device computes what comes next. A worker's link is the
+ * master's, and a master's that of a worker; what its program takes is there.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ static struct {
   pthread_cond_t changed;
   uint32_t chunks, heads, refs;
   uint32_t products; /* a forward has one */
+  uint32_t given;    /* values to the program, all of each */
   held_for held;
   uint32_t pieces;            /* asked for */
   const clv_cuda_event *last; /* behind the last of the first copy; NULL: not recorded yet */
@@ -118,7 +120,15 @@ static clv_code finish(clv_cuda_event *e, clv_err *err) {
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
+/* Of the node, and where its values and gradients go: nowhere by name is the master, be it here. */
+typedef struct side {
+  bool master;
+  const char *to;
+} side;
+static const side worker = {false, ""}, master = {true, "w1"}, program = {true, ""};
+
 typedef struct world {
+  side at;
   clv_pool *pool;
   clv_session_node *node;
   clv_backend *device;
@@ -132,6 +142,12 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 }
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   (void)user, (void)link, (void)code, (void)text;
+}
+
+static void on_program(void *user, clv_packet *p) {
+  (void)user;
+  if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->coming[0]) note(&seen.given);
+  clv_packet_free(p);
 }
 
 static void *run_node(void *user) {
@@ -150,12 +166,15 @@ static void begin_link(world *w) {
   clv_outlet_put(w->link->outlet, 0, (clv_stream){&transport, &seen});
   clv_departures_lanes(w->link->out, 1);
   w->link->out->pace.window = 64 << 20; /* nobody answers a PING */
-  clv_node_set_master(w->node, w->link);
+  if (w->at.master)
+    assert_ok(clv_node_peer(w->node, "w1", w->link, &err));
+  else
+    clv_node_set_master(w->node, w->link);
 }
 
 static void hold(held_for held) {
   pthread_mutex_lock(&seen.lock);
-  seen.chunks = seen.heads = seen.pieces = seen.products = 0;
+  seen.chunks = seen.heads = seen.pieces = seen.products = seen.given = 0;
   seen.last = NULL, seen.copying = NULL;
   seen.held = held;
   seen.in_time = seen.has_waited = false;
@@ -175,16 +194,16 @@ static clv_graph *linear_of(int64_t in, int64_t out) {
   return g;
 }
 
-static void begin(world *w, uint64_t seed, int64_t in, int64_t out) {
+static void begin(world *w, side at, uint64_t seed, int64_t in, int64_t out) {
   static clv_vendor v;
   clv_err err = {0};
   right = clv_sim_vendor(&(clv_sim_options){.seed = seed});
   v = *right;
   v.get = get, v.event_record = record, v.event_finish = finish, v.matmul = matmul;
-  *w = (world){0};
+  *w = (world){.at = at};
   assert_ok(clv_cuda_open(&v, 0, &w->device, &err));
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
-  const clv_node_options o = {.pool = w->pool};
+  const clv_node_options o = {.pool = w->pool, .on_program = at.master ? on_program : NULL};
   assert_ok(clv_node_new(&o, &w->node, &err));
   clv_module_options so = stage_of(linear_of(in, out), 0);
   clv_module *module;
@@ -222,7 +241,7 @@ static void post_call(world *w, uint32_t context, bool learns) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, learns ? COLUMNS : FEW);
   assert_ok(clv_packet_call(w->pool, context, 10, 0, learns, &p, &err));
   assert_ok(clv_packet_arg(p, 0, learns, x, &err));
-  assert_ok(clv_packet_call_deliver(p, "", &err));
+  assert_ok(clv_packet_call_deliver(p, w->at.to, &err));
   clv_node_post(w->node, p);
 }
 
@@ -237,14 +256,14 @@ static void wait_for(const uint32_t *count, uint32_t n) {
   assert_int_equal(r, 0);
 }
 
-/* Of the call's input, to the master. */
+/* Of the call's input. */
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, FEW);
   assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_need(p, 10, 1, 0, &err));
-  assert_ok(clv_packet_target(p, 0, 5, "", 0, &err));
+  assert_ok(clv_packet_target(p, 0, 5, w->at.to, 0, &err));
   clv_node_post(w->node, p);
   assert_ok(clv_packet_gradient(w->pool, context, 1, 10, 0, "", dy, &p, &err));
   clv_node_post(w->node, p);
@@ -257,9 +276,9 @@ static void was_in_time(void) {
   assert_true(seen.in_time);
 }
 
-static void run(uint64_t seed, held_for held) {
+static void run(side at, uint64_t seed, held_for held) {
   world w;
-  begin(&w, seed, FEW, COLUMNS);
+  begin(&w, at, seed, FEW, COLUMNS);
   hold(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
@@ -274,26 +293,45 @@ static void run(uint64_t seed, held_for held) {
 
 static void a_chunk_leaves_before_the_last_piece_is_copied(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 3; seed++) run(seed, A_CHUNK);
+  for (uint64_t seed = 0; seed < 3; seed++) run(worker, seed, A_CHUNK);
+  run(master, 1, A_CHUNK);
 }
 
 static void the_next_call_computes_while_a_value_is_copied(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 3; seed++) run(seed, THE_NEXT_CALL);
+  for (uint64_t seed = 0; seed < 3; seed++) run(worker, seed, THE_NEXT_CALL);
+  run(master, 1, THE_NEXT_CALL);
 }
 
-static void gradients_leave_as_values_do(void **state) {
+static void gradients(side at) {
   world w;
-  (void)state;
-  begin(&w, 2, COLUMNS, FEW);
+  begin(&w, at, 2, COLUMNS, FEW);
   hold(NOTHING);
   post_call(&w, 1, true);
   wait_for(&seen.chunks, 1); /* its value, which is small */
   hold(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&seen.heads, 2); /* FINISHED is the other one */
+  wait_for(&seen.heads, at.master ? 1 : 2); /* FINISHED is the other one */
   was_in_time();
   assert_int_equal(seen.chunks, PIECES);
+  end(&w);
+}
+
+static void gradients_leave_as_values_do(void **state) {
+  (void)state;
+  gradients(worker);
+  gradients(master);
+}
+
+static void a_program_takes_all_of_a_value(void **state) {
+  world w;
+  (void)state;
+  begin(&w, program, 1, FEW, COLUMNS);
+  hold(NOTHING);
+  post_call(&w, 1, false);
+  wait_for(&seen.given, 1);
+  assert_int_equal(seen.pieces, PIECES);
+  assert_int_equal(seen.heads + seen.chunks, 0);
   end(&w);
 }
 
@@ -302,6 +340,7 @@ int main(void) {
       cmocka_unit_test(a_chunk_leaves_before_the_last_piece_is_copied),
       cmocka_unit_test(the_next_call_computes_while_a_value_is_copied),
       cmocka_unit_test(gradients_leave_as_values_do),
+      cmocka_unit_test(a_program_takes_all_of_a_value),
   };
   return cmocka_run_group_tests_name("chunks", tests, NULL, NULL);
 }
