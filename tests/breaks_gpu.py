@@ -58,6 +58,13 @@ of("kernels/cuda/broadcast.c", "tests/gpu/test_cuda_bf16",
 of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
    packs_begin_anywhere=("static size_t packs_of(", "bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n", "n / map_pack<T>::n + 0 * bits"))
 
+# ---- bases that are frozen -----------------------------------------------------------------------
+of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
+   narrow_weights_are_factors_of_any_session=("static bool widens(", "k->r.d.bf16_weight && !k->bf16", "k->r.d.bf16_weight && k->r.d.tf32"),
+   wide_weights_have_no_room=("static clv_code linear_open(", "+ wide_bytes(k) +", "+"),
+   a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
+   frozen_weights_get_a_gradient=("static bool weight_learns(", "&& !k->r.d.bf16_weight", ""))
+
 # ---- memory --------------------------------------------------------------------------------------
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    evaluations_take_nothing_of_a_device=("static clv_code add_evaluations(", "if (!c->data.test.n", "if (c->data.test.n"),

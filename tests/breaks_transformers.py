@@ -177,11 +177,6 @@ of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_tie_add(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute(", "CLV_TRY(add_ties(w->ctx, err));", ""))
 of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
-ON_A_DEVICE = "tests/net/training/test_cuda.py a_base_in_bf16_is_for_processors"
-of("master/plan/adapters.c", ON_A_DEVICE,
-   a_base_in_bf16_is_planned_for_a_device=("static clv_code check_base(", "if (s->lora.base != CLV_COMPUTE_BF16 ||", "if (s->lora.base == CLV_COMPUTE_BF16 ||"))
-of("master/api/module.c", ON_A_DEVICE,
-   a_worker_is_asked_for_a_base_that_it_cannot_keep=("static cleave_status narrow(", 'if (strncmp(m->device, "cpu", 3) != 0)', "if (false)"))
 of("master/plan/ties.c", "tests/net/training/test_cuda.py one_weight_of_two_layers_on_a_device",
    a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, of->device) == 0) return CLV_OK;", "if (s && of) return CLV_OK;"))
 of("master/plan/ties.c", TIED,

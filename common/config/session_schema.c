@@ -354,7 +354,7 @@ static const clv_row rows[] = {
     {.path = "stages[].lora.base", .kind = CLV_ROW_ENUM, .offset = STAGE(lora.base),
      .names = compute_names, .initial = "f32",
      .doc = "How the frozen weights of linear layers are kept: bf16 takes half of their memory, and "
-            "rounds what comes in f32. For stages on processors."},
+            "rounds what comes in f32."},
     {.path = "stages[].lora.from", .kind = CLV_ROW_PATH, .offset = STAGE(lora.from),
      .sample = "adapters", .doc = "Begin with the adapters of this folder, which peft or export wrote."},
     {.path = "stages[].lora.train", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.train),

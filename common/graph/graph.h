@@ -291,8 +291,8 @@ void clv_params_fix(clv_params *p);
 clv_params *clv_params_free(clv_params *p);
 void clv_params_freep(clv_params **p);
 /* Before that: those that are frozen, of the weights of linear layers in f32 that no other node
- * has, become bf16. Kernels of processors read them so; what they are multiplied with is what it is
- * without that. */
+ * has, become bf16. Kernels read them so; what they are multiplied with is what it is without
+ * that. */
 void clv_params_narrow(const clv_graph *g, clv_params *p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
 
@@ -361,8 +361,7 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
 /* Copies what it needs of g and params; `params` says which are frozen. One plan per (module,
  * batch, training, threads). The graph's float inputs are of options->dtype. Activation memory is
  * taken by the first clv_plan_call_get, so that a plan too large can be refused by its info.
- * CLV_INVALID when params are not g's, and for batchnorm with one value per channel in training;
- * CLV_UNIMPLEMENTED for weights in bf16 and a backend with memory of its own. */
+ * CLV_INVALID when params are not g's, and for batchnorm with one value per channel in training. */
 clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
                       clv_plan **ret, clv_err *err) CLV_USE_RESULT;
 clv_plan *clv_plan_free(clv_plan *p);

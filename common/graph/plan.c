@@ -126,8 +126,6 @@ static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
   if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
       !has_type(p, q, &slots[q->slot]))
     return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
-  if (q->dtype == CLV_BF16 && p->backend->memory)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "'%s' is bf16, which is for processors alone", q->name);
   p->nodes[q->node].param[q->slot] = q;
   p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
   return CLV_OK;

@@ -13,6 +13,8 @@ extern "C" {
 
 clv_code clv_gpu_round(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_widen(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* Values [n, channels, inner], or with channels last [n, inner, channels], from one layout and type
  * to another. */

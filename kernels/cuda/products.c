@@ -21,6 +21,11 @@ clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
                                 a->scratch, err);
 }
 
+clv_code clv_gpu_widen(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n, clv_err *err) {
+  const cuda_move m = {.n = 1, .channels = 1, .inner = n, .from = 1 | CLV_LAYOUT_BF16, .to = 1};
+  return clv_gpu_move_layout(g, &m, x, y, err);
+}
+
 clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
                         const void **ret, clv_err *err) {
   bool rounded = gpu_math(k) == CLV_CUDA_BF16;

@@ -423,7 +423,7 @@ typedef struct cleave_module_options {
   const char *const *recompute_blocks;
   size_t n_recompute_blocks;
   /* With `fixed`: frozen weights of linear layers are kept in bf16, rounded where they come in
-   * f32. What is computed with them is what it is otherwise. For processors. */
+   * f32. What is computed with them is what it is otherwise. */
   bool frozen_bf16;
 } cleave_module_options;
 

@@ -76,12 +76,6 @@ static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
                     rt->peers[m->node].name);
   if (!m->fixed)
     return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
-  if (strncmp(m->device, "cpu", 3) != 0)
-    return api_fail(
-        error, CLV_UNIMPLEMENTED,
-        "module '%s': weights in bf16 are for processors, and it is on %s of '%s': keep "
-        "them in f32 (lora.base: f32), or let it be where there is none",
-        m->name, m->device, rt->peers[m->node].name);
   clv_params_narrow(m->graph, m->params);
   return CLEAVE_OK;
 }

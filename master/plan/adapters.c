@@ -76,18 +76,8 @@ static clv_code no_module(const clv_blueprint *b, uint32_t stage, const char *pa
                              near ? "'?" : "");
 }
 
-/* Where the session leaves the device to the worker, its Hello tells. */
-static clv_code check_base(const clv_blueprint *b, const clv_stage_spec *s, clv_err *err) {
-  if (s->lora.base != CLV_COMPUTE_BF16 || strncmp(s->device, "cuda", 4) != 0) return CLV_OK;
-  return clv_session_fail_at(b->config, s->lora.pos, err,
-                             "stage '%s' is on %s, and lora.base: bf16 is for processors: write "
-                             "base: f32, or leave `device` out",
-                             s->name, s->device);
-}
-
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) {
   const clv_lora_config *l = &b->config->stages[stage].lora;
-  CLV_TRY(check_base(b, &b->config->stages[stage], err));
   for (size_t i = 0; i < l->train.n; i++)
     if (!trains_any(&b->stages[stage], l->train.items[i]))
       return no_module(b, stage, l->train.items[i], err);

@@ -42,6 +42,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
                                                [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
+static const run_options narrow_on_ref = {.dtype = CLV_F32, .bf16_weight = true};
 
 static size_t tile; /* of attention; 0: the backend's own */
 
@@ -81,7 +82,7 @@ static void draw(const op_case *c, bool few, values *s) {
 /* seed: of the device; on ref where `o` is its. */
 static void run(const op_case *c, const run_options *o, bool few, uint64_t seed, values *ret) {
   run_options with = *o;
-  clv_backend *b = o == &on_ref ? NULL : opened(seed);
+  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : opened(seed);
   with.backend = b ? b : clv_backend_ref();
   with.dtype = CLV_F32;
   draw(c, few, ret);
@@ -192,6 +193,42 @@ static void check_stays(const op_case *c, const kind *k) {
   values_done(&exact);
 }
 
+/* ---- weights in bf16 ------------------------------------------------------------------------- */
+
+static void round_weight(values *s) {
+  for (size_t i = 0; i < s->n[V_PARAM]; i++) s->v[V_PARAM][i] = few_bits(s->v[V_PARAM][i]);
+}
+
+/* With a weight in f32 whose numbers bf16 holds. */
+static void run_rounded(const op_case *c, const run_options *o, values *ret) {
+  run_options with = *o;
+  clv_backend *b = opened(0);
+  with.backend = b;
+  with.dtype = CLV_F32;
+  draw(c, false, ret);
+  round_weight(ret);
+  if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
+  clv_cuda_close(b);
+}
+
+/* Near ref with that weight, and to the bit what the device gives for its numbers in f32. The
+ * gradients of the bias are as ever. */
+static double check_narrow(const op_case *c, const kind *k) {
+  run_options o = k->o;
+  values got, want, rounded;
+  o.bf16_weight = true;
+  run(c, &o, false, 0, &got);
+  run(c, &narrow_on_ref, false, 0, &want);
+  double worst = farthest(c, k->name, &got, &want, k->far);
+  run_rounded(c, &k->o, &rounded);
+  same_bits(c, k->name, "from those numbers in f32", &got, &rounded);
+  check_orders(c, &(kind){k->name, o, 0, 0}, &got);
+  values_done(&got);
+  values_done(&want);
+  values_done(&rounded);
+  return worst;
+}
+
 /* What a row gives depends on no other: the simulated products give it the same bits in any tile.
  * Those of a library may not, and gradients of keys and values are sums that tiles cut. */
 static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *whole) {
@@ -266,6 +303,19 @@ static void check_all(clv_op op, const kind *k, bool of_images) {
         clv_op_name(op), k->name, left);
 }
 
+static void check_narrow_weights(clv_op op, const kind *k) {
+  double worst = 0;
+  int n = 0;
+  for (int i = 0; i < n_cases; i++) {
+    if (cases[i].d.op != op || too_long(&cases[i])) continue;
+    worst = fmax(worst, check_narrow(&cases[i], k));
+    n++;
+  }
+  assert_true(n > 0);
+  print_message("%-16s in %s, weight in bf16: %d cases, largest distance %.1e\n", clv_op_name(op),
+                k->name, n, worst);
+}
+
 static void test_op(clv_op op) {
   static const kind tf32 = {"tf32", {.tf32 = true}, 2e-3, 0};
   unsigned does = in_bf16[op];
@@ -279,6 +329,10 @@ static void test_op(clv_op op) {
   if (op == CLV_OP_ATTENTION) check_all_tiles(&bf16);
   if (clv_op_def_of(op)->mixes != CLV_MIXES_NOTHING) check_all(op, &tf32, false);
   if (does) check_all(op, &bf16, does & WRITES);
+  if (op != CLV_OP_LINEAR) return;
+  check_narrow_weights(op, &f32);
+  check_narrow_weights(op, &tf32);
+  check_narrow_weights(op, &bf16);
 }
 
 int main(int argc, char **argv) {

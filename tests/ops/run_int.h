@@ -112,7 +112,8 @@ typedef struct run_options {
   clv_dtype dtype;
   int offered_block; /* for inputs of rank 4 */
   int threads;
-  bool tf32, bf16;         /* as in clv_node_desc */
+  bool tf32, bf16;         /* as in clv_node_desc, */
+  bool bf16_weight;        /* which then learns nothing */
   bool in_place;           /* where the kernel allows it */
   bool accumulate;         /* parameter gradients are added to ones */
   uint64_t (*waits)(void); /* of the host for its device so far, or NULL */
@@ -299,14 +300,23 @@ static inline void values_out(const execution *e, const void *p, double *v, size
   free(host);
 }
 
+static inline void *narrowed(const double *v, size_t n) {
+  uint16_t *p = take(n * sizeof *p);
+  for (size_t i = 0; i < n; i++) p[i] = bf16_of((float)v[i]);
+  return p;
+}
+
 /* Floats of the case; every counter is TRACKED_BEFORE. */
 static inline void params_init(execution *e, const values *s) {
   size_t size = clv_dtype_size(e->o->dtype);
   for (int i = 0; i < e->d.n_params; i++) {
     size_t n = s->n[V_PARAM + i];
     double tracked = TRACKED_BEFORE;
-    e->a.param[i] = n ? given(e, typed(e->o->dtype, s->v[V_PARAM + i], n), n * size)
-                      : given(e, typed(CLV_I64, &tracked, 1), sizeof(int64_t));
+    if (e->d.bf16_weight && i == CLV_SLOT_WEIGHT)
+      e->a.param[i] = given(e, narrowed(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
+    else
+      e->a.param[i] = n ? given(e, typed(e->o->dtype, s->v[V_PARAM + i], n), n * size)
+                        : given(e, typed(CLV_I64, &tracked, 1), sizeof(int64_t));
   }
 }
 
@@ -408,6 +418,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.d.dtype = o->dtype;
   e.d.tf32 = o->tf32;
   e.d.bf16 = o->bf16;
+  e.d.bf16_weight = o->bf16_weight;
   if (o->threads) e.d.threads = o->threads;
   for (int i = 0; i < e.d.n_in; i++) {
     e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;
@@ -434,6 +445,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   forward_done(&e, &first);
   forward_done(&e, &second);
   params_done(&e);
+  if (o->bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0; /* what lies there nobody wants */
   drop(&e, e.a.cache);
   e.k->free(e.k);
   return true;

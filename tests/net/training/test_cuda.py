@@ -213,20 +213,6 @@ def one_weight_of_two_layers_on_a_device():
         assert done.returncode == 3 and "put both on one device" in done.stderr, done.stderr
 
 
-@suite.test
-def a_base_in_bf16_is_for_processors():
-    """By the session file where it names the device, else as soon as the worker has said what it
-    computes on: before a module is loaded."""
-    with Cluster(1, limits="device: cuda\n") as c:
-        tokens(c)
-        text = tied(["w1"] * 3).replace(", tied: words", "").replace("name: s1, at: w1, ", "name: s1, at: w1, lora: {targets: [middle], r: 2, base: bf16}, ")
-        done = c.train(c.session("auto", text))
-        assert done.returncode not in (0, 3) and re.search(r"'s1'.*weights in bf16 are for processors, and it is on cuda:0 of 'w1'.*lora\.base: f32", done.stderr), done.stderr
-        done = master("check", c.session("named", text.replace("name: s1, at: w1, ", "name: s1, at: w1, device: cuda, ")), cwd=c.dir)
-        assert done.returncode == 3 and re.search(r"named\.yaml:\d+:\d+: stage 's1' is on cuda, and lora\.base: bf16 is for processors", done.stderr), done.stderr
-        assert c.train(c.session("f32", text.replace("base: bf16", "base: f32"))).returncode == 0
-
-
 def in_bf16(places, loss="cross_entropy"):
     """The session in bf16, with all of it on devices: a processor need not know bf16."""
     return "privacy: {raw_input_leaves: true}\n" + body(places, loss).replace("train: {", "train: {dtype: bf16, ")
@@ -250,6 +236,53 @@ def bf16_is_near_f32_and_the_same_in_any_placement():
     assert whole[0] != exact, "bf16 computed what f32 does"
     for losses in (cut[1], columns):
         assert all(abs(a - b) < 2e-2 * abs(b) for a, b in zip(losses, reference)), (losses, reference)
+
+
+ADAPTED = [
+    ["{op: flatten}", "{op: linear, out: 24}", "{op: relu}"],
+    ["{op: linear, out: 20, name: middle.query}", "{op: gelu}", "{op: linear, out: 18, name: middle.key}"],
+    ["{op: relu}", "{op: linear, out: 16, name: back.query}"],
+    ["{op: linear, out: 10}"],
+]
+NARROW = {"middle.query.weight", "middle.key.weight", "back.query.weight"}
+
+
+def adapters(text, base):
+    """The session with adapters beside layers of s1 and s2, whose weights are kept in that type."""
+    return re.sub(r"(name: s[12], at: \w+, )", rf"\1lora: {{targets: [query], r: 2, dropout: 0.1, base: {base}}}, ", text)
+
+
+def adapted(tag, places, base="bf16", dtype="f32", device="cuda", env=None):
+    text = adapters(body(places, net=ADAPTED), base).replace("train: {", f"train: {{dtype: {dtype}, ")
+    with Cluster(2, limits=f"device: {device}\n", env=env) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        weights, log, _ = c.trained(tag, "privacy: {raw_input_leaves: true}\n" + text, STEPS)
+    return weights, [json.loads(line)["loss"] for line in log.splitlines()]
+
+
+@suite.test
+def a_base_in_bf16_on_a_device():
+    """Kept as bf16 has it, the same bits wherever the stages are and in any order of the device's
+    work; near the processor's, and not what the same base in f32 gives."""
+    one, losses = adapted("half-one", ONE)
+    for tag, seed in (("half-again", "7"), ("half-late", "3")):
+        assert adapted(tag, TWO, env={"CLV_SIM_SEED": seed}) == (one, losses), tag
+    assert {name for name, tensor in one.items() if tensor[0] == "BF16"} == NARROW, one.keys()
+    _, exact = adapted("half-none", ONE, base="f32")
+    there, near = adapted("half-cpu", TWO, device="cpu")
+    assert all(one[name] == there[name] for name in NARROW)
+    assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, near)) and one != there, (losses, near)
+    assert all(0 < abs(a - b) < 2e-2 * abs(b) for a, b in zip(losses, exact)), (losses, exact)
+
+
+@suite.test
+def a_base_in_bf16_in_a_bf16_session():
+    """Its weights are factors as they are."""
+    whole = adapted("both-whole", ["w1"] * 4, dtype="bf16")
+    assert whole == adapted("both-cut", ["w1", "w2", "w1", "w2"], dtype="bf16", env={"CLV_SIM_SEED": "3"})
+    _, f32 = adapted("both-f32", ["w1"] * 4)
+    assert whole[1] != f32 and all(abs(a - b) < 2e-2 * abs(b) for a, b in zip(whole[1], f32)), (whole[1], f32)
 
 
 @suite.test
