@@ -155,7 +155,7 @@ $(call layer, master/run, $(ENGINE) common/hf master/data master/report master/s
   master/plan master/egress master/train master/watch)
 
 # files of weights that workers were given, of state and caches that they keep; attempts of sessions
-$(call layer, worker/store, common/tensor common/config common/weights)
+$(call layer, worker/store, common/tensor common/config common/weights kernels)
 
 # sessions, methods, loading, what a worker shows of itself
 $(call layer, worker/service, $(ENGINE) common/metrics worker/store)

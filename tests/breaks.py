@@ -177,7 +177,7 @@ MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
-   an_artifact_comes_at_once=("", "enum { PART_BYTES = 1 << 20 };", "enum { PART_BYTES = 1 << 26 };"))
+   an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_PART };", "enum { PART_BYTES = 1 << 26 };"))
 of("master/api/pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
    items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
@@ -206,8 +206,8 @@ BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared
 of("worker/store/bases.c", BASES,
    an_owner_does_not_matter=("static bool is_meant(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool is_meant(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
-   a_base_may_be_written=("static clv_code fill_pages(", "mprotect(x->pages, x->bytes, PROT_READ) == 0", "x->pages"),
-   a_base_stays_for_ever=("static void leave(", "if (--x->users) return;", "if (--x->users || b) return;"),
+   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
+   a_base_stays_for_ever=("static bool leave(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_it(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
    who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_waiter_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
@@ -217,7 +217,7 @@ of("worker/service/artifact.c", BASES_NET,
    a_base_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
    an_open_base_is_withheld=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_lent(", "|| backend->memory", "|| true"),
+   every_session_has_a_base_of_its_own=("static clv_code list_lent(", "|| !r->fixed", "|| true"),
    fresh_parameters_are_lent=("static clv_code list_lent(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))

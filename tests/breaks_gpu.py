@@ -64,6 +64,25 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    wide_weights_have_no_room=("static clv_code linear_open(", "+ wide_bytes(k) +", "+"),
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    frozen_weights_get_a_gradient=("static bool weight_learns(", "&& !k->r.d.bf16_weight", ""))
+DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
+of("worker/store/bases.c", DEVICE_BASES,
+   a_device_does_not_matter=("static bool is_meant(", "x->home == key->home &&", ""),
+   weights_stay_in_what_a_device_gets_back=("static void give_to_device(", "(void)!clv_backend_fill(x->home, x->at, 0, x->bytes, &why);", ";"),
+   who_takes_a_base_has_it_too_soon=("static clv_code put_part(", "if (code == CLV_OK) code = clv_backend_finish(x->home, err);", ""),
+   a_device_gets_its_memory_back_some_time=("static void give_to_device(", "(void)!clv_backend_finish(x->home, &why);", ""),
+   every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
+of("worker/service/load_module.c", DEVICE_BASES_NET,
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_lent(", "|| !r->fixed", "|| true"))
+of("worker/service/artifact.c", DEVICE_BASES_NET,
+   strangers_share_on_a_device=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
+   a_base_on_a_device_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
+of("common/engine/module_memory.c", DEVICE_BASES_NET,
+   what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
+of("common/engine/module_memory.c", "tests/unit/engine/test_far",
+   a_base_may_lie_anywhere=("static bool is_in_reach(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
+   a_base_goes_while_it_is_read=("static void return_lent(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))
+of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py so_is_that_of_adapters",
+   a_lent_base_is_planned_with_a_copy=("static bool lends_any(", "return true;", "continue;"))
 
 # ---- memory --------------------------------------------------------------------------------------
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",

@@ -113,9 +113,9 @@ typedef struct clv_module_options {
   uint32_t n_frozen;
   bool fixed;       /* they stay frozen: no gradients and no moments are kept for them */
   bool frozen_bf16; /* with `fixed`: weights of linear layers among them are kept in bf16 */
-  /* [n_lent] of `frozen`, with `fixed`, and not for a device with memory of its own: what of them
-   * is no buffer gets its memory from clv_module_lend, and is marked so in clv_module_params. It is
-   * charged as if it were the module's own. */
+  /* [n_lent] of `frozen`, with `fixed`: what of them is no buffer gets its memory from
+   * clv_module_lend, and is marked so in clv_module_params. It is charged as if it were the
+   * module's own. */
   const char *const *lent;
   uint32_t n_lent;
   const clv_module_tie *ties; /* [n_ties] one for each node that is tied to another module's */
@@ -139,7 +139,8 @@ void clv_module_free(clv_module *m);
 void clv_module_freep(clv_module **m);
 
 /* Where a parameter of clv_module_options.lent is, which the module only reads; a reference is
- * taken. Before the module is added to a node. CLV_INVALID: it is not lent, or has another shape;
+ * taken, and what was asked of a device with it is done before that goes. Before the module is
+ * added to a node. CLV_INVALID: it is not lent, has another shape, or lies on another device;
  * CLV_EXISTS: it is there. */
 clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t,
                          clv_err *err) CLV_USE_RESULT;

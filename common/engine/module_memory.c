@@ -27,11 +27,10 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
   return CLV_OK;
 }
 
-/* A device's memory is its module's alone. */
 static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *err) {
   for (uint32_t i = 0; i < o->n_lent; i++) {
     clv_param *p = (clv_param *)clv_params_find(m->params, o->lent[i]);
-    if (!p || !p->frozen || !o->fixed || o->backend->memory)
+    if (!p || !p->frozen || !o->fixed)
       return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it", o->lent[i],
                       m->o.index);
     p->lent = true;
@@ -173,9 +172,16 @@ static clv_code open_records(clv_module *m, clv_err *err) {
 
 /* ---- what is lent ---------------------------------------------------------------------------- */
 
+/* Whether the module's kernels can read it where it is. */
+static bool is_in_reach(const clv_module *m, const clv_tensor *t) {
+  const clv_backend *b = m->o.backend;
+  return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
+}
+
 clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t, clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
-  if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape))
+  if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
+      !is_in_reach(m, t))
     return clv_fail(err, CLV_INVALID, "module %u is lent another '%s'", m->o.index, param);
   size_t i = (size_t)(p - m->params->list);
   if (m->lent[i]) return clv_fail(err, CLV_EXISTS, "module %u has '%s'", m->o.index, param);
@@ -190,6 +196,16 @@ clv_code clv_module_is_whole(const clv_module *m, clv_err *err) {
       return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
                       m->params->list[i].name);
   return CLV_OK;
+}
+
+/* What the module's backend still reads there is read before it goes. */
+static void return_lent(clv_module *m) {
+  clv_err why;
+  if (!m->lent) return;
+  (void)!clv_backend_finish(m->o.backend, &why);
+  for (int i = 0; i < m->params->n; i++) clv_tensor_unref(m->lent[i]);
+  free(m->lent);
+  free(m->lent_at);
 }
 
 static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
@@ -253,9 +269,7 @@ void clv_module_free(clv_module *m) {
   clv_optim_free(m->optim);
   if (m->block) clv_backend_give(m->o.backend, m->block);
   if (m->shadow) clv_backend_give(m->o.backend, m->shadow);
-  for (int i = 0; m->lent && i < m->params->n; i++) clv_tensor_unref(m->lent[i]);
-  free(m->lent);
-  free(m->lent_at);
+  return_lent(m);
   free(m->withheld);
   if (m->params) clv_module_untie(m);
   free(m->learning);

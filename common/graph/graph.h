@@ -336,8 +336,8 @@ typedef struct clv_plan_options {
   /* What a device is asked for in each phase is recorded there, where it is not NULL; it outlives
    * the plan. The bits are the same. */
   clv_recorder *records;
-  /* [params->n] Where those parameters are that are lent, read at each run and never written; it
-   * outlives the plan. Not for a backend with memory of its own. */
+  /* [params->n] Where those parameters are that are lent, in the backend's memory, read at each run
+   * and never written; it outlives the plan. */
   const void *const *lent;
 } clv_plan_options;
 

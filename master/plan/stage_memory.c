@@ -20,6 +20,21 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return said[0] ? said : b->config->stages[stage].device;
 }
 
+/* Frozen weights of a worker's artifact are lent to the module, which keeps no copy of them in a
+ * library's format either. */
+static bool is_lent(const clv_blueprint *b, uint32_t i, const clv_param *p) {
+  const clv_stage_spec *s = &b->config->stages[i];
+  return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
+         !clv_stage_is_new(s, p->name);
+}
+
+static bool lends_any(const clv_blueprint *b, uint32_t i) {
+  const clv_params *p = b->stages[i].params;
+  for (int k = 0; k < p->n; k++)
+    if (is_lent(b, i, &p->list[k])) return true;
+  return false;
+}
+
 /* ---- its plan -------------------------------------------------------------------------------- */
 
 /* Of batches of so many samples. */
@@ -34,6 +49,7 @@ static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint
   const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
   bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_bf16(b);
+  bool transient = (calls->training && calls->live <= 1) || lends_any(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
                          .batch = calls->samples,
@@ -41,7 +57,7 @@ static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint
                          .threads = (int)c->stages[i].threads,
                          .bf16 = bf16,
                          .tf32 = backend->memory && c->stages[i].tf32,
-                         .transient_weights = calls->training && calls->live <= 1};
+                         .transient_weights = transient};
   for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
     if (s->graph->nodes[k].op == CLV_OP_INPUT)
       po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->samples / b->micro_size;

@@ -14,13 +14,14 @@ typedef struct filling {
   clv_session *s;
   const clv_wire_load_request *r;
   const clv_waiter *waiter;
+  const clv_backend *home; /* of what is lent, as in clv_base_key */
   clv_module *module;
   uint32_t n;
   clv_weights_want *want; /* [n]: of its state */
   size_t *found;          /* [n] */
 } filling;
 
-enum { PART_BYTES = 1 << 20 };
+enum { PART_BYTES = CLV_BASE_PART };
 
 static const clv_param *param_of(const filling *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
@@ -92,20 +93,13 @@ typedef struct lending {
   uint32_t i;
 } lending;
 
-static clv_code read_base(void *user, void *to, clv_err *err) {
+static clv_code read_base(void *user, size_t first, size_t n, void *to, clv_err *err) {
   const lending *l = user;
-  const clv_weights_want *w = &l->f->want[l->i];
-  size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
-  CLV_TRY(clv_shape_numel(&w->shape, &n, err));
-  for (size_t first = 0; first < n; first += at_once) {
-    CLV_TRY(clv_waiter_check(l->f->waiter, err));
-    CLV_TRY(clv_weights_folder_part(l->from, l->f->found[l->i], w, first,
-                                    CLV_MIN(n - first, at_once), (char *)to + first * size, err));
-  }
-  return CLV_OK;
+  const filling *f = l->f;
+  return clv_weights_folder_part(l->from, f->found[l->i], &f->want[l->i], first, n, to, err);
 }
 
-/* Once for the identity, or for all where the operator says so. */
+/* Once on a device, for the identity, or for all where the operator says so. */
 static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
                             clv_weights_folder *from, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
@@ -115,7 +109,8 @@ static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
                             .artifact = f->r->artifact.sha256,
                             .name = w->name,
                             .dtype = w->dtype,
-                            .shape = w->shape};
+                            .shape = w->shape,
+                            .home = f->home};
   CLV_TRY(clv_bases_take(f->s->service->bases, &key, f->waiter, read_base, &l, &t, err));
   return clv_module_lend(f->module, w->name, t, err);
 }
@@ -169,17 +164,20 @@ static clv_code fill(filling *f, clv_err *err) {
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND; /* not what was asked for */
   CLV_TRY(code);
   CLV_TRY(check_learning(f, spec, err));
+  CLV_TRY(withhold(f, spec, err));
   CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
   code = copy_tensors(f, from, err);
+  if (code == CLV_OK) code = lend_tensors(f, spec, from, err);
   clv_pool_discharge(f->s->pool, PART_BYTES);
-  CLV_TRY(code);
-  CLV_TRY(withhold(f, spec, err));
-  return lend_tensors(f, spec, from, err);
+  return code;
 }
 
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *r,
-                                   const clv_waiter *waiter, clv_module *module, clv_err *err) {
-  CLV_AUTO(filling_done) filling f = {.s = s, .r = r, .waiter = waiter, .module = module};
+                                   const clv_backend *backend, const clv_waiter *waiter,
+                                   clv_module *module, clv_err *err) {
+  CLV_AUTO(filling_done)
+  filling f = {
+      .s = s, .r = r, .waiter = waiter, .home = backend->memory ? backend : NULL, .module = module};
   CLV_TRY(make_wants(&f, err));
   return fill(&f, err);
 }

@@ -86,10 +86,10 @@ static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_
 }
 
 static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
-                                  const clv_waiter *waiter, clv_module *module,
-                                  clv_wire_load_reply *reply, clv_err *err) {
+                                  const clv_backend *backend, const clv_waiter *waiter,
+                                  clv_module *module, clv_wire_load_reply *reply, clv_err *err) {
   if (r->init == CLV_WIRE_INIT_ARTIFACT)
-    CLV_TRY(clv_session_load_artifact(s, r, waiter, module, err));
+    CLV_TRY(clv_session_load_artifact(s, r, backend, waiter, module, err));
   for (uint32_t i = 0; i < r->n_peers; i++) CLV_TRY(clv_session_dial_peer(s, r->peers[i], err));
   return clv_load_describe(module, waiter, reply, err);
 }
@@ -105,7 +105,7 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_w
   clv_device theirs = *device;
   theirs.account = s->on_device[device - s->service->devices];
   CLV_TRY(clv_load_make(r, &theirs, node_of(s), s->pool, waiter, &module, err));
-  clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
+  clv_code code = fill_and_describe(s, r, device->backend, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);
   clv_module_free(module);

@@ -106,14 +106,14 @@ static int64_t batch_of(const clv_wire_load_request *r) {
 }
 
 /* What stays as the artifact has it, and need not be the module's own. */
-static clv_code list_lent(const clv_wire_load_request *r, const clv_backend *backend,
-                          const char ***ret, uint32_t *ret_n, clv_err *err) {
+static clv_code list_lent(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
+                          clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
   for (uint32_t i = 0; i < r->n_frozen; i++)
     if (!clv_lora_is_adapter(r->frozen[i]) &&
         !clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh))
       (*ret)[(*ret_n)++] = r->frozen[i];
-  if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->fixed || backend->memory) *ret_n = 0;
+  if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->fixed) *ret_n = 0;
   return CLV_OK;
 }
 
@@ -166,7 +166,7 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
   CLV_TRY(check_place(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
-  CLV_TRY(list_lent(r, device->backend, &lent, &n_lent, err));
+  CLV_TRY(list_lent(r, &lent, &n_lent, err));
   CLV_TRY(pin_owners(r, node, &ties, err));
   put_groups(r, groups);
   clv_module_options o = {.index = r->module,

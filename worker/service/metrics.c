@@ -291,6 +291,19 @@ static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {
   put_of_devices(out, numbers_of, clv_account_peak);
 }
 
+/* As each says itself, whoever has taken of it. */
+static void put_device_free(clv_metrics_out *out, const void *numbers_of) {
+  const worker_numbers *n = numbers_of;
+  for (uint32_t i = 0; i < n->service->n_devices; i++) {
+    const clv_device *d = &n->service->devices[i];
+    const clv_backend_memory *memory = d->backend->memory;
+    size_t left, total;
+    clv_err why;
+    if (memory && memory->room(d->backend, &left, &total, &why) == CLV_OK)
+      clv_metric_sample(out, (double)left, &(clv_metric_label){"device", d->name}, 1);
+  }
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(worker_numbers, member)
@@ -332,6 +345,9 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_device_memory_peak_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "The most that cleave_worker_device_memory_bytes was since the worker began to serve.",
      .write = put_device_peaks},
+    {.name = "cleave_worker_device_memory_free_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "What a device with memory of its own says is free there, whoever has taken the rest.",
+     .write = put_device_free},
     {.name = "cleave_worker_memory_limit_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "memory_limit of worker.yaml; left out where there is none.",
      .write = put_memory_limit},

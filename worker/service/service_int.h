@@ -248,10 +248,11 @@ void clv_session_count_totals(clv_session *s);
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges);
 
-/* artifact.c: the module that was made of the message begins with its artifact. */
+/* artifact.c: the module that was made of the message begins with its artifact. backend: the
+ * device's, of which the module's is a branch. */
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
-                                   const clv_waiter *waiter, clv_module *module,
-                                   clv_err *err) CLV_USE_RESULT;
+                                   const clv_backend *backend, const clv_waiter *waiter,
+                                   clv_module *module, clv_err *err) CLV_USE_RESULT;
 
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. node: where modules

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in memory. A tensor has pages of its own: they are filled, made read-only,
- * and unmapped when the last who took it lets go. So a write to them from anywhere ends the process
- * instead of changing what somebody else computes with.
+ * Tensors of artifacts in memory. One of the host's has pages of its own: they are filled, made
+ * read-only, and unmapped when the last who took it lets go. So a write to them from anywhere ends
+ * the process instead of changing what somebody else computes with.
+ *
+ * One of a device's lies in memory that the device's own backend has taken, and comes there by way
+ * of a part at a time. Nobody has it before all of that was waited for, and who has it waits for
+ * his own work before he lets go.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,15 +23,17 @@ typedef struct base {
   clv_sha256 artifact;
   clv_dtype dtype;
   clv_shape shape;
-  void *pages;
-  size_t bytes;   /* of the pages */
+  const clv_backend *home; /* NULL: the host's pages */
+  void *at;
+  size_t bytes;   /* that it takes */
   uint32_t users; /* tensors that are out, and who waits or fills; under lock, as the next */
   enum { EMPTY, FILLING, FULL } state;
 } base;
 
 struct clv_bases {
   pthread_mutex_t lock;
-  pthread_cond_t changed; /* some base is full, or is not being filled any more */
+  pthread_cond_t changed;  /* some base is full, or is not being filled any more */
+  pthread_mutex_t devices; /* around what is asked of backends; behind `lock` */
   base *first;
   size_t bytes;
 };
@@ -37,6 +43,7 @@ clv_code clv_bases_new(clv_bases **ret, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   pthread_mutex_init(&b->lock, NULL);
   pthread_cond_init(&b->changed, NULL);
+  pthread_mutex_init(&b->devices, NULL);
   *ret = b;
   return CLV_OK;
 }
@@ -45,6 +52,7 @@ void clv_bases_free(clv_bases *b) {
   if (!b) return;
   pthread_mutex_destroy(&b->lock);
   pthread_cond_destroy(&b->changed);
+  pthread_mutex_destroy(&b->devices);
   free(b);
 }
 
@@ -55,10 +63,45 @@ size_t clv_bases_bytes(clv_bases *b) {
   return bytes;
 }
 
+/* ---- its memory ------------------------------------------------------------------------------ */
+
+static clv_code map_pages(base *x, clv_err *err) {
+  void *at = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", x->bytes);
+  x->at = at;
+  return CLV_OK;
+}
+
+static clv_code take_of_device(base *x, clv_err *err) {
+  pthread_mutex_lock(&x->of->devices);
+  clv_code code = clv_backend_take(x->home, x->bytes, &x->at, err);
+  pthread_mutex_unlock(&x->of->devices);
+  return code;
+}
+
+/* Nobody who takes such memory next finds the weights. A device that says no has lost them. */
+static void give_to_device(base *x) {
+  clv_err why;
+  pthread_mutex_lock(&x->of->devices);
+  (void)!clv_backend_fill(x->home, x->at, 0, x->bytes, &why);
+  clv_backend_give(x->home, x->at);
+  (void)!clv_backend_finish(x->home, &why);
+  pthread_mutex_unlock(&x->of->devices);
+}
+
+static clv_code take_memory(base *x, clv_err *err) {
+  CLV_TRY(clv_shape_bytes(&x->shape, x->dtype, &x->bytes, err));
+  x->bytes = CLV_MAX(x->bytes, (size_t)1);
+  return (x->home ? take_of_device : map_pages)(x, err);
+}
+
 /* ---- one ------------------------------------------------------------------------------------- */
 
 static void base_free(base *x) {
-  if (x->pages) munmap(x->pages, x->bytes);
+  if (x->at && x->home)
+    give_to_device(x);
+  else if (x->at)
+    munmap(x->at, x->bytes);
   free(x->owner);
   free(x->name);
   free(x);
@@ -68,15 +111,6 @@ static void base_freep(base **x) {
   if (*x) base_free(*x);
 }
 
-static clv_code map_pages(base *x, clv_err *err) {
-  CLV_TRY(clv_shape_bytes(&x->shape, x->dtype, &x->bytes, err));
-  x->bytes = CLV_MAX(x->bytes, (size_t)1);
-  void *at = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", x->bytes);
-  x->pages = at;
-  return CLV_OK;
-}
-
 static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv_err *err) {
   CLV_AUTO(base_freep) base *x = NULL;
   CLV_TRY(clv_alloc(1, sizeof *x, &x, err));
@@ -84,26 +118,29 @@ static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv
   x->artifact = key->artifact;
   x->dtype = key->dtype;
   x->shape = key->shape;
+  x->home = key->home;
   CLV_TRY(clv_strdup(key->owner, &x->owner, err));
   CLV_TRY(clv_strdup(key->name, &x->name, err));
-  CLV_TRY(map_pages(x, err));
+  CLV_TRY(take_memory(x, err));
   *ret = clv_steal(&x);
   return CLV_OK;
 }
 
-/* Under the lock, as all that follow; the last who leaves takes it along. */
-static void leave(base *x) {
+/* Under the lock, as all that follow. Whether he was the last: then it is his to free, without the
+ * lock, as a device may keep him waiting. */
+static bool leave(base *x) {
   clv_bases *b = x->of;
   base **at = &b->first;
-  if (--x->users) return;
+  if (--x->users) return false;
   while (*at != x) at = &(*at)->next;
   *at = x->next;
   b->bytes -= x->bytes;
-  base_free(x);
+  return true;
 }
 
 static bool is_meant(const base *x, const clv_base_key *key) {
-  return x->dtype == key->dtype && clv_shape_equal(&x->shape, &key->shape) &&
+  return x->home == key->home && x->dtype == key->dtype &&
+         clv_shape_equal(&x->shape, &key->shape) &&
          memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&
          strcmp(x->name, key->name) == 0 && strcmp(x->owner, key->owner) == 0;
 }
@@ -135,18 +172,44 @@ static void wait_a_while(clv_bases *b) {
   (void)pthread_cond_timedwait(&b->changed, &b->lock, &until);
 }
 
+static clv_code put_part(const base *x, void *to, const void *part, size_t bytes, clv_err *err) {
+  pthread_mutex_lock(&x->of->devices);
+  clv_code code = clv_backend_put(x->home, to, part, bytes, err);
+  if (code == CLV_OK) code = clv_backend_finish(x->home, err);
+  pthread_mutex_unlock(&x->of->devices);
+  return code;
+}
+
+static clv_code fill_parts(const base *x, const clv_waiter *waiter, clv_base_fill *fill, void *user,
+                           clv_err *err) {
+  CLV_AUTO(clv_freep) void *part = NULL;
+  size_t size = clv_dtype_size(x->dtype), at_once = CLV_BASE_PART / size, n;
+  CLV_TRY(clv_shape_numel(&x->shape, &n, err));
+  if (x->home) CLV_TRY(clv_alloc_aligned(CLV_BASE_PART, &part, err));
+  for (size_t first = 0; first < n; first += at_once) {
+    size_t some = CLV_MIN(n - first, at_once);
+    char *to = (char *)x->at + first * size;
+    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(fill(user, first, some, part ? part : to, err));
+    if (part) CLV_TRY(put_part(x, to, part, some * size, err));
+  }
+  return CLV_OK;
+}
+
 /* Without the lock, by one at a time. */
-static clv_code fill_pages(base *x, clv_base_fill *fill, void *user, clv_err *err) {
-  CLV_TRY(fill(user, x->pages, err));
-  if (mprotect(x->pages, x->bytes, PROT_READ) == 0) return CLV_OK;
+static clv_code fill_memory(const base *x, const clv_waiter *waiter, clv_base_fill *fill,
+                            void *user, clv_err *err) {
+  CLV_TRY(fill_parts(x, waiter, fill, user, err));
+  if (x->home || mprotect(x->at, x->bytes, PROT_READ) == 0) return CLV_OK;
   return clv_fail(err, CLV_INTERNAL, "memory cannot be made read-only");
 }
 
-static clv_code fill_it(base *x, clv_base_fill *fill, void *user, clv_err *err) {
+static clv_code fill_it(base *x, const clv_waiter *waiter, clv_base_fill *fill, void *user,
+                        clv_err *err) {
   clv_bases *b = x->of;
   x->state = FILLING;
   pthread_mutex_unlock(&b->lock);
-  clv_code code = fill_pages(x, fill, user, err);
+  clv_code code = fill_memory(x, waiter, fill, user, err);
   pthread_mutex_lock(&b->lock);
   x->state = code == CLV_OK ? FULL : EMPTY;
   pthread_cond_broadcast(&b->changed);
@@ -159,31 +222,33 @@ static clv_code make_full(base *x, const clv_waiter *waiter, clv_base_fill *fill
     CLV_TRY(clv_waiter_check(waiter, err));
     wait_a_while(x->of);
   }
-  return x->state == FULL ? CLV_OK : fill_it(x, fill, user, err);
+  return x->state == FULL ? CLV_OK : fill_it(x, waiter, fill, user, err);
 }
 
 static void let_go(void *owner) {
   base *x = owner;
   clv_bases *b = x->of;
   pthread_mutex_lock(&b->lock);
-  leave(x);
+  bool last = leave(x);
   pthread_mutex_unlock(&b->lock);
+  if (last) base_free(x);
 }
 
-static clv_code take(clv_bases *b, const clv_base_key *key, const clv_waiter *waiter,
-                     clv_base_fill *fill, void *user, clv_tensor **ret, clv_err *err) {
-  base *x;
-  CLV_TRY(enter(b, key, &x, err));
-  clv_code code = make_full(x, waiter, fill, user, err);
-  if (code == CLV_OK) code = clv_tensor_wrap(x->dtype, &x->shape, x->pages, let_go, x, ret, err);
-  if (code != CLV_OK) leave(x);
-  return code;
+static clv_code wrap(base *x, clv_tensor **ret, clv_err *err) {
+  CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, let_go, x, ret, err));
+  (*ret)->home = x->home;
+  return CLV_OK;
 }
 
 clv_code clv_bases_take(clv_bases *b, const clv_base_key *key, const clv_waiter *waiter,
                         clv_base_fill *fill, void *user, clv_tensor **ret, clv_err *err) {
+  base *x = NULL;
   pthread_mutex_lock(&b->lock);
-  clv_code code = take(b, key, waiter, fill, user, ret, err);
+  clv_code code = enter(b, key, &x, err);
+  if (code == CLV_OK) code = make_full(x, waiter, fill, user, err);
+  if (code == CLV_OK) code = wrap(x, ret, err);
+  bool last = code != CLV_OK && x && leave(x);
   pthread_mutex_unlock(&b->lock);
+  if (last) base_free(x);
   return code;
 }

@@ -11,6 +11,7 @@
 
 #include "common/config/config.h"
 #include "common/weights/weights.h"
+#include "kernels/kernels.h"
 
 /* Every artifact of the config exists and has its stated digest; the first that does not is named
  * with its line: at start-up and for `check`. Of a folder the list of its files is read, and its
@@ -34,25 +35,34 @@ clv_weights_folder *clv_stored_weights(const clv_stored *a); /* borrowed */
 /* What worker.yaml says of it; borrowed. */
 const clv_artifact_spec *clv_stored_spec(const clv_stored *a);
 
-/* Tensors of artifacts in memory, each once for all who take it, in pages that nobody can write. */
+/* Tensors of artifacts in memory, each once for all who take it: in pages of the host's that nobody
+ * can write, or in memory of a device, which is zeroed before it is given back. */
 typedef struct clv_bases clv_bases;
 
-/* What is the same tensor: the artifact by its digest, a name there, a type. */
+/* What is the same tensor: the artifact by its digest, a name there, a type, and where it lies. */
 typedef struct clv_base_key {
   const char *owner; /* an identity; "": for everybody */
   clv_sha256 artifact;
   const char *name; /* of the parameter */
   clv_dtype dtype;
   clv_shape shape;
+  /* A backend with memory of its own, that of the tensor; NULL: the host's. It outlives all that is
+   * taken, and nobody else gives it work. */
+  const clv_backend *home;
 } clv_base_key;
 
-/* Writes all of the tensor's bytes to `to`. BLOCKS. */
-typedef clv_code clv_base_fill(void *user, void *to, clv_err *err);
+/* The most that is asked for at once, in bytes, and for a device held in between. */
+enum { CLV_BASE_PART = 1 << 20 };
+
+/* Writes n elements of the tensor, from the one with number `first`, to `to`. BLOCKS. */
+typedef clv_code clv_base_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
 
 clv_code clv_bases_new(clv_bases **ret, clv_err *err) CLV_USE_RESULT;
 void clv_bases_free(clv_bases *b); /* after all that was taken; NULL is allowed */
-/* With a reference for the caller. `fill` is called if nobody has it; who comes meanwhile waits for
- * that, and fills it if the first has failed. CLV_CANCELLED: `waiter` (NULL: nobody) has left. */
+/* With a reference for the caller, who only reads. What a device was asked to do with it is done
+ * before that goes. `fill` is called if nobody has it; who comes meanwhile waits for that, and
+ * fills it if the first has failed. CLV_CANCELLED: `waiter` (NULL: nobody) has left;
+ * CLV_EXHAUSTED: there is no memory for it. */
 clv_code clv_bases_take(clv_bases *b, const clv_base_key *key, const clv_waiter *waiter,
                         clv_base_fill *fill, void *user, clv_tensor **ret,
                         clv_err *err) CLV_USE_RESULT;

@@ -3,44 +3,11 @@
 """Frozen parameters of an artifact: once in the worker's memory for the sessions of an identity, or
 of all where the operator shares it, charged to each; and not given out, whatever way they are asked
 for."""
-import concurrent.futures, hashlib, os, sys
+import concurrent.futures, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
-from tenants import *
+from bases import *
 
 suite = Suite()
-WIDE, ROWS = 2048, 4
-BASE = 4 * WIDE * (WIDE + 1)  # bytes of the layer that stays frozen
-FROZEN, NAMES = ["base.weight", "base.bias"], ["base.weight", "base.bias", "head.weight", "head.bias"]
-DENIED, EXHAUSTED = 7, 8
-digests = {}
-
-
-def artifact(folder):
-    """A file with both layers; the numbers differ from each other."""
-    r = random.Random(3)
-    some = f32([r.uniform(-0.05, 0.05) for _ in range(4099)])
-    header, data = {}, b""
-    for name, shape in (("base.weight", [WIDE, WIDE]), ("base.bias", [WIDE]), ("head.weight", [D, WIDE]), ("head.bias", [D])):
-        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + size]}
-        data += (some * (size // len(some) + 1))[:size]
-    text = json.dumps(header).encode()
-    path = os.path.join(folder, "base.safetensors")
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + data)
-    with open(path, "rb") as f:
-        return path, hashlib.sha256(f.read()).hexdigest(), data[:4 * WIDE * WIDE]
-
-
-def network():
-    return pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, "base", out=WIDE), node(LINEAR, [1], 1, "head", out=D)], outputs=[2])
-
-
-def begin(tenant, name="own", **changed):
-    """A session with the artifact, of which the first layer stays frozen."""
-    fields = dict(init=pb.INIT_ARTIFACT, artifact=pb.Artifact(name=name, sha256=digests[name]), frozen=FROZEN, fixed=True)
-    fields.update(changed)
-    return tenant.open(network(), (ROWS, WIDE), **fields)
 
 
 def held():
@@ -53,48 +20,6 @@ def grows(f):
     before = held()
     made = f()
     return made, held() - before
-
-
-def charged(tenant):
-    return tenant.caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).memory_bytes
-
-
-def answer(s, context=1):
-    x = f32([(i * 7 % 23) / 23 - 0.5 for i in range(ROWS * WIDE)])
-    s.send(call(context, 100, 0, [(0, False, x, [ROWS, WIDE])], training=False))
-    s.send(deliver(context, 100))
-    y = s.recv(pb.VALUE, message=100)
-    assert not y.HasField("failure") and len(y.payload) == 4 * ROWS * D, y
-    end(s, context)
-    return y.payload
-
-
-def refused(s, f):
-    """Code and text of the ERROR that answers a frame."""
-    s.send(f)
-    got = s.lane.recv()
-    assert got.kind in (pb.ERROR, pb.STATE_DONE), got
-    return (got.failure.code, got.failure.text) if got.kind == pb.ERROR else (0, got)
-
-
-def whole(s, what=None, context=0):
-    """Names and bytes of all that is given out of a kind of state, large ones too."""
-    s.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, context=context, state=pb.State(what=what or pb.STATE_WEIGHTS)))
-    items, heads, parts, done = {}, {}, {}, None
-    while done is None or done != len(items) or any(len(parts[t]) < n for t, n in heads.values()):
-        f = s.lane.recv()
-        assert f.kind in (pb.STATE_ITEM, pb.STATE_DONE, pb.CHUNK), f.kind
-        if f.kind == pb.CHUNK:
-            parts.setdefault(f.chunk.transfer, bytearray()).extend(f.payload)
-            s.send(pb.Frame(kind=pb.CREDIT, credit=pb.Credit(bytes=len(f.payload))))
-        elif f.kind == pb.STATE_DONE:
-            done = f.state.count
-        else:
-            items[f.state.name] = f.payload
-            if f.tensors[0].transfer:
-                heads[f.state.name] = f.tensors[0].transfer, f.tensors[0].bytes
-                parts.setdefault(f.tensors[0].transfer, bytearray())
-    return {name: bytes(parts[heads[name][0]]) if name in heads else raw for name, raw in items.items()}
 
 
 @suite.test
@@ -172,16 +97,11 @@ def what_learns_is_each_sessions_own():
     with Tenant("heavy") as heavy:
         a, b = begin(heavy), begin(heavy)
         kept = answer(a)
-        a.send(pb.Frame(kind=pb.STATE_PUT, message=5, module=0, state=pb.State(what=pb.STATE_WEIGHTS, name="head.bias", count=1),
-                        tensors=[tensor_head(bytes(4 * D), [D])], payload=bytes(4 * D)))
+        a.send(put("head.bias", [D]))
         a.recv(pb.STATE_DONE)
         assert answer(a, 2) != kept == answer(b)
         _, by = grows(lambda: begin(heavy, fixed=False))
         assert by > 0.9 * BASE, by
-
-
-def pieces(name, length=4096):
-    return pb.Frame(kind=pb.STATE_GET, message=4, module=0, state=pb.State(what=pb.STATE_WEIGHTS, name=name, offset=0, length=length))
 
 
 @suite.test
@@ -212,11 +132,7 @@ def r6_36_nobody_writes_to_a_base():
     with Tenant("heavy") as heavy:
         s, private = begin(heavy), begin(heavy, fixed=False)
         before = answer(s)
-        raw = bytes(4 * WIDE)
-        all_of_it = lambda: pb.Frame(kind=pb.STATE_PUT, message=5, module=0, payload=raw, tensors=[tensor_head(raw, [WIDE])],
-                                     state=pb.State(what=pb.STATE_WEIGHTS, name="base.bias", count=1))
-        part = lambda: pb.Frame(kind=pb.STATE_PUT, message=5, module=0, payload=raw, tensors=[tensor_head(raw, [4 * WIDE], 5)],
-                                state=pb.State(what=pb.STATE_WEIGHTS, name="base.weight", count=1, offset=0, length=4 * WIDE))
+        all_of_it, part = lambda: put("base.bias", [WIDE]), lambda: put("base.weight", [WIDE], 0)
         for f in (all_of_it(), part()):
             code, text = refused(s, f)
             assert code == DENIED and "is only read" in text, (code, text)
@@ -257,13 +173,5 @@ def r3_17_what_learns_of_a_closed_artifact():
 if pyclient.MISSING:
     print("skip shared bases:", pyclient.MISSING)
 else:
-    with tempfile.TemporaryDirectory() as folder:
-        file, hexes, digests["numbers"] = artifact(folder)
-        offers = "artifacts:\n"
-        for name, more in {"own": "", "open": ", shared: true", "public": ", readable: all", "closed": ", readable: none"}.items():
-            digests[name] = bytes.fromhex(hexes)
-            offers += f"  {name}: {{file: {file}, sha256: {hexes}{more}}}\n"
-        offers += f"state_dir: {folder}/state\n"
-        os.mkdir(folder + "/state")
-        with tenants(heavy={"state_bytes": "64MiB"}, light={"bytes": "24MiB"}, more=offers) as the.cluster:
-            suite.main()
+    with offering():
+        suite.main()

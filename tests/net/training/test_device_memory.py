@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `plan` says that a stage takes of a device, beside the most that the worker has charged
 there: the worker's device is simulated, the master has none."""
-import json, os, re, sys, urllib.request
+import hashlib, json, os, re, struct, sys, tempfile, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
 from cluster import *
@@ -16,6 +16,8 @@ SMALL = 16 << 10
 ROWS = "{op: reshape, shape: [12, 12]}, {op: linear, out: 16, name: x}"
 NETS = {
     "mlp": "{op: flatten}, {op: linear, out: 96}, {op: relu}, {op: linear, out: 48}, {op: gelu}, {op: linear, out: 10}",
+    "adapters": "{op: flatten}, {op: linear, out: 256, name: a}, {op: relu}, {op: linear, out: 256, name: b}, {op: gelu}, "
+                "{op: linear, out: 256, name: c}, {op: relu}, {op: linear, out: 10, name: d}",
     "cnn": "{op: conv2d, out: 6, kernel: 3, pad: 1}, {op: batchnorm}, {op: relu}, {op: maxpool, kernel: 2}, "
            "{op: conv2d, out: 8, kernel: 3, pad: 1}, {op: relu}, {op: flatten}, {op: linear, out: 10}",
     "lstm": f"{ROWS}, {{op: lstm, out: 24, layers: 2}}, {{op: mean, dim: 1}}, {{op: linear, out: 10}}",
@@ -25,9 +27,9 @@ NETS = {
 }
 
 
-def body(net, dtype):
+def body(net, dtype, more=""):
     return (f"{IMAGE_DATA}privacy: {{raw_input_leaves: true}}\n"
-            f"stages:\n  - {{name: all, at: w1, device: cuda, layers: [{NETS[net]}]}}\n"
+            f"stages:\n  - {{name: all, at: w1, device: cuda, layers: [{NETS[net]}]{more}}}\n"
             "loss: {kind: cross_entropy}\n"
             f"train: {{epochs: 1, max_steps: 3, batch: 32, seed: {SEED}, dtype: {dtype}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
             f"pipeline: {{micro_batches: 2}}\nlog: {{every: 1}}\ncheckpoint: {{every_steps: 100000}}\n")
@@ -38,13 +40,13 @@ def peak(port):
         return int(float(re.search(r"^cleave_worker_device_memory_peak_bytes{.*} (\S+)$", page.read().decode(), re.M)[1]))
 
 
-def planned_and_charged(net, dtype, limits):
+def planned_and_charged(net, dtype, limits, more=""):
     """What plan says of the stage, and the most that the device's account has had."""
     port = free_port()
     with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n{limits}") as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
-        path = c.session(net, body(net, dtype))
+        path = c.session(net, body(net, dtype, more))
         shown = master("plan", path, "--json", cwd=c.dir)
         assert shown.returncode == 0, shown.stderr
         done = c.train(path, timeout=240)
@@ -57,11 +59,42 @@ def the_plan_of_a_device_is_what_it_is_charged():
     """But for one call of two, which is taken where a forward is made ready before the backward
     ahead of it has ended; and for cuDNN's space of an LSTM, which plan estimates."""
     for net in NETS:
+        if net == "adapters":
+            continue
         for dtype in "f32", "bf16":
             stage, charged = planned_and_charged(net, dtype, "cuda: {graphs: false}\n")
             off, call = charged - stage["memory_bytes"], stage["activation_bytes"] // 2
             reserve = stage["borrowed_bytes"] % LOAN if (net, dtype) == ("lstm", "f32") else 0
             assert -call - SMALL <= off <= SMALL + reserve, (net, dtype, off, stage, charged)
+
+
+def base_of_layers(folder):
+    """An artifact with all of that net but the adapters."""
+    header, at = {}, 0
+    for layer, out, features in (("a", 256, 144), ("b", 256, 256), ("c", 256, 256), ("d", 10, 256)):
+        for name, shape in ((f"{layer}.weight", [out, features]), (f"{layer}.bias", [out])):
+            size = 4 * shape[0] * (shape + [1])[1]
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "base.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + struct.pack(f"<{at // 4}f", *(0.01 * (i % 23 - 11) for i in range(at // 4))))
+    with open(os.path.join(folder, "base.safetensors"), "rb") as f:
+        return f.name, hashlib.sha256(f.read()).hexdigest()
+
+
+@suite.test
+def so_is_that_of_adapters():
+    """Beside a base in either type: the room for a weight that is widened is in it, and where the
+    base is the worker's, lent to each session, no copy of it in another type stays."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, digest = base_of_layers(folder)
+        offer = f"artifacts:\n  base: {{file: {file}, sha256: {digest}}}\n"
+        for base, dtype, more in [("bf16", "f32", ""), ("bf16", "bf16", ""), ("f32", "bf16", f", weights: {{artifact: base, sha256: {digest}}}")]:
+            lora = f", lora: {{targets: [a, b, c], r: 2, base: {base}}}{more}"
+            stage, charged = planned_and_charged("adapters", dtype, "cuda: {graphs: false}\n" + offer, lora)
+            off, call = charged - stage["memory_bytes"], stage["activation_bytes"] // 2
+            assert -call - SMALL <= off <= SMALL, (base, dtype, off, stage, charged)
 
 
 @suite.test

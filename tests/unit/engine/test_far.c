@@ -304,6 +304,58 @@ static void a_block_that_is_not_to_be_had_costs_nothing(void **state) {
   end(&w);
 }
 
+/* ---- what is lent ---------------------------------------------------------------------------- */
+
+/* A tensor that goes says whether the device has been waited for. */
+static int gone;
+
+static void not_before_it_is_done(void *owner) {
+  (void)owner;
+  assert_int_equal(far.asked, 0);
+  gone++;
+}
+
+static clv_tensor *lent_by(const clv_backend *home, float *at) {
+  clv_err err = {0};
+  clv_tensor *t;
+  clv_shape shape = CLV_SHAPE(COLUMNS, COLUMNS);
+  assert_ok(clv_tensor_wrap(CLV_F32, &shape, at, not_before_it_is_done, NULL, &t, &err));
+  t->home = home;
+  return t;
+}
+
+/* A module on the first device takes what lies there, and nothing else; it has done with it before
+ * it lets go. */
+static void what_is_lent_lies_on_the_same_device(void **state) {
+  static const char *const names[] = {"0.weight"};
+  static float host[COLUMNS * COLUMNS];
+  clv_err err = {0};
+  clv_module *m;
+  (void)state;
+  const clv_backend *device = far_device(clv_backend_ref(), 0);
+  clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
+  o.backend = device;
+  o.fixed = true;
+  o.frozen = o.lent = names;
+  o.n_frozen = o.n_lent = 1;
+  assert_ok(clv_module_new(&o, &m, &err));
+  const clv_backend *homes[] = {NULL, far_device(clv_backend_ref(), 1), device};
+  gone = 0;
+  for (size_t i = 0; i < CLV_COUNT(homes); i++) {
+    clv_tensor *t = lent_by(homes[i], host);
+    assert_int_equal(clv_module_lend(m, names[0], t, &err), i == 2 ? CLV_OK : CLV_INVALID);
+    clv_tensor_unref(t);
+  }
+  assert_int_equal(gone, 2);
+  clv_state_item item;
+  assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item)); /* its own bias */
+  assert_ok(clv_backend_fill(device, item.data, 0, item.bytes, &err));
+  assert_int_equal(far.asked, 1);
+  clv_module_free(m);
+  assert_int_equal(gone, 3);
+  assert_int_equal(far.n_blocks, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_memory_for_a_module),
@@ -314,6 +366,7 @@ int main(void) {
       cmocka_unit_test(no_memory_on_one_of_two_devices),
       cmocka_unit_test(a_step_fails),
       cmocka_unit_test(a_block_that_is_not_to_be_had_costs_nothing),
+      cmocka_unit_test(what_is_lent_lies_on_the_same_device),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

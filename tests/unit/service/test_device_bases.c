@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors of artifacts in a device's memory: once on each for all who take them, brought there by
+ * parts, and zeroed before the device gets its memory back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// after the above
+#include <cmocka.h>
+
+#include "tests/unit/far.h"
+#include "worker/store/store.h"
+
+enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_PART / 4 + N };
+
+static clv_err err;
+
+/* How often a part was asked for; fails while `refusals` are left. */
+typedef struct source {
+  int fills, refusals;
+} source;
+
+static clv_code fill(void *user, size_t first, size_t n, void *to, clv_err *e) {
+  source *s = user;
+  s->fills++;
+  if (s->refusals-- > 0) return clv_fail(e, CLV_DATA_LOSS, "it is damaged");
+  for (size_t i = 0; i < n; i++) ((float *)to)[i] = (float)(first + i + 7);
+  return CLV_OK;
+}
+
+/* It has the numbers of `fill`. */
+static void is_filled(const float *x, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
+}
+
+static clv_base_key key_of(const clv_backend *home, int64_t n) {
+  return (clv_base_key){.owner = "a",
+                        .artifact = {{1}},
+                        .name = "w",
+                        .dtype = CLV_F32,
+                        .shape = CLV_SHAPE(n),
+                        .home = home};
+}
+
+static clv_bases *opened(void) {
+  clv_bases *b = NULL;
+  assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
+  return b;
+}
+
+static const clv_backend *device(int number) { return far_device(clv_backend_ref(), number); }
+
+static clv_tensor *taken(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
+  const clv_base_key key = key_of(home, n);
+  clv_tensor *t = NULL;
+  if (clv_bases_take(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
+  assert_ptr_equal(t->home, home);
+  return t;
+}
+
+static void is_filled_there(const clv_tensor *t) {
+  float *host = malloc(t->bytes);
+  assert_int_equal(clv_backend_get(t->home, host, t->data, t->bytes, &err), CLV_OK);
+  is_filled(host, t->n);
+  free(host);
+}
+
+static size_t left_there(void) {
+  size_t left, total;
+  assert_int_equal(device(0)->memory->room(device(0), &left, &total, &err), CLV_OK);
+  return left;
+}
+
+/* By way of parts, and waited for. */
+static void one_memory_on_each_device(void **state) {
+  (void)state;
+  clv_bases *b = opened();
+  source s = {0};
+  size_t before = left_there();
+  clv_tensor *here = taken(b, NULL, N, &s), *first = taken(b, device(0), LONG, &s);
+  assert_int_equal(s.fills, 3);
+  assert_int_equal(far.asked, 0);
+  size_t by = before - left_there();
+  clv_tensor *second = taken(b, device(0), LONG, &s), *other = taken(b, device(1), LONG, &s);
+  assert_ptr_equal(first->data, second->data);
+  assert_ptr_not_equal(first->data, other->data);
+  assert_int_equal(before - left_there(), 2 * by);
+  assert_int_equal(s.fills, 5);
+  is_filled_there(first);
+  is_filled_there(other);
+  clv_tensor_unref(first);
+  is_filled_there(second);
+  clv_tensor_unref(second);
+  clv_tensor_unref(other);
+  assert_int_equal(left_there(), before);
+  assert_int_equal(far.asked, 0);
+  is_filled(here->data, N);
+  clv_tensor_unref(here);
+  assert_int_equal(clv_bases_bytes(b), 0);
+  clv_bases_free(b);
+}
+
+static int given;
+
+static void look_and_give(const clv_backend *b, void *p) {
+  char all[BYTES];
+  assert_int_equal(clv_backend_get(b, all, p, BYTES, &err), CLV_OK);
+  for (size_t i = 0; i < BYTES; i++) assert_int_equal(all[i], 0);
+  given++;
+  far_give(b, p);
+}
+
+static void nothing_is_found_in_what_a_device_gets_back(void **state) {
+  (void)state;
+  clv_bases *b = opened();
+  clv_backend looking = *device(0);
+  clv_backend_memory memory = *looking.memory;
+  source s = {0};
+  memory.give = look_and_give;
+  looking.memory = &memory;
+  clv_tensor_unref(taken(b, &looking, N, &s));
+  assert_int_equal(given, 1);
+  clv_bases_free(b);
+}
+
+/* It has no memory, the file is damaged, the device is gone when what was put is waited for. */
+static void nothing_is_left_where_it_fails(void **state) {
+  static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
+  (void)state;
+  clv_bases *b = opened();
+  const clv_base_key key = key_of(device(0), N);
+  clv_tensor *t = NULL;
+  size_t before = left_there();
+  for (int i = 0; i < 3; i++) {
+    source s = {.refusals = i == 1};
+    far.fail_take = i == 0;
+    far.fail_finish = i == 2;
+    assert_int_equal(clv_bases_take(b, &key, NULL, fill, &s, &t, &err), codes[i]);
+    assert_int_equal(left_there(), before);
+    assert_int_equal(clv_bases_bytes(b), 0);
+  }
+  clv_bases_free(b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_memory_on_each_device),
+      cmocka_unit_test(nothing_is_found_in_what_a_device_gets_back),
+      cmocka_unit_test(nothing_is_left_where_it_fails),
+  };
+  return cmocka_run_group_tests_name("device_bases", tests, NULL, NULL);
+}
