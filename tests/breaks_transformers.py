@@ -101,7 +101,7 @@ of("kernels/cuda/packed.cu", CUDA_PACKED,
    a_device_takes_more_places_than_rows=("static __global__ void find_begins(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
 of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_places_kernel(", "f.rest(rest + i);", "(void)i;"))
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
-   pads_are_the_first_place=("static __global__ void by_heads(", ": gpu_as<D>(0);", ": gpu_as<D>(x[d]);"),
+   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = lies_at(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (lies_at(t, place, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
    places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
 of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool keep = (word.v[i % 4] >> 8) >= limit;", "bool keep = (word.v[row % 4] >> 8) >= limit;"))
 of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))
@@ -168,6 +168,7 @@ of("master/plan/data_fits.c", FITS,
    differences_of_columns_are_not_looked_at=("static clv_code rows_fit(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code places_fit(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code classes_fit(", "if (high > INT32_MAX)", "if (false)"))
+of("master/data/dataset.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->integer)", "if (high + 1 > a->integer)"))
 

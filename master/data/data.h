@@ -195,6 +195,9 @@ clv_page_counts clv_dataset_pages(const clv_dataset *ds);
 int64_t clv_dataset_tokens(const clv_dataset *ds);
 /* Smallest and largest class label that is not ignored; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
+/* The first record with the largest class label. False where classes are not counted by looking at
+ * records: they have names, or are tokens. */
+bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
 /* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0
  * without labels. */

@@ -43,6 +43,13 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
   return true;
 }
 
+bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record) {
+  int64_t low, high;
+  if (!ds->labels_path || !clv_dataset_label_range(ds, &low, &high)) return false;
+  *ret_record = ds->label_max_at;
+  return true;
+}
+
 clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n) {
   clv_shape shape = ds->y_shape;
   if (shape.rank) shape.dim[0] = (int64_t)n;
@@ -330,6 +337,7 @@ static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64
                     o->labels_path, (long long)v, i / per_record, o->n_classes ? "0.." : "",
                     o->n_classes ? (long long)o->n_classes - 1 : 0LL,
                     o->n_classes ? "" : " or more (loss.ignore_index is for labels of places)");
+  if (v > ds->label_max) ds->label_max_at = i / per_record;
   ds->label_min = CLV_MIN(v, ds->label_min);
   ds->label_max = CLV_MAX(v, ds->label_max);
   return CLV_OK;

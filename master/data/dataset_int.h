@@ -41,6 +41,7 @@ struct clv_dataset {
   char *inputs_path, *labels_path; /* for messages; labels NULL without a file of them */
   clv_label_kind kind;
   int64_t label_min, label_max;
+  size_t label_max_at; /* the first record that has the largest, of a file of labels */
 };
 
 /* Element i of a file of whole numbers. */

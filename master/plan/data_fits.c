@@ -71,22 +71,25 @@ static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *e
 
 static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   int64_t low, high;
+  size_t record;
+  char of[48] = "";
   const clv_shape *out = &last_of(b)->shape;
   int classes = clv_dataset_y_shape(s->ds, 1).rank; /* the dimension after those of the labels */
   if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= classes ||
       high < out->dim[classes])
     return CLV_OK;
   long long outputs = out->dim[classes];
+  if (clv_dataset_largest_label(s->ds, &record)) snprintf(of, sizeof of, " (record %zu)", record);
   if (high > INT32_MAX)
     return clv_session_fail_at(b->config, s->pos, err,
-                               "%s: %s: labels go up to %lld, which is the number of no class: the "
-                               "last layer has %lld outputs",
-                               s->key, labels_of(s), (long long)high, outputs);
+                               "%s: %s: labels go up to %lld%s, which is the number of no class: "
+                               "the last layer has %lld outputs",
+                               s->key, labels_of(s), (long long)high, of, outputs);
   return clv_session_fail_at(
       b->config, s->pos, err,
-      "%s: %s: labels go up to %lld, and the last layer has %lld outputs: it "
+      "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_of(s), (long long)high, outputs, (long long)high + 1);
+      s->key, labels_of(s), (long long)high, of, outputs, (long long)high + 1);
 }
 
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {

@@ -135,7 +135,7 @@ def records_of_the_test_have_the_same_shape():
 
 @suite.test
 def labels_fit_the_loss():
-    refused("few", BODY.replace("out: 3", "out: 2"), 3, r"data\.train: .*y\.npy: labels go up to 2, and the last layer has 2 outputs")
+    refused("few", BODY.replace("out: 3", "out: 2"), 3, r"data\.train: .*y\.npy: labels go up to 2 \(record \d+\), and the last layer has 2 outputs")
     floats("targets.npy", (RECORDS, 1), c0=0.5, c9=7)
     bce = BODY.replace("y.npy]", "targets.npy]").replace("out: 3}", "out: 1}, {op: sigmoid}").replace("cross_entropy", "bce")
     refused("bce", bce, 3, r"data\.train: .*targets\.npy: label of record 1, column 0 is 0.84\d*|record \d+", r"loss\.kind bce needs labels from 0 to 1")

@@ -210,9 +210,10 @@ def labels_and_outputs_go_together():
     """Labels of a file that are numbers: more than the head has are refused, fewer are pointed out,
     since the rest may be in other data."""
     text = body([], ["master"], "layoutlm", "head: token, labels: %d")
-    most = int(np.load(os.path.join(cluster.dir, "data/train-y.npy")).max())
+    y = np.load(os.path.join(cluster.dir, "data/train-y.npy"))
+    most, at = int(y.max()), int((y == y.max()).any(1).argmax())
     for labels, code, says in (
-            (most, 3, rf"few\.yaml:\d+:\d+: data\.\w+: \S+: labels go up to {most}, and the last layer has {most} outputs: it needs {most + 1}"),
+            (most, 3, rf"few\.yaml:\d+:\d+: data\.\w+: \S+: labels go up to {most} \(record {at}\), and the last layer has {most} outputs: it needs {most + 1}"),
             (most + 1, 0, r"^(?!.*labels go up to)"),
             (most + 3, 0, rf"data\.train: labels go up to {most}, and the head has labels: {most + 3}; .*write labels: {most + 1}")):
         done = master("check", cluster.session("few", text % labels), cwd=cluster.dir)

@@ -141,11 +141,15 @@ static void types_and_classes(void **state) {
             "it must give the classes of each record",
             "train.seed=1");
   put_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, -100, 1}, 6);
-  EXPECT_OF(tokens,
-            "y.npy: labels go up to 3, and the last layer has 3 outputs: it needs 4, one per",
-            "train.seed=1");
+  EXPECT_OF(
+      tokens,
+      "y.npy: labels go up to 3 (record 0), and the last layer has 3 outputs: it needs 4, one",
+      "train.seed=1");
   put_numbers("y.npy", "2, 3", (const int64_t[]){0, INT64_MAX, -100, -100, -100, 1}, 6);
-  EXPECT_OF(tokens, "labels go up to 9223372036854775807, which is the number of no class",
+  EXPECT_OF(tokens, "labels go up to 9223372036854775807 (record 0), which is the number of no",
+            "train.seed=1");
+  put_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, 7, 7}, 6);
+  EXPECT_OF(tokens, "y.npy: labels go up to 7 (record 1), and the last layer has 3 outputs",
             "train.seed=1");
 }
 
