@@ -89,6 +89,8 @@ of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
    all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_count_places(", "range.sum / (double)n", "(double)range.max"))
+of("worker/service/load_module.c", SESSIONS + " every_cut_is_the_same",
+   layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->occasion = CLV_MAX(end[0], end[1]);", "p->occasion = end[0];"))

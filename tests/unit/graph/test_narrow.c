@@ -127,7 +127,10 @@ static void sums_in_parts_are_near(void **state) {
 static void products_in_bf16_are_the_same_bits(void **state) {
   (void)state;
   clv_err why;
-  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK) skip();
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK) {
+    print_message("because %s\n", why.text);
+    skip();
+  }
   for (size_t i = 0; i < CLV_COUNT(cases); i++)
     if (cases[i].features < 1 << 17) compare(&cases[i], clv_backend_cpu(), true, 0);
 }
