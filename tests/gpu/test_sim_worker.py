@@ -4,7 +4,7 @@ that is installed cannot have it."""
 import json, os, re, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "net", "lib"))
 import cluster as lib
-from cluster import BIN, MASTER, WORKER, Cluster, IMAGE_DATA, Suite, run, synthetic_images
+from cluster import BIN, MASTER, SANITIZED, WORKER, Cluster, IMAGE_DATA, Suite, run, synthetic_images
 
 SIM_WORKER = lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 BODY = IMAGE_DATA + """stages:
@@ -15,6 +15,9 @@ loss: {kind: cross_entropy}
 train: {epochs: 1, max_steps: 2, batch: 4, seed: 1, optimizer: {kind: sgd, lr: 0.01}}
 log: {every: 1}
 """
+# With a sanitizer a handshake takes seconds, beside other work more than a worker waits.
+PATIENT = "limits: {handshake_timeout: 60s}\n" if SANITIZED else ""
+BODY += "limits: {connect_timeout: 120s}\n" if SANITIZED else ""
 suite = Suite()
 
 
@@ -39,7 +42,7 @@ def no_installed_program_has_it():
 @suite.test
 def nothing_is_left_on_the_device():
     for seed in ("0", "1", "2"):
-        with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_SEED": seed}) as c:
+        with Cluster(1, limits="device: cuda\n" + PATIENT, env={"CLV_SIM_SEED": seed}) as c:
             os.mkdir(os.path.join(c.dir, "data"))
             synthetic_images(os.path.join(c.dir, "data"))
             c.trained("left", BODY, 2)
@@ -72,12 +75,13 @@ def a_fault_planted_in_a_session_is_found():
         if not said:
             continue
         for env, found in ((quiet, False), ({**quiet, "CLV_SIM_PLANT": plant}, True)):
-            with Cluster(1, limits="device: cuda\n", env=env) as c:
+            with Cluster(1, limits="device: cuda\n" + PATIENT, env=env) as c:
                 os.mkdir(os.path.join(c.dir, "data"))
                 synthetic_images(os.path.join(c.dir, "data"))
-                c.train(c.session("plant", BODY))
+                done = c.train(c.session("plant", BODY))
                 code = c.workers[0].stop()
-                assert (said in c.workers[0].text()) == found and (code != 0) == found, (plant, code, c.workers[0].text()[-4000:])
+                assert found or done.returncode == 0, (plant, done.stderr)
+                assert (said in c.workers[0].text()) == found and (code != 0) == found, (plant, code, done.stderr, c.workers[0].text()[-4000:])
 
 
 suite.main()
