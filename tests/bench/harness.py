@@ -244,6 +244,12 @@ def median_step(side, n):
     return lambda: median(side.ask(f"steps {n}"))
 
 
+def refusal(folder, session):
+    """What `plan` says against a session file of that folder; nothing if it would run."""
+    done = subprocess.run([os.path.join(OUT, "cleave-master"), "plan", session], cwd=folder, capture_output=True, text=True)
+    return done.stderr.strip().splitlines()[0].replace(session, "session") if done.returncode else ""
+
+
 # ---- memory --------------------------------------------------------------------------------------
 
 def resident(pid, key):

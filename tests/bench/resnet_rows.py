@@ -9,7 +9,7 @@ import os
 import re
 import time
 
-from harness import OUT, PYTHON, Meter, enter, interleave, median, program, resident, skip, torch
+from harness import PYTHON, Meter, enter, interleave, median, program, refusal, resident, skip, torch
 from torch_peers import LAYOUTS
 from cluster import Cluster, run
 
@@ -270,10 +270,9 @@ def bf16_rows(rounds, pythons):
     with Cluster(0) as c, contextlib.ExitStack() as stack:
         make_data(c, 16)
         path = session(c, "bf16", 16, dtype=BF16)
-        done = run(os.path.join(OUT, "cleave-master"), "plan", path, cwd=c.dir)
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[0].replace(path, "session")
-            return skip("resnet50_bf16_vs_torch", f"no bf16 in this build: {said[:80]}")
+        wrong = refusal(c.dir, path)
+        if wrong:
+            return skip("resnet50_bf16_vs_torch", wrong)
         ours = stack.enter_context(program("bench_train", path))
         r = Rounds([unsplit_turn("ours", ours)] + cast_turns(stack, pythons), rounds)
     for kind, target, name in (("f32", 0.5, "fp32"), ("bf16", 0.8, "bf16")):
