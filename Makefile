@@ -42,9 +42,9 @@ CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SA
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
 CFLAGS_kernels/ops := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
-# -fno-math-errno: sqrtf is an instruction, so that loops with it can be wide; the bits are the
-# same.
-CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno)
+# -fno-math-errno: sqrtf is an instruction, and -fno-trapping-math: both sides of a `?:` may be
+# computed, so that loops with them can be wide; the bits are the same.
+CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno -fno-trapping-math)
 # The simulation tells the sanitizers what they are to know.
 CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)

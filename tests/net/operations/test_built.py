@@ -40,6 +40,22 @@ def nothing_writable_stands_before_the_gate():
         assert writable <= known, f"{archive}: {sorted(writable - known)} can be written while the program runs"
 
 
+# Label smoothing alone has it, with weights or without.
+NARROW = {"far_sum"}
+
+
+@suite.test
+def loops_are_as_wide_as_they_were_compiled_for():
+    """What is compiled for each vector width and multiplies single numbers has a wide part."""
+    if SANITIZED or os.path.basename(os.path.abspath(BIN)) != "release":
+        return "only a release's loops are wide"
+    code = symbols("objdump", "-d", "--no-show-raw-insn", os.path.join(BIN, "lib", "kernels_cpu.a"))
+    loops = re.findall(r"^[0-9a-f]+ <(\w+)_(?:256|512)[.\w]*>:\n((?:.+\n)*)", code, re.M)
+    narrow = {name for name, body in loops if re.search(r"\bvmuls[sd] ", body) and not re.search(r"\bvmulp[sd] .*%[yz]mm", body)}
+    assert len(loops) > 100, len(loops)
+    assert narrow <= NARROW, sorted(narrow - NARROW)
+
+
 @suite.test
 def programs_run_with_the_library_where_it_was_built():
     """Linked with -lcleave; found by the path that the program names, or by LD_LIBRARY_PATH."""
