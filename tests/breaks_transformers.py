@@ -49,8 +49,9 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
    the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "over_rows(e, t, s->dp, a->in[0], !first, a->din[1]);", "over_rows(e, t, s->dp, a->in[0], true, a->din[1]);"),
-   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "clear(&e, tile_at(&e, 0).keys, a->din[2]);", ""))
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "over_rows(e, t, s->dp, s->q, !first, s->of_keys);", "over_rows(e, t, s->dp, s->q, true, s->of_keys);"),
+   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.of_values + met * width, 0, rest * width * sizeof(float));", ""),
+   places_behind_the_length_keep_a_gradient=("static void put_gradients(", "memset(x + k_at(e) + s * k_row(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
 PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_packed_sessions.py"

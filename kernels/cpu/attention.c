@@ -2,7 +2,9 @@
  *
  * Attention by heads: a thread takes a head of a sample (forward) or a head of keys (backward), and
  * goes through it by tiles of 32 queries. A tile's scores lie in scratch, and are made again in
- * backward from the row's largest score and the inverse of its sum.
+ * backward from the row's largest score and the inverse of its sum. What a head reads often is
+ * copied to scratch first, since its rows are a whole row of all heads apart: they would share a
+ * few sets of the caches.
  *
  * Every sum runs over keys, queries or a head's width in ascending order and one key after the
  * other, but for those of a row of weights, which are 16 partial sums. A key that does not count
@@ -20,7 +22,7 @@ enum { TILE = 32, LANES = 16 };
 typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
-  size_t keys;   /* x.s, up to a multiple of LANES */
+  size_t keys;   /* from a row of scores to the next: x.s and at least a line more */
   size_t floats; /* of scratch, for one part */
   int parts;
   bool drops;
@@ -64,26 +66,41 @@ static float *saved_of(const head *e, int64_t i) {
   return (float *)e->j->a->saved + 2 * (size_t)(e->q * x->heads + e->h * e->t + i);
 }
 
-/* x [s][width], rows k_row apart, turned into [width][keys]. */
+/* The head's keys or values turned into [width][keys]. */
 static void transpose(const head *e, const float *x, float *ret) {
   const attention_kernel *k = e->j->k;
-  clv_cpu_transpose(x, (size_t)e->length, (size_t)k->x.width, k_row(k), ret, k->keys);
+  clv_cpu_transpose(x + k_at(e), (size_t)e->length, (size_t)k->x.width, k_row(k), ret, k->keys);
+}
+
+/* Rows of `width` floats. */
+static void copy_rows(const float *from, size_t from_row, size_t rows, size_t width, float *to,
+                      size_t to_row) {
+  for (size_t i = 0; i < rows; i++)
+    memcpy(to + i * to_row, from + i * from_row, width * sizeof *to);
+}
+
+/* The head's keys or values as [length][width]. */
+static void copy_keys(const head *e, const float *x, float *ret) {
+  size_t width = (size_t)e->j->k->x.width;
+  copy_rows(x + k_at(e), k_row(e->j->k), (size_t)e->length, width, ret, width);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* Words that are below the limit make their weights 0. */
-CPU_INLINE void times_body(float *x, const uint32_t *word, size_t n, uint32_t limit, float kept) {
+/* y = x times factors: words that are below the limit make their weights 0. */
+CPU_INLINE void times_body(const float *x, const uint32_t *word, size_t n, uint32_t limit,
+                           float kept, float *y) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) x[i] *= word[i] >> 8 >= limit ? kept : 0;
+  for (size_t i = 0; i < n; i++) y[i] = x[i] * (word[i] >> 8 >= limit ? kept : 0);
 }
 
 CPU_CLONES(times,
-           (float *restrict x, const uint32_t *restrict word, size_t n, uint32_t limit, float kept),
-           (x, word, n, limit, kept))
+           (const float *x, const uint32_t *word, size_t n, uint32_t limit, float kept, float *y),
+           (x, word, n, limit, kept, y))
 
-/* The row of n weights, and another one if any, times the row's factors. */
-static void drop_out(const head *e, int64_t i, size_t n, float *x, float *other) {
+/* dropped = the row of n weights x times the row's factors; and so `other` in place, if any. */
+static void drop_out(const head *e, int64_t i, size_t n, const float *x, float *dropped,
+                     float *other) {
   const attention_kernel *k = e->j->k;
   float kept = (float)(1 / (1 - k->k.d.attrs.p));
   uint32_t word[CPU_WORDS], limit = clv_cpu_limit(k->k.d.attrs.p);
@@ -92,8 +109,8 @@ static void drop_out(const head *e, int64_t i, size_t n, float *x, float *other)
   for (size_t at = 0; at < n; at += CPU_WORDS) {
     size_t now = CLV_MIN(n - at, (size_t)CPU_WORDS);
     clv_cpu_words(&row, (uint32_t)(at / 4), word);
-    times(x + at, word, now, limit, kept);
-    if (other) times(other + at, word, now, limit, kept);
+    times(x + at, word, now, limit, kept, dropped + at);
+    if (other) times(other + at, word, now, limit, kept, other + at);
   }
 }
 
@@ -126,6 +143,12 @@ CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *re
   *ret = fold(lane);
 }
 
+/* x = exp(scale x - top) inverse */
+CPU_INLINE void weigh_again_body(float *x, size_t n, float scale, float top, float inverse) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
+}
+
 CPU_INLINE void dot_body(const float *x, const float *y, size_t n, float *ret) {
   float lane[LANES] = {0};
   size_t i = 0;
@@ -147,6 +170,8 @@ CPU_INLINE void slope_body(float *dp, const float *p, size_t n, float mean, floa
 
 CPU_CLONES(largest, (const float *x, size_t n, float *ret), (x, n, ret))
 CPU_CLONES(weigh, (float *x, size_t n, float scale, float top, float *ret), (x, n, scale, top, ret))
+CPU_CLONES(weigh_again, (float *x, size_t n, float scale, float top, float inverse),
+           (x, n, scale, top, inverse))
 CPU_CLONES(dot, (const float *x, const float *y, size_t n, float *ret), (x, y, n, ret))
 CPU_CLONES(scale, (float *x, size_t n, float by), (x, n, by))
 CPU_CLONES(slope, (float *restrict dp, const float *restrict p, size_t n, float mean, float by),
@@ -166,14 +191,20 @@ static tile tile_at(const head *e, int64_t i) {
   return (tile){i, (size_t)rows, (size_t)clv_heads_seen(&k->k.d.attrs, i + rows - 1, e->length)};
 }
 
-/* x's rows of the tile times the head's keys or values, which were turned: [rows][keys]. */
+/* The tile's rows of the queries, or of their gradients, as [rows][width]. */
+static void copy_queries(const head *e, tile t, const float *x, float *ret) {
+  size_t width = (size_t)e->j->k->x.width;
+  copy_rows(x + q_at(e, t.i), q_row(e->j->k), t.rows, width, ret, width);
+}
+
+/* x [rows][width] times the head's keys or values, which were turned: [rows][keys]. */
 static void against(const head *e, tile t, const float *x, const float *turned, float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
                              .n = t.keys,
                              .k = (size_t)k->x.width,
-                             .a = x + q_at(e, t.i),
-                             .a_row = q_row(k),
+                             .a = x,
+                             .a_row = (size_t)k->x.width,
                              .a_column = 1,
                              .b = turned,
                              .b_row = k->keys,
@@ -181,7 +212,7 @@ static void against(const head *e, tile t, const float *x, const float *turned, 
                              .c_row = k->keys});
 }
 
-/* ret's rows of the tile: weights [rows][keys] times the head's keys or values. */
+/* ret's rows of the tile: weights [rows][keys] times x [keys][width]. */
 static void over_keys(const head *e, tile t, const float *weights, const float *x, float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
@@ -190,13 +221,13 @@ static void over_keys(const head *e, tile t, const float *weights, const float *
                              .a = weights,
                              .a_row = k->keys,
                              .a_column = 1,
-                             .b = x + k_at(e),
-                             .b_row = k_row(k),
+                             .b = x,
+                             .b_row = (size_t)k->x.width,
                              .c = ret + q_at(e, t.i),
                              .c_row = q_row(k)});
 }
 
-/* ret's rows of the keys = weights' [keys][rows] times x's rows of the tile, or +=. */
+/* ret [keys][width] = weights' [keys][rows] times x [rows][width], or +=. */
 static void over_rows(const head *e, tile t, const float *weights, const float *x, bool add,
                       float *ret) {
   const attention_kernel *k = e->j->k;
@@ -206,10 +237,10 @@ static void over_rows(const head *e, tile t, const float *weights, const float *
                              .a = weights,
                              .a_row = 1,
                              .a_column = k->keys,
-                             .b = x + q_at(e, t.i),
-                             .b_row = q_row(k),
-                             .c = ret + k_at(e),
-                             .c_row = k_row(k),
+                             .b = x,
+                             .b_row = (size_t)k->x.width,
+                             .c = ret,
+                             .c_row = (size_t)k->x.width,
                              .add = add});
 }
 
@@ -222,42 +253,54 @@ static size_t seen_by(const head *e, tile t, size_t r, float *weights) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void forward_tile(const head *e, tile t, const float *turned, float *score) {
+typedef struct fore_scratch {
+  float *keys; /* turned */
+  float *values, *score, *q;
+} fore_scratch;
+
+static void forward_tile(const head *e, tile t, const fore_scratch *s) {
   const attention_kernel *k = e->j->k;
   const clv_kernel_args *a = e->j->a;
   float inverse[TILE], top, sum, by = (float)k->x.scale;
-  against(e, t, a->in[0], turned, score);
+  copy_queries(e, t, a->in[0], s->q);
+  against(e, t, s->q, s->keys, s->score);
   for (size_t r = 0; r < t.rows; r++) {
-    float *row = score + r * k->keys;
+    float *row = s->score + r * k->keys;
     size_t seen = seen_by(e, t, r, row);
     largest(row, seen, &top);
     weigh(row, seen, by, top *= by, &sum);
     inverse[r] = seen ? 1 / sum : 0;
     if (k->k.learns) saved_of(e, t.i + (int64_t)r)[0] = top;
     if (k->k.learns) saved_of(e, t.i + (int64_t)r)[1] = inverse[r];
-    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, row, NULL);
+    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, row, row, NULL);
   }
-  over_keys(e, t, score, a->in[2], a->out);
+  over_keys(e, t, s->score, s->values, a->out);
   for (size_t r = 0; r < t.rows; r++)
     scale((float *)a->out + q_at(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
 }
 
-/* Scratch: the keys turned, scores. */
 static void forward_head(const head *e) {
   const attention_kernel *k = e->j->k;
-  float *turned = e->scratch, *score = turned + (size_t)k->x.width * k->keys;
-  transpose(e, (const float *)e->j->a->in[1] + k_at(e), turned);
-  for (int64_t i = 0; i < e->t; i += TILE) forward_tile(e, tile_at(e, i), turned, score);
+  const clv_kernel_args *a = e->j->a;
+  size_t each = (size_t)k->x.width * k->keys;
+  float *at = e->scratch;
+  fore_scratch s = {at, at + each, at + 2 * each, at + 2 * each + TILE * k->keys};
+  transpose(e, a->in[1], s.keys);
+  copy_keys(e, a->in[2], s.values);
+  for (int64_t i = 0; i < e->t; i += TILE) forward_tile(e, tile_at(e, i), &s);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct back_scratch {
-  float *keys, *values; /* turned */
-  float *p, *dropped, *dp;
+  float *keys, *values;            /* turned */
+  float *straight;                 /* the keys as they are */
+  float *of_keys, *of_values;      /* their gradients */
+  float *p, *dropped, *dp, *q, *d; /* of a tile; d: gradients of the outputs */
 } back_scratch;
 
-/* P, P times the factors, and dS in place of dP: see kernels/ops/attention.c. */
+/* P, P times the factors, which is P where nothing is dropped, and dS in place of dP: see
+ * kernels/ops/attention.c. */
 static void backward_rows(const head *e, tile t, const back_scratch *s) {
   const attention_kernel *k = e->j->k;
   float by = (float)k->x.scale, mean;
@@ -265,10 +308,9 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
     float *p = s->p + r * k->keys, *dropped = s->dropped + r * k->keys, *dp = s->dp + r * k->keys;
     const float *saved = saved_of(e, t.i + (int64_t)r);
     size_t seen = seen_by(e, t, r, p);
-    weigh(p, seen, by, saved[0], &mean);
-    scale(p, seen, saved[1]);
-    memcpy(dropped, p, t.keys * sizeof *p);
-    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, dropped, dp);
+    weigh_again(p, seen, by, saved[0], saved[1]);
+    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, p, dropped, dp);
+    seen_by(e, t, r, dropped);
     dot(p, dp, seen, &mean);
     slope(dp, p, seen, mean, by);
     seen_by(e, t, r, dp);
@@ -278,37 +320,61 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
 /* first: nothing is in the keys' gradients yet. */
 static void backward_tile(const head *e, tile t, bool first, const back_scratch *s) {
   const clv_kernel_args *a = e->j->a;
-  against(e, t, a->in[0], s->keys, s->p);
-  against(e, t, a->dout, s->values, s->dp);
+  copy_queries(e, t, a->in[0], s->q);
+  copy_queries(e, t, a->dout, s->d);
+  against(e, t, s->q, s->keys, s->p);
+  against(e, t, s->d, s->values, s->dp);
   backward_rows(e, t, s);
-  if (a->din[0]) over_keys(e, t, s->dp, a->in[1], a->din[0]);
-  if (a->din[1]) over_rows(e, t, s->dp, a->in[0], !first, a->din[1]);
-  if (a->din[2]) over_rows(e, t, s->dropped, a->dout, !first, a->din[2]);
+  if (a->din[0]) over_keys(e, t, s->dp, s->straight, a->din[0]);
+  if (a->din[1]) over_rows(e, t, s->dp, s->q, !first, s->of_keys);
+  if (a->din[2]) over_rows(e, t, s->dropped, s->d, !first, s->of_values);
 }
 
-/* Rows of the keys from `first` on. */
-static void clear(const head *e, size_t first, float *x) {
+/* The gradients of the head's keys or values, to where they belong; 0 behind the length. */
+static void put_gradients(const head *e, const float *from, float *x) {
   const attention_kernel *k = e->j->k;
-  for (size_t s = first; x && s < (size_t)e->steps; s++)
-    memset(x + k_at(e) + s * k_row(k), 0, (size_t)k->x.width * sizeof *x);
+  size_t width = (size_t)k->x.width;
+  if (!x) return;
+  copy_rows(from, width, (size_t)e->length, width, x + k_at(e), k_row(k));
+  for (size_t s = (size_t)e->length; s < (size_t)e->steps; s++)
+    memset(x + k_at(e) + s * k_row(k), 0, width * sizeof *x);
 }
 
-/* Head e.h of the queries and those behind it that share its keys. Scratch: keys and values turned,
- * then three tiles. */
+static back_scratch back_scratch_of(const attention_kernel *k, float *at) {
+  size_t width = (size_t)k->x.width, each = width * k->keys, row = TILE * k->keys;
+  float *p = at + 5 * each, *q = p + 3 * row;
+  return (back_scratch){.keys = at,
+                        .values = at + each,
+                        .straight = at + 2 * each,
+                        .of_keys = at + 3 * each,
+                        .of_values = at + 4 * each,
+                        .p = p,
+                        .dropped = k->drops ? p + row : p,
+                        .dp = p + 2 * row,
+                        .q = q,
+                        .d = q + TILE * width};
+}
+
+/* Head e.h of the queries and those behind it that share its keys. Keys that the first tile does
+ * not meet have no gradient yet. */
 static void backward_heads(head e) {
   const attention_kernel *k = e.j->k;
   const clv_kernel_args *a = e.j->a;
-  size_t turned = (size_t)k->x.width * k->keys, each = TILE * k->keys;
-  float *p = e.scratch + 2 * turned;
-  back_scratch s = {e.scratch, e.scratch + turned, p, p + each, p + 2 * each};
-  transpose(&e, (const float *)a->in[1] + k_at(&e), s.keys);
-  transpose(&e, (const float *)a->in[2] + k_at(&e), s.values);
   const int64_t first = e.h;
-  clear(&e, tile_at(&e, 0).keys, a->din[1]);
-  clear(&e, tile_at(&e, 0).keys, a->din[2]);
+  const size_t met = tile_at(&e, 0).keys, rest = (size_t)e.length - met;
+  const size_t width = (size_t)k->x.width;
+  back_scratch s = back_scratch_of(k, e.scratch);
+  transpose(&e, a->in[1], s.keys);
+  transpose(&e, a->in[2], s.values);
+  copy_keys(&e, a->in[1], s.straight);
+  memset(s.of_keys + met * width, 0, rest * width * sizeof(float));
+  memset(s.of_values + met * width, 0, rest * width * sizeof(float));
   for (; e.h < first + k->x.group; e.h++)
     for (int64_t i = 0; i < e.t; i += TILE)
       backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
+  e.h = first;
+  put_gradients(&e, s.of_keys, a->din[1]);
+  put_gradients(&e, s.of_values, a->din[2]);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -396,15 +462,16 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   attention_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->x = clv_heads_of(d);
-  k->keys = clv_align_up((size_t)k->x.s, LANES);
+  k->keys = clv_align_up((size_t)k->x.s, LANES) + LANES;
   k->parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
-  k->floats = (size_t)(k->k.learns ? 2 : 1) * (size_t)k->x.width * k->keys +
-              (size_t)(k->k.learns ? 3 : 1) * TILE * k->keys;
+  size_t width = (size_t)k->x.width;
+  k->floats = (k->k.learns ? 5 : 2) * width * k->keys + (k->k.learns ? 3 : 1) * TILE * k->keys +
+              (k->k.learns ? 2 : 1) * TILE * width;
   k->drops = d->training && d->attrs.p > 0;
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.learns ? attention_backward : NULL;
   for (int i = 0; k->k.learns && i < d->n_in; i++) k->k.base.saves |= clv_save_in(i);
-  size_t rows = clv_layout_numel(&d->in[0], 1) / (size_t)k->x.width; /* of all heads */
+  size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* of all heads */
   k->k.base.saved_bytes = k->k.learns ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->parts * k->floats * sizeof(float);
   *ret = &k->k.base;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Philox4x32-10 (Salmon et al., SC'11) of several blocks side by side, one in each lane. Word i of
- * all blocks is one vector; blocks lie in the lanes so that the four vectors, turned by fours, are
- * the blocks in order.
+ * Philox4x32-10 (Salmon et al., SC'11) of several blocks side by side. Word i of all blocks is one
+ * vector; blocks lie in the lanes so that the four vectors, turned by fours, are the blocks in
+ * order.
  */
 #include "kernels/cpu/draw_int.h"
 
@@ -54,35 +54,48 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
-TARGET_256 INLINE void multiply_256(__m256i x, uint32_t by, __m256i *ret_high, __m256i *ret_low) {
-  __m256i m = _mm256_set1_epi32((int)by), even = _mm256_mul_epu32(x, m);
-  __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
-  *ret_low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
-  *ret_high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+/* A word of four blocks, in the lower halves of 64 bits. The upper ones hold what products leave
+ * there: nothing reads them, so nothing has to clear or to move them. */
+typedef struct words_of_four {
+  __m256i c[4];
+} words_of_four;
+
+TARGET_256 INLINE words_of_four counters_256(const clv_rng_stream *s, uint32_t first) {
+  __m256i block = _mm256_setr_epi64x(0, 2, 1, 3);
+  words_of_four w = {{_mm256_add_epi32(block, _mm256_set1_epi64x((int64_t)first))}};
+  for (int i = 0; i < 3; i++) w.c[i + 1] = _mm256_set1_epi64x((int64_t)s->counter[i]);
+  return w;
+}
+
+TARGET_256 INLINE void round_256(words_of_four *w, const __m256i key[2]) {
+  __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)factor[0]));
+  __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)factor[1]));
+  w->c[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), w->c[1]), key[0]);
+  w->c[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), w->c[3]), key[1]);
+  w->c[1] = b;
+  w->c[3] = a;
+}
+
+TARGET_256 INLINE void put_256(const words_of_four *w, uint32_t *ret) {
+  __m256i a = _mm256_blend_epi32(w->c[0], _mm256_slli_epi64(w->c[1], 32), 0xAA);
+  __m256i b = _mm256_blend_epi32(w->c[2], _mm256_slli_epi64(w->c[3], 32), 0xAA);
+  _mm256_storeu_si256((__m256i *)(void *)ret, _mm256_unpacklo_epi64(a, b));
+  _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, b));
 }
 
 /* Eight blocks. */
 TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
-  const __m256i blocks = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-  __m256i c0 = _mm256_add_epi32(blocks, _mm256_set1_epi32((int)first)), high[2], low[2];
-  __m256i c1 = _mm256_set1_epi32((int)s->counter[0]), c2 = _mm256_set1_epi32((int)s->counter[1]);
-  __m256i c3 = _mm256_set1_epi32((int)s->counter[2]);
-  uint32_t key[2] = {s->key[0], s->key[1]};
+  words_of_four low = counters_256(s, first), high = counters_256(s, first + 4);
+  __m256i key[2];
+  for (int i = 0; i < 2; i++) key[i] = _mm256_set1_epi64x((int64_t)s->key[i]);
   for (int round = 0; round < ROUNDS; round++) {
-    multiply_256(c0, factor[0], &high[0], &low[0]);
-    multiply_256(c2, factor[1], &high[1], &low[1]);
-    c0 = _mm256_xor_si256(_mm256_xor_si256(high[1], c1), _mm256_set1_epi32((int)key[0]));
-    c2 = _mm256_xor_si256(_mm256_xor_si256(high[0], c3), _mm256_set1_epi32((int)key[1]));
-    c1 = low[1];
-    c3 = low[0];
-    for (int i = 0; i < 2; i++) key[i] += raise[i];
+    round_256(&low, key);
+    round_256(&high, key);
+    for (int i = 0; i < 2; i++)
+      key[i] = _mm256_add_epi32(key[i], _mm256_set1_epi64x((int64_t)raise[i]));
   }
-  __m256i a = _mm256_unpacklo_epi32(c0, c1), b = _mm256_unpackhi_epi32(c0, c1);
-  __m256i c = _mm256_unpacklo_epi32(c2, c3), d = _mm256_unpackhi_epi32(c2, c3);
-  _mm256_storeu_si256((__m256i *)(void *)ret, _mm256_unpacklo_epi64(a, c));
-  _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, c));
-  _mm256_storeu_si256((__m256i *)(void *)(ret + 16), _mm256_unpacklo_epi64(b, d));
-  _mm256_storeu_si256((__m256i *)(void *)(ret + 24), _mm256_unpackhi_epi64(b, d));
+  put_256(&low, ret);
+  put_256(&high, ret + 16);
 }
 
 /* ---- any processor --------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tile of outputs is kept in registers while k runs: 8 x 32 of them with AVX-512, 4 x 16 with
+ * A tile of outputs is kept in registers while k runs: 8 x 32 of them with AVX-512, 6 x 16 with
  * AVX2. Columns behind the last are masked. With AVX-512 the place of the sums is fetched before
  * they are made: stores that wait for memory hold up the next tile.
  */
@@ -56,44 +56,66 @@ TARGET_512 static void tiles_512(const cpu_tiles *t) {
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
-enum { ROWS_256 = 4, COLUMNS_256 = 16 };
+enum { ROWS_256 = 6, COLUMNS_256 = 16 };
+
+/* Its columns, of which the masks leave out those behind the last. Masked stores are slow, and
+ * whole tiles do without. */
+typedef struct columns_256 {
+  bool whole;
+  __m256i low, high;
+} columns_256;
 
 TARGET_256 INLINE __m256i mask_256(size_t left) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)CLV_MIN(left, 8)), lanes);
 }
 
-TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows) {
-  size_t left = t->n - j;
-  __m256i low = mask_256(left), high = mask_256(left > 8 ? left - 8 : 0);
-  const float *a = t->a + i * t->a_row, *b = t->b + j;
-  float *c = t->c + i * t->c_row + j;
-  __m256 sum[ROWS_256][2];
-  for (int r = 0; r < rows; r++) {
-    const float *from = c + (size_t)r * t->c_row;
-    sum[r][0] = t->add ? _mm256_maskload_ps(from, low) : _mm256_setzero_ps();
-    sum[r][1] = t->add ? _mm256_maskload_ps(from + 8, high) : _mm256_setzero_ps();
-  }
-  for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
-    __m256 b0 = _mm256_maskload_ps(b, low), b1 = _mm256_maskload_ps(b + 8, high);
-    for (int r = 0; r < rows; r++) {
-      __m256 x = _mm256_set1_ps(a[(size_t)r * t->a_row]);
-      sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
-      sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
-    }
-  }
-  for (int r = 0; r < rows; r++) {
-    _mm256_maskstore_ps(c + (size_t)r * t->c_row, low, sum[r][0]);
-    _mm256_maskstore_ps(c + (size_t)r * t->c_row + 8, high, sum[r][1]);
+TARGET_256 INLINE void load_256(const float *x, const columns_256 *at, __m256 ret[2]) {
+  ret[0] = at->whole ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, at->low);
+  ret[1] = at->whole ? _mm256_loadu_ps(x + 8) : _mm256_maskload_ps(x + 8, at->high);
+}
+
+TARGET_256 INLINE void store_256(float *x, const columns_256 *at, const __m256 y[2]) {
+  if (at->whole) {
+    _mm256_storeu_ps(x, y[0]);
+    _mm256_storeu_ps(x + 8, y[1]);
+  } else {
+    _mm256_maskstore_ps(x, at->low, y[0]);
+    _mm256_maskstore_ps(x + 8, at->high, y[1]);
   }
 }
 
-TARGET_256 static void tiles_256(const cpu_tiles *t) {
-  for (size_t j = 0; j < t->n; j += COLUMNS_256) {
-    size_t i = 0;
-    for (; i + ROWS_256 <= t->m; i += ROWS_256) tile_256(t, i, j, ROWS_256);
-    for (; i < t->m; i++) tile_256(t, i, j, 1);
+TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows,
+                                const columns_256 *at) {
+  const float *a = t->a + i * t->a_row, *b = t->b + j;
+  float *c = t->c + i * t->c_row + j;
+  __m256 sum[ROWS_256][2] = {0}, y[2];
+  for (int r = 0; r < rows && t->add; r++) load_256(c + (size_t)r * t->c_row, at, sum[r]);
+  for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
+    load_256(b, at, y);
+    for (int r = 0; r < rows; r++) {
+      __m256 x = _mm256_set1_ps(a[(size_t)r * t->a_row]);
+      sum[r][0] = _mm256_fmadd_ps(x, y[0], sum[r][0]);
+      sum[r][1] = _mm256_fmadd_ps(x, y[1], sum[r][1]);
+    }
   }
+  for (int r = 0; r < rows; r++) store_256(c + (size_t)r * t->c_row, at, sum[r]);
+}
+
+/* Fours are as fast as sixes, twos and ones are not: eight rows are two fours. */
+TARGET_256 INLINE void rows_256(const cpu_tiles *t, size_t j, const columns_256 *at) {
+  size_t i = 0;
+  for (; t->m - i >= ROWS_256 && t->m - i != 8; i += ROWS_256) tile_256(t, i, j, ROWS_256, at);
+  for (; i + 4 <= t->m; i += 4) tile_256(t, i, j, 4, at);
+  for (; i < t->m; i++) tile_256(t, i, j, 1, at);
+}
+
+TARGET_256 static void tiles_256(const cpu_tiles *t) {
+  size_t j = 0;
+  for (; j + COLUMNS_256 <= t->n; j += COLUMNS_256) rows_256(t, j, &(columns_256){.whole = true});
+  size_t left = t->n - j;
+  columns_256 at = {false, mask_256(left), mask_256(left > 8 ? left - 8 : 0)};
+  if (left) rows_256(t, j, &at);
 }
 
 /* ---- any processor --------------------------------------------------------------------------- */
