@@ -63,6 +63,9 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    narrow_weights_are_factors_of_any_session=("static bool widens(", "k->r.d.bf16_weight && !k->bf16", "k->r.d.bf16_weight && k->r.d.tf32"),
    wide_weights_have_no_room=("static clv_code linear_open(", "+ wide_bytes(k) +", "+"),
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
+   every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.wide", "w + 0 * first * p.wide"),
+   sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
+   each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.after = CLV_CUDA_AFTER_NOTHING;", "(void)rows;"),
    frozen_weights_get_a_gradient=("static bool weight_learns(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,

@@ -219,8 +219,9 @@ typedef struct clv_vendor {
 clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_cuda_close(clv_backend *b); /* takes NULL */
-/* Kernels of attention that are prepared from now on, by b and its branches, have at most so many
- * bytes of scores in scratch at a time, or a row of each head. Larger tiles are fewer launches. */
+/* Kernels that are prepared from now on, by b and its branches, have at most so many bytes of
+ * attention's scores in scratch at a time, or a row of each head; and of a weight that is widened,
+ * or a row. Larger tiles are fewer launches. */
 void clv_cuda_tile(clv_backend *b, size_t bytes);
 
 #ifdef __cplusplus

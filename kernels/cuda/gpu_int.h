@@ -79,7 +79,7 @@ typedef struct clv_gpu {
   uint64_t tables_used;
   clv_err failed; /* of what cannot report it itself; told by finish */
   cuda_timer timer;
-  size_t tile_bytes; /* most scores of attention that lie in scratch at a time */
+  size_t tile_bytes; /* most scores of attention, or wide weights, in scratch at a time */
   bool recording;    /* the stream is captured: nothing may wait, or pass memory */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */

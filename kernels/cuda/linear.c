@@ -3,12 +3,14 @@
  * Row-major x [rows, in] is column-major [in, rows], so the products below have their factors the
  * other way round: y' = W x', with W column-major [in, out].
  *
- * A weight in bf16 learns nothing. In a bf16 session it is a factor as it is; else it is widened in
- * scratch for each product, since both factors of one are of one type.
+ * A weight in bf16 learns nothing. In a bf16 session it is a factor as it is; else its rows are
+ * widened in scratch, as many at once as a tile has, since both factors of a product are of one
+ * type. They are outputs of the product or terms of its sums.
  */
 #include "kernels/cuda/bf16_int.h"
 
-enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT };
+/* Beside a product, PARTS behind it, the one of all parts but the last. */
+enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, PARTS };
 
 typedef struct linear_site {
   int64_t rows, in, out;
@@ -35,8 +37,28 @@ static size_t weights_of(const cuda_kernel *k) {
   return (size_t)(s.in * s.out);
 }
 
+/* A weight is [high][wide]. */
+typedef struct linear_parts {
+  int64_t high, wide, at_once;
+} linear_parts;
+
+static linear_parts parts_of(const cuda_kernel *k) {
+  linear_site s = linear_of(k);
+  bool t = k->r.d.attrs.transposed;
+  linear_parts p = {.high = t ? s.in : s.out, .wide = t ? s.out : s.in};
+  int64_t fit = (int64_t)(k->gpu->tile_bytes / sizeof(float)) / CLV_MAX(p.wide, (int64_t)1);
+  p.at_once = CLV_MAX(CLV_MIN(fit, p.high), (int64_t)1);
+  return p;
+}
+
 static size_t wide_bytes(const cuda_kernel *k) {
-  return widens(k) ? clv_align_up(weights_of(k) * sizeof(float), 256) : 0;
+  linear_parts p = parts_of(k);
+  return widens(k) ? clv_align_up((size_t)(p.at_once * p.wide) * sizeof(float), 256) : 0;
+}
+
+/* Whether W's rows are the product's outputs. */
+static bool makes_rows(const cuda_kernel *k, int product) {
+  return (product == FORWARD) != k->r.d.attrs.transposed;
 }
 
 static linear_room room_of(const cuda_kernel *k, const clv_kernel_args *a) {
@@ -48,13 +70,40 @@ static linear_room room_of(const cuda_kernel *k, const clv_kernel_args *a) {
   return r;
 }
 
-static clv_code take_weight(const cuda_kernel *k, const clv_kernel_args *a, const void **ret,
-                            clv_err *err) {
+static const void *weight_of(const cuda_kernel *k, const clv_kernel_args *a) {
+  return k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
+}
+
+/* What the product is of W's rows from `first`, of the whole that *f says. */
+static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wide, int64_t first,
+                                    bool last) {
+  cuda_factors part = *f;
+  part.a = wide;
+  if (!rows) {
+    part.b = (const float *)f->b + first;
+    part.beta = first ? 1 : 0;
+    part.bias = last ? f->bias : NULL;
+    return part;
+  }
+  part.d = f->d + first;
+  part.bias = f->bias ? f->bias + first : NULL;
+  return part;
+}
+
+/* f->a is W as it is kept. */
+static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_factors *f,
+                                   const clv_kernel_args *a, clv_err *err) {
+  linear_parts p = parts_of(k);
+  const cuda_bf16 *w = f->a;
   float *wide = room_of(k, a).weight;
-  *ret = k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
-  if (!widens(k)) return CLV_OK;
-  CLV_TRY(clv_gpu_widen(k->gpu, *ret, wide, weights_of(k), err));
-  *ret = wide;
+  if (!widens(k)) return clv_gpu_multiply(k, product, f, a, err);
+  for (int64_t first = 0; first < p.high; first += p.at_once) {
+    int64_t n = CLV_MIN(p.high - first, p.at_once);
+    bool last = first + n == p.high;
+    cuda_factors part = factors_of_part(makes_rows(k, product), f, wide, first, last);
+    CLV_TRY(clv_gpu_widen(k->gpu, w + first * p.wide, wide, (size_t)(n * p.wide), err));
+    CLV_TRY(clv_gpu_multiply(k, last ? product : product + PARTS, &part, a, err));
+  }
   return CLV_OK;
 }
 
@@ -65,18 +114,18 @@ static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, .d = a->out};
-  CLV_TRY(take_weight(k, a, &f.a, err));
+  cuda_factors f = {.a = weight_of(k, a),
+                    .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
+                    .d = a->out};
   CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, room_of(k, a).x, &f.b, err));
-  return clv_gpu_multiply(k, FORWARD, &f, a, err);
+  return multiply_by_weight(k, FORWARD, &f, a, err);
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.d = a->din[0]};
-  CLV_TRY(take_weight(k, a, &f.a, err));
+  cuda_factors f = {.a = weight_of(k, a), .d = a->din[0]};
   CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, room_of(k, a).dout, &f.b, err));
-  return clv_gpu_multiply(k, GRAD_INPUT, &f, a, err);
+  return multiply_by_weight(k, GRAD_INPUT, &f, a, err);
 }
 
 static clv_code multiply_gradient(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
@@ -102,6 +151,21 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 static clv_cuda_after after_of(const cuda_kernel *k) {
   if (!k->r.d.attrs.bias) return CLV_CUDA_AFTER_NOTHING;
   return k->r.d.tail ? CLV_CUDA_AFTER_BIAS_RELU : CLV_CUDA_AFTER_BIAS;
+}
+
+/* What follows a sum follows its last part. */
+static clv_code open_parts(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
+                           clv_err *err) {
+  linear_parts p = parts_of(k);
+  clv_cuda_matmul_desc part = *d;
+  bool rows = makes_rows(k, product);
+  int64_t *extent = rows ? &part.m : &part.k;
+  *extent = p.high ? (p.high - 1) % p.at_once + 1 : 0;
+  CLV_TRY(clv_gpu_product(k, product, &part, err));
+  if (*extent == p.high) return CLV_OK;
+  *extent = p.at_once;
+  if (!rows) part.after = CLV_CUDA_AFTER_NOTHING;
+  return clv_gpu_product(k, product + PARTS, &part, err);
 }
 
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
@@ -139,7 +203,7 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   const bool wanted[] = {true, k->r.d.need_dx[0], weight_learns(k)};
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
-    if (wanted[i]) CLV_TRY(clv_gpu_product(k, i, &products[i], err));
+    if (wanted[i]) CLV_TRY((widens(k) ? open_parts : clv_gpu_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, weights_of(k));
   k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, k->r.n_in) +
                             gpu_factor_bytes(k, k->r.n_out) + wide_bytes(k) +

@@ -211,6 +211,19 @@ static void run_rounded(const op_case *c, const run_options *o, values *ret) {
   clv_cuda_close(b);
 }
 
+/* One row of the weight at a time, and three with a rest. */
+static void check_parts(const op_case *c, const kind *k, const run_options *o, const values *want) {
+  const size_t row = (size_t)c->d.param[CLV_SLOT_WEIGHT].dim[1] * sizeof(float);
+  for (size_t bytes = 1; bytes <= 3 * row; bytes += 3 * row - 1) {
+    values cut;
+    tile = bytes;
+    run(c, o, false, 0, &cut);
+    tile = 0;
+    farthest(c, k->name, &cut, want, k->far);
+    values_done(&cut);
+  }
+}
+
 /* Near ref with that weight, and to the bit what the device gives for its numbers in f32. The
  * gradients of the bias are as ever. */
 static double check_narrow(const op_case *c, const kind *k) {
@@ -223,6 +236,7 @@ static double check_narrow(const op_case *c, const kind *k) {
   run_rounded(c, &k->o, &rounded);
   same_bits(c, k->name, "from those numbers in f32", &got, &rounded);
   check_orders(c, &(kind){k->name, o, 0, 0}, &got);
+  if (c->small) check_parts(c, k, &o, &want);
   values_done(&got);
   values_done(&want);
   values_done(&rounded);
