@@ -366,8 +366,8 @@ def the_bundle_runs_without_a_device():
         rows = pieces_of(bundle, "", alone, "machine", "devices", "plans", "ops", *LATER)
         assert rows["memcheck_ops_1"] == "did not run", rows
         assert {rows[name] for name in ("ops", "plans", *LATER)} <= {"ok", "skipped"}, rows
-        rows = pieces_of(bundle, "sim/gpu-dry", alone, "--dry", os.path.join(bundle, "sim"), "devices", "demo")
-        assert rows["devices"] == rows["demo"] == "ok", rows
+        rows = pieces_of(bundle, "sim/gpu-dry", alone, "--dry", os.path.join(bundle, "sim"), "devices", "together", "demo")
+        assert rows["devices"] == rows["together"] == rows["demo"] == "ok", rows
         if not alone:
             return "it has a network: this needs root"
 
