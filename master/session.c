@@ -3,12 +3,15 @@
  * Commands on a session file.
  */
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "master/history/history.h"
 #include "master/master_int.h"
 
-static volatile int interrupted;
+/* Any thread may be the one that a signal interrupts; gRPC has some. */
+static _Atomic(int) interrupted;
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
 static void on_interrupt(int signal, siginfo_t *info, void *context) {
   (void)signal;

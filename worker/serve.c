@@ -4,6 +4,7 @@
  * nothing later, and what may fail fails before the port is open.
  */
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -20,7 +21,9 @@
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t stop_requested, reload_requested;
+/* Any thread may be the one that a signal interrupts; gRPC has some. */
+static _Atomic(int) stop_requested, reload_requested;
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
 static void on_signal(int signal) {
   if (signal == SIGHUP)

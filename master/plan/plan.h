@@ -29,7 +29,7 @@ typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
   bool resume, fresh, accept_egress, json;
   bool log_json;                   /* progress as JSON too */
-  const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
+  const _Atomic(int) *interrupted; /* set by a signal: finish the step, write a checkpoint */
   const char *out;                 /* predict: a file; plan: the schedule's instructions */
   int format;                      /* predict: 1 csv, 2 jsonl, 3 npy; 0: as `out` says */
   const char *checkpoint;          /* eval, predict: a step, "latest" or "best"; NULL: latest */
