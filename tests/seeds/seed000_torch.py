@@ -81,6 +81,13 @@ class Windows:
     def rows(self, which):
         return {k: v[which] for k, v in self.inputs.items()}
 
+    def trimmed(self, which):
+        """Without the columns that are padding in all of them, as transformers' collators leave
+        them out, and their labels."""
+        rows = self.rows(which)
+        longest = int(rows["attention_mask"].sum(1).max())
+        return {**{k: v[:, :longest] for k, v in rows.items()}, "labels": self.labels[which][:, :longest]}
+
 
 class Part:
     """Some of them."""
@@ -110,7 +117,7 @@ def trained(base, windows, train, labels, seed):
         order = torch.randperm(len(windows))
         for batch in order.split(train["batch"]):
             optimizer.zero_grad()
-            net(**windows.rows(batch), labels=windows.labels[batch]).loss.backward()
+            net(**windows.trimmed(batch)).loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), train["clip_grad_norm"])
             optimizer.step()
             rate.step()
