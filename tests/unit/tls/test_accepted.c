@@ -142,7 +142,7 @@ static int group_up(void **state) {
   clv_err err;
   socklen_t len = sizeof at_port;
   assert_int_equal(scratch_setup(state), 0);
-  must(clv_tls_ca_init(scratch, "home", 30, &err), &err);
+  must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
   issue(usual("good"));
   must(clv_tls_floor_install(&err), &err);
   must(clv_tls_handshakes_watch(3000, &err), &err);
