@@ -156,7 +156,7 @@ OLD_DRIVER = """
 #include <string.h>
 int cuInit(unsigned flags) { return (int)flags; }
 int cuDriverGetVersion(int *version) { *version = 12020; return 0; }
-static int nothing(void) { return 0; }
+static int nothing(void) { return 500; } /* not found: who says 0 has to fill in what was asked for */
 int cuGetProcAddress_v2(const char *name, void **ret, int version, unsigned long long flags, void *status) {
   (void)version, (void)flags, (void)status;
   *ret = strcmp(name, "cuDriverGetVersion") == 0 ? (void *)cuDriverGetVersion : strcmp(name, "cuInit") == 0 ? (void *)cuInit :
