@@ -86,7 +86,8 @@ class Windows:
         them out, and their labels."""
         rows = self.rows(which)
         longest = int(rows["attention_mask"].sum(1).max())
-        return {**{k: v[:, :longest] for k, v in rows.items()}, "labels": self.labels[which][:, :longest]}
+        rows["labels"] = self.labels[which]
+        return {k: v[:, :longest].contiguous() for k, v in rows.items()}
 
 
 class Part:
