@@ -1,9 +1,8 @@
 #!/usr/bin/python3
 """A frozen front with a cache: its outputs are sent once and kept by the worker behind it, under
-quota and expiry, and are gone when the run ends. The bits are those of a run without it, where both
-compute the front for as many records at once: a library's product may add up a row in another order
-when it has other rows beside it (oneDNN with AVX2 does). So calls have four records but where it is
-said."""
+quota and expiry, and are gone when the run ends. The bits are those of a run without it where a
+product rounds a row alike wherever it stands. With AVX2 oneDNN's does not behind the last six rows
+of a call, but all of four are alike. So calls have four records but where it is said."""
 import json, os, random, re, signal, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
