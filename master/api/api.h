@@ -80,7 +80,8 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
-/* A worker's report whose text says which worker it was that failed first. */
+/* The text says which worker it was that failed first: a report that another passed on, or at home
+ * what lacks that worker's value. */
 bool cleave_is_passed_on(const cleave_error *why);
 
 /* ---- state in pieces (pieces.c) -------------------------------------------------------------- */

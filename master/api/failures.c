@@ -54,7 +54,7 @@ void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret)
 }
 
 bool cleave_is_passed_on(const cleave_error *why) {
-  return why->reported && strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
+  return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
 }
 
 /* What fails at home for want of the value says whose it was. */
