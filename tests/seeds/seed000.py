@@ -23,6 +23,7 @@ PyTorch and transformers come from PyPI, into build/transformers.
 import argparse
 import concurrent.futures
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -145,14 +146,10 @@ def compare(cluster, session, beside, seeds, quick, clock):
     sets = {part: beside.Windows(f"{cluster.dir}/{part}.jsonl", *given) for part in ("train", "test")}
     base = f"{cluster.dir}/layoutlm-base"
 
-    def in_torch(seed):
-        net, steps = beside.trained(base, sets["train"], spec["train"], len(classes), seed)
-        return beside.scores(beside.answers(net, sets["test"]), sets["test"], len(classes)), steps
-
-    # PyTorch gains nothing by a second thread here: its runs are beside ours.
+    # PyTorch gains nothing by a second thread here: its runs are processes beside ours.
     ours, theirs = [], []
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        runs = [pool.submit(in_torch, seed) for seed in range(1, seeds + 1)]
+    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        runs = [pool.submit(beside.run, base, sets, spec["train"], len(classes), seed) for seed in range(1, seeds + 1)]
         for seed in range(1, seeds + 1):
             said, logits = our_run(cluster, session, f"seed-{seed}")
             ours.append(beside.scores(torch.from_numpy(logits), sets["test"], len(classes)))

@@ -131,6 +131,12 @@ def answers(net, windows):
         return torch.cat([net.eval()(**windows.rows(b)).logits for b in torch.arange(len(windows)).split(16)])
 
 
+def run(base, sets, train, labels, seed):
+    """Of a training run: the scores on pages that it has not seen, and its steps."""
+    net, steps = trained(base, sets["train"], train, labels, seed)
+    return scores(answers(net, sets["test"]), sets["test"], labels), steps
+
+
 # ---- how good ------------------------------------------------------------------------------------
 def scores(logits, windows, classes):
     """Words, and per cent: micro F1 (of one class per word: the words that are right), macro F1."""
