@@ -45,20 +45,6 @@ static void put_head(clv_bytes *out, const clv_found_file *f, size_t page) {
   if (!class.failed) clv_bytes_json(out, class.data);
 }
 
-static void put_words(clv_bytes *out, const clv_page *page) {
-  clv_bytes_puts(out, ",\"words\":[");
-  for (size_t i = 0; i < page->n; i++) {
-    if (i) clv_bytes_puts(out, ",");
-    clv_bytes_json(out, page->words[i].text);
-  }
-  clv_bytes_puts(out, "],\"boxes\":[");
-  for (size_t i = 0; i < page->n; i++) {
-    const clv_page_word *w = &page->words[i];
-    clv_bytes_printf(out, "%s[%u,%u,%u,%u]", i ? "," : "", w->x0, w->y0, w->x1, w->y1);
-  }
-  clv_bytes_puts(out, "]}\n");
-}
-
 static clv_code put_windows(clv_bytes *out, const printing *p, const clv_found_file *f,
                             size_t number, const clv_page *page, clv_err *err) {
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
@@ -81,7 +67,9 @@ static clv_code put_page(const printing *p, const clv_found_file *f, size_t numb
     CLV_TRY(put_windows(&out, p, f, number, page, err));
   } else {
     put_head(&out, f, number);
-    put_words(&out, page);
+    clv_bytes_puts(&out, ",");
+    clv_page_put(&out, page);
+    clv_bytes_puts(&out, "}\n");
   }
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a page", f->path);
   fwrite(out.data, 1, out.len, stdout);

@@ -194,3 +194,16 @@ of("common/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/place.c", "simulate/simulate --seed 2040",
    a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->tried) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
+
+# ---- predictions of documents --------------------------------------------------------------------
+OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/data/test_pages"
+of("master/data/pages.c", OF_PAGES,
+   words_are_kept_as_the_one_behind=("static clv_code labels_of(", "= (int32_t)i;", "= (int32_t)i + 1;"),
+   pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
+of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code take_member(", "which < 0 && l->wants", "which > 99 && l->wants"))
+of("master/run/run_pages.c", OF_DOCUMENTS,
+   every_page_has_the_first_pages_rows=("static rows_of_page rows_for(", "row_from(r, p->first), row_from(r, p->first + p->windows)", "0, p->windows"),
+   a_page_is_its_first_window=("static void put_of_page(", "row < rows.end", "row < rows.begin"),
+   a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs(", "+ row * n * classes", "+ rows.begin * n * classes"))
+of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_other(", "in.st_ino == out.st_ino", "!in.st_ino"))
+of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code put_config(", "classes.n && classes.n == labels_of(m)", "!classes.n"))

@@ -6,14 +6,23 @@
 
 enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
 
-/* The names that transformers gives to classes that nobody has named. */
-static int set_labels(json_t *root, size_t n) {
+/* A folder's name may be any bytes, and JSON has characters. */
+static bool is_utf8(const char *text) {
+  uint32_t point;
+  for (size_t n; *text; text += n)
+    if (!(n = clv_utf8(text, SIZE_MAX, &point))) return false;
+  return true;
+}
+
+/* given NULL: the names that transformers gives to classes that nobody has named. */
+static int set_labels(json_t *root, size_t n, const char *const *given) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;
   for (size_t i = 0; i < n; i++) {
-    char name[32], number[24];
-    snprintf(name, sizeof name, "LABEL_%zu", i);
+    char standard[32], number[24];
+    snprintf(standard, sizeof standard, "LABEL_%zu", i);
     snprintf(number, sizeof number, "%zu", i);
+    const char *name = given && is_utf8(given[i]) ? given[i] : standard;
     failed |= json_object_set_new(names, number, json_string(name));
     failed |= json_object_set_new(numbers, name, json_integer((json_int_t)i));
   }
@@ -21,26 +30,28 @@ static int set_labels(json_t *root, size_t n) {
   return failed | json_object_set_new(root, "label2id", numbers);
 }
 
-static int adjust(json_t *root, const char *architecture, size_t n_labels) {
+static int adjust(json_t *root, const char *architecture, size_t n_labels,
+                  const char *const *names) {
   int failed = json_object_set_new(root, "dtype", json_string("float32"));
   json_object_del(root, "torch_dtype");
   if (architecture)
     failed |= json_object_set_new(root, "architectures", json_pack("[s]", architecture));
-  if (n_labels && json_object_size(json_object_get(root, "id2label")) != n_labels)
-    failed |= set_labels(root, n_labels);
+  bool others = json_object_size(json_object_get(root, "id2label")) != n_labels;
+  if (n_labels && (names || others)) failed |= set_labels(root, n_labels, names);
   return failed;
 }
 
 clv_code clv_weights_config(const void *data, size_t len, const char *label,
-                            const char *architecture, size_t n_labels, clv_bytes *ret,
-                            clv_err *err) {
+                            const char *architecture, size_t n_labels, const char *const *names,
+                            clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
   if (n_labels > MAX_LABELS)
     return clv_fail(err, CLV_EXHAUSTED, "%zu labels, at most %d", n_labels, MAX_LABELS);
   CLV_AUTO(clv_freep)
-  char *text = adjust(root, architecture, n_labels) ? NULL : json_dumps(root, JSON_INDENT(2));
+  char *text =
+      adjust(root, architecture, n_labels, names) ? NULL : json_dumps(root, JSON_INDENT(2));
   if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_bytes_printf(&out, "%s\n", text);
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

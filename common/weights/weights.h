@@ -275,11 +275,12 @@ clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *
                            clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 
 /* The config.json of a model of Hugging Face for weights that were trained on: in f32, of the class
- * `architecture` (NULL: as it was), with names for so many labels if it has others (0: as it was).
- * CLV_DATA_LOSS: it is no JSON. */
+ * `architecture` (NULL: as it was), with so many labels (0: as it was) of these names [n_labels];
+ * names NULL: those it has where they are as many, else LABEL_0 and on. CLV_DATA_LOSS: it is no
+ * JSON. */
 clv_code clv_weights_config(const void *data, size_t len, const char *label,
-                            const char *architecture, size_t n_labels, clv_bytes *ret,
-                            clv_err *err) CLV_USE_RESULT;
+                            const char *architecture, size_t n_labels, const char *const *names,
+                            clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- trainer state --------------------------------------------------------------------------- */
 

@@ -191,6 +191,20 @@ typedef struct clv_page_counts {
   size_t strays;     /* files that are no documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_pages(const clv_dataset *ds);
+/* A page of documents that were opened `unlabelled`: predictions are of its words. */
+typedef struct clv_kept_page {
+  clv_page_word *words; /* [n] */
+  size_t n;
+  const char *more;      /* "file":"a.pdf","page":1; of a line of JSON all that is not words, boxes,
+                          * labels or probabilities, as it stands there; "": nothing */
+  size_t first, windows; /* its records: first, first + 1, ... */
+} clv_kept_page;
+size_t clv_dataset_kept_pages(const clv_dataset *ds); /* 0: they are not kept */
+const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
+/* Of a record of such a page, [*ret_n]: the word that each of its tokens speaks for, or
+ * CLV_LABEL_IGNORED. One token of all windows speaks for a word: its first one, in the window where
+ * it would have its label. */
+const int32_t *clv_dataset_places(const clv_dataset *ds, size_t record, size_t *ret_n);
 /* How many tokens the tokenizer has; 0 without one. */
 int64_t clv_dataset_tokens(const clv_dataset *ds);
 /* Smallest and largest class label that is not ignored; false unless the labels are classes. */

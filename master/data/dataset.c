@@ -238,6 +238,18 @@ clv_page_counts clv_dataset_pages(const clv_dataset *ds) {
   return ds->pages ? ds->pages->counts : (clv_page_counts){0};
 }
 
+size_t clv_dataset_kept_pages(const clv_dataset *ds) { return ds->pages ? ds->pages->kept.n : 0; }
+
+const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page) {
+  return &ds->pages->kept.list[page];
+}
+
+const int32_t *clv_dataset_places(const clv_dataset *ds, size_t record, size_t *ret_n) {
+  const clv_tensor *t = ds->pages->places;
+  *ret_n = (size_t)t->shape.dim[1];
+  return (const int32_t *)t->data + record * *ret_n;
+}
+
 int64_t clv_dataset_tokens(const clv_dataset *ds) { return ds->kinds.count; }
 
 static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {

@@ -41,6 +41,8 @@ typedef struct clv_labelled_page {
   clv_page page;
   const char *const *labels; /* [page.n], each NULL where the word has none; NULL: not looked for */
   const char *label;         /* of the page; NULL: not looked for */
+  const char *more; /* members of its JSON object that are none of the above, with commas between;
+                     * NULL: none */
 } clv_labelled_page;
 
 typedef enum clv_page_labels {
@@ -50,15 +52,16 @@ typedef enum clv_page_labels {
 } clv_page_labels;
 
 /* Every line is an object with "words", "boxes" and labels, as `cleave-master words` prints them;
- * other keys are passed by. Zero-initialise, then set what is before the empty line; release with
- * clv_page_lines_done. Numbers of `words` and `names` are places in `kept`; -1: no label. */
+ * other keys are passed by, or kept as they stand where no labels are wanted. Zero-initialise, then
+ * set what is before the empty line; release with clv_page_lines_done. Numbers of `words` and
+ * `names` are places in `kept`; -1: no label. */
 typedef struct clv_page_lines {
   const char *path, *text; /* text ends in a NUL that is not counted */
   size_t len;
   clv_page_labels wants;
 
   size_t at, line; /* where the next one begins, and how many were before */
-  clv_bytes kept, one, label;
+  clv_bytes kept, one, label, more;
   clv_ids words, names, boxes;
   clv_page_word *list; /* [cap] */
   const char **labels; /* [cap] */
@@ -71,11 +74,27 @@ void clv_page_lines_done(clv_page_lines *l);
 clv_code clv_page_lines_next(clv_page_lines *l, clv_labelled_page *ret, bool *ret_more,
                              clv_err *err) CLV_USE_RESULT;
 
+/* ---- pages as they were read (page_kept.c) --------------------------------------------------- */
+
+/* Zero-initialise; release with clv_kept_pages_done. */
+typedef struct clv_kept_pages {
+  clv_kept_page *list; /* [n] */
+  size_t n, cap, bytes;
+} clv_kept_pages;
+
+void clv_kept_pages_done(clv_kept_pages *k);
+/* A copy of the page, whose windows are records `first` and on. CLV_EXHAUSTED: all of them have
+ * more than max_bytes. */
+clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
+                            size_t windows, size_t max_bytes, clv_err *err) CLV_USE_RESULT;
+
 /* ---- windows of pages (pages.c) -------------------------------------------------------------- */
 
 typedef struct clv_page_set {
   clv_tensor *ids, *boxes, *lengths; /* [n, S], [n, S, 4], [n]; i32 */
   clv_tensor *labels;                /* [n, S] of words, [n] of pages, i64; or NULL */
+  clv_kept_pages kept;               /* where predictions are wanted */
+  clv_tensor *places;                /* [n, S] i32 of these, as clv_dataset_places has them */
   clv_names names;
   char **classes; /* [names.n] */
   clv_page_counts counts;
@@ -91,9 +110,11 @@ typedef struct clv_page_rows {
   clv_rows tokens; /* of its tokenizer and ends; no rows */
   clv_window_options window;
   clv_page_labels wants;
+  bool keeps;      /* pages, and which word each place speaks for, instead of labels */
   int64_t ignored; /* what places without a label have */
   size_t max_bytes;
   clv_ids ids, boxes, lengths, labels;
+  clv_kept_pages kept;
   clv_names names;
   clv_page_counts counts;
 } clv_page_rows;

@@ -15,6 +15,7 @@ void clv_page_lines_done(clv_page_lines *l) {
   clv_bytes_done(&l->kept);
   clv_bytes_done(&l->one);
   clv_bytes_done(&l->label);
+  clv_bytes_done(&l->more);
   clv_ids_done(&l->words);
   clv_ids_done(&l->names);
   clv_ids_done(&l->boxes);
@@ -96,8 +97,10 @@ static clv_code take_page_label(clv_page_lines *l, clv_json *j, clv_err *err) {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-enum { WORDS, BOXES, LABELS, LABEL, KEYS };
-static const char *const keys[KEYS] = {"words", "boxes", "labels", "label"};
+/* The last two are of predictions, which a line may have from an earlier one. */
+enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, KEYS };
+static const char *const keys[KEYS] = {"words", "boxes",         "labels",
+                                       "label", "probabilities", "probability"};
 
 static uint32_t needed(clv_page_labels wants) {
   uint32_t both = 1u << WORDS | 1u << BOXES;
@@ -116,7 +119,7 @@ static clv_code check_line(const clv_page_lines *l, uint32_t seen, clv_err *err)
   for (int k = 0; k < KEYS; k++)
     if (needed(l->wants) & ~seen & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s'", l->place, keys[k]);
-  if (l->kept.failed || l->label.failed)
+  if (l->kept.failed || l->label.failed || l->more.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
   if (l->boxes.n != 4 * words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->place, words,
@@ -127,17 +130,32 @@ static clv_code check_line(const clv_page_lines *l, uint32_t seen, clv_err *err)
   return CLV_OK;
 }
 
+/* A member that is none of ours, as it stands from `begin` on. */
+static void keep_member(clv_page_lines *l, const clv_json *j, size_t begin) {
+  const char *from = j->text + begin;
+  size_t space = strspn(from, " \t\r");
+  if (l->more.len) clv_bytes_puts(&l->more, ",");
+  clv_bytes_add(&l->more, from + space, j->at - begin - space);
+}
+
+static clv_code take_member(clv_page_lines *l, clv_json *j, uint32_t *seen, clv_err *err) {
+  size_t begin = j->at;
+  int which;
+  CLV_TRY(clv_json_which(j, keys, KEYS, seen, &which, err));
+  CLV_TRY(take_value(l, j, which, err));
+  if (which < 0 && l->wants == CLV_PAGES_UNLABELLED) keep_member(l, j, begin);
+  return CLV_OK;
+}
+
 static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
   uint32_t seen = 0;
   bool more = true;
-  int which;
-  l->words.n = l->names.n = l->boxes.n = l->kept.len = 0;
+  l->words.n = l->names.n = l->boxes.n = l->kept.len = l->more.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_which(j, keys, KEYS, &seen, &which, err));
-    CLV_TRY(take_value(l, j, which, err));
+    CLV_TRY(take_member(l, j, &seen, err));
   }
   CLV_TRY(clv_json_end(j, err));
   return check_line(l, seen, err);
@@ -167,7 +185,8 @@ static void hand_over(clv_page_lines *l, clv_labelled_page *ret) {
   *ret = (clv_labelled_page){.place = l->place,
                              .page = {l->list, l->words.n},
                              .labels = l->wants == CLV_PAGES_OF_WORDS ? l->labels : NULL,
-                             .label = l->wants == CLV_PAGES_OF_PAGES ? l->label.data : NULL};
+                             .label = l->wants == CLV_PAGES_OF_PAGES ? l->label.data : NULL,
+                             .more = l->more.len ? l->more.data : NULL};
 }
 
 /* The next line that is not empty. */

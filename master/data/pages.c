@@ -33,6 +33,7 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
   r->wants = none                ? CLV_PAGES_UNLABELLED
              : o->pages.per_page ? CLV_PAGES_OF_PAGES
                                  : CLV_PAGES_OF_WORDS;
+  r->keeps = o->unlabelled;
   r->max_bytes = r->tokens.max_bytes;
   r->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
   return take_names(r, &o->pages, err);
@@ -45,6 +46,7 @@ void clv_page_rows_done(clv_page_rows *r) {
   clv_ids_done(&r->boxes);
   clv_ids_done(&r->lengths);
   clv_ids_done(&r->labels);
+  clv_kept_pages_done(&r->kept);
   clv_names_done(&r->names);
 }
 
@@ -75,7 +77,7 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   CLV_TRY(append(&r->ids, w->ids + at, w->width, err));
   CLV_TRY(append(&r->boxes, w->boxes + 4 * at, 4 * w->width, err));
   CLV_TRY(append(&r->lengths, w->lengths + row, 1, err));
-  if (words) return append(&r->labels, w->labels + at, w->width, err);
+  if (words || r->keeps) return append(&r->labels, w->labels + at, w->width, err);
   return r->wants == CLV_PAGES_OF_PAGES ? append(&r->labels, &class, 1, err) : CLV_OK;
 }
 
@@ -89,20 +91,28 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
   return CLV_OK;
 }
 
+/* Of a page that is kept, words have themselves in place of labels. */
+static clv_code labels_of(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
+                          clv_err *err) {
+  if (!p->labels && !r->keeps) return CLV_OK;
+  CLV_TRY(clv_alloc(p->page.n, sizeof **ret, ret, err));
+  if (!r->keeps) return number_words(r, p, *ret, err);
+  for (size_t i = 0; i < p->page.n; i++) (*ret)[i] = (int32_t)i;
+  return CLV_OK;
+}
+
 static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *err) {
   CLV_AUTO(clv_freep) int32_t *labels = NULL;
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
   int32_t class = 0;
-  if (p->labels) {
-    CLV_TRY(clv_alloc(p->page.n, sizeof *labels, &labels, err));
-    CLV_TRY(number_words(r, p, labels, err));
-  }
+  CLV_TRY(labels_of(r, p, &labels, err));
   if (p->label) CLV_TRY(clv_names_number(&r->names, p->label, strlen(p->label), &class, err));
   CLV_TRY(clv_windows_of(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
   r->counts.pages++;
   r->counts.words += p->page.n;
   r->counts.long_pages += w.n > 1;
   r->counts.no_token += w.no_token;
+  if (r->keeps) CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));
   for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, err));
   return CLV_OK;
 }
@@ -135,6 +145,13 @@ static clv_code take_labels(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code take_places(clv_page_rows *r, clv_page_set *p, clv_err *err) {
+  p->kept = r->kept;
+  r->kept = (clv_kept_pages){0};
+  return tensor_of(&r->labels, CLV_SHAPE((int64_t)r->lengths.n, (int64_t)r->window.width),
+                   &p->places, err);
+}
+
 static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
   if (!n && !r->counts.pages) return clv_fail(err, CLV_INVALID, "%s: has no page", r->tokens.path);
@@ -147,6 +164,7 @@ static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
   CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
   CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
+  if (r->keeps) return take_places(r, p, err);
   return r->wants == CLV_PAGES_UNLABELLED ? CLV_OK : take_labels(r, p, err);
 }
 
@@ -167,6 +185,8 @@ void clv_page_set_free(clv_page_set *p) {
   clv_tensor_unref(p->boxes);
   clv_tensor_unref(p->lengths);
   clv_tensor_unref(p->labels);
+  clv_tensor_unref(p->places);
+  clv_kept_pages_done(&p->kept);
   clv_names_done(&p->names);
   free(p->classes);
   free(p);
@@ -198,9 +218,18 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   }
 }
 
+/* As `words` prints them. */
+static clv_code put_place(clv_bytes *out, const clv_found_file *f, size_t page, clv_err *err) {
+  out->len = 0;
+  clv_bytes_puts(out, "\"file\":");
+  clv_bytes_json(out, f->name);
+  clv_bytes_printf(out, ",\"page\":%zu", page + 1);
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its name", f->path) : CLV_OK;
+}
+
 static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
-  CLV_AUTO(clv_bytes_done) clv_bytes class = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes class = {0}, more = {0};
   if (r->rows->wants == CLV_PAGES_OF_WORDS)
     return clv_fail(err, CLV_INVALID,
                     "%s: a file like this has no labels of words: print its words with "
@@ -216,7 +245,9 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   clv_labelled_page page = {.place = f->path};
   if (r->rows->wants == CLV_PAGES_OF_PAGES) page.label = class.data;
   for (size_t i = 0; i < d.n; i++) {
+    CLV_TRY(put_place(&more, f, i, err));
     page.page = d.pages[i];
+    page.more = more.data;
     CLV_TRY(clv_page_rows_add(r->rows, &page, err));
   }
   return CLV_OK;

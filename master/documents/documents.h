@@ -70,6 +70,9 @@ clv_code clv_bbox_parse(const char *text, size_t len, const char *label, clv_doc
 clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,
                        clv_err *err) CLV_USE_RESULT;
 
+/* The page as members of a JSON object: "words":[...],"boxes":[...]. */
+void clv_page_put(clv_bytes *out, const clv_page *page);
+
 /* ---- windows --------------------------------------------------------------------------------- */
 
 enum { CLV_LABEL_IGNORED = -100 };

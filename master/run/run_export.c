@@ -353,8 +353,17 @@ static size_t labels_of(const clv_model_config *m) {
   return 0;
 }
 
+/* Of the run that the checkpoint is in the folder of; none where it was taken elsewhere. */
+static clv_code read_classes(const export *x, clv_classes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
+  clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
+  if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_classes_read(run.data, ret, err);
+}
+
 static clv_code put_config(const export *x, const char *folder, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, to = {0}, text = {0}, out = {0};
+  CLV_AUTO(clv_classes_done) clv_classes classes = {0};
   const clv_model_config *m = &x->config->model;
   clv_hf_config model;
   clv_bytes_printf(&from, "%s/config.json", m->hf);
@@ -363,8 +372,10 @@ static clv_code put_config(const export *x, const char *folder, clv_err *err) {
   CLV_TRY(clv_hf_config_read(m->hf, &model, err));
   CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG, &text, err));
   const char *class = clv_hf_class(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
+  CLV_TRY(read_classes(x, &classes, err));
+  const char *const *known = classes.n && classes.n == labels_of(m) ? classes.names : NULL;
   CLV_TRY(clv_weights_config(text.data, text.len, (const char *)from.data, class, labels_of(m),
-                             &out, err));
+                             known, &out, err));
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 

@@ -202,6 +202,11 @@ typedef struct clv_records {
 clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
                            clv_err *err) CLV_USE_RESULT;
 
+/* Lines of pages instead of records (run_pages.c): so many, where classes of documents were
+ * predicted; 0 otherwise. `page` < that. */
+size_t clv_records_pages(const clv_records *r);
+void clv_records_put_page(clv_bytes *out, const clv_records *r, size_t page);
+
 /* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
 
 /* Of a session that has one: rows are kept from here on, or found as an earlier attempt left them.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "master/run/run_int.h"
@@ -25,6 +26,20 @@ static clv_records_format format_of(const clv_run_options *o) {
   if (o->format) return (clv_records_format)(o->format - 1);
   if (dot && strcmp(dot, ".csv") == 0) return CLV_RECORDS_CSV;
   return dot && strcmp(dot, ".jsonl") == 0 ? CLV_RECORDS_JSONL : CLV_RECORDS_NPY;
+}
+
+/* A record's file is not overwritten with what was predicted of it. */
+static clv_code check_other(const clv_session_config *c, const clv_run_options *o, clv_err *err) {
+  struct stat out, in;
+  const clv_text_list *lists[] = {&c->data.train, &c->data.test};
+  if (!o->out || stat(o->out, &out) != 0) return CLV_OK;
+  for (size_t k = 0; k < CLV_COUNT(lists); k++)
+    for (size_t i = 0; i < lists[k]->n; i++)
+      if (stat(lists[k]->items[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+        return clv_fail(err, CLV_PRECONDITION,
+                        "--output %s is %s, a file of data.%s: give predictions another name",
+                        o->out, lists[k]->items[i], k ? "test" : "train");
+  return CLV_OK;
 }
 
 /* Records are not sent for predictions that cannot be written. */
@@ -53,8 +68,11 @@ static clv_code write_records(clv_run *r, const clv_tensor *outputs, clv_err *er
                                .index = r->data.test_rows.index,
                                .classes = &classes,
                                .loss = r->config->loss.kind};
+  size_t pages = format == CLV_RECORDS_JSONL ? clv_records_pages(&records) : 0;
   CLV_TRY(clv_records_write(&records, format, path, err));
-  printf("%s: %s f32\n", path, clv_shape_format(&outputs->shape, shape, sizeof shape));
+  printf("%s: ", path);
+  if (pages) printf("%zu page%s, ", pages, CLV_S(pages));
+  printf("%s f32\n", clv_shape_format(&outputs->shape, shape, sizeof shape));
   return CLV_OK;
 }
 
@@ -65,7 +83,8 @@ clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options
   clv_err err;
   clv_exit code = r.code = clv_run_need_test(&r);
   if (code != CLV_EXIT_OK) return code;
-  if (check_folder(o, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
+  if (check_other(config, o, &err) != CLV_OK || check_folder(o, &err) != CLV_OK)
+    return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   if (clv_run_settle_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
   if (open_inputs(&r, &err) != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);

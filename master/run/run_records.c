@@ -139,26 +139,31 @@ static clv_code put_line(FILE *f, clv_bytes *line, const char *path, clv_err *er
 
 typedef void record_writer(clv_bytes *out, const clv_records *r, size_t row);
 
-static clv_code write_lines(const clv_records *r, record_writer *write, bool head, const char *path,
-                            clv_err *err) {
+/* What is written of each of n records. */
+typedef struct lines {
+  record_writer *write;
+  size_t n;
+  bool head;
+} lines;
+
+static clv_code write_lines(const clv_records *r, const lines *l, const char *path, clv_err *err) {
   CLV_AUTO(file_closep) FILE *f = fopen(path, "we");
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (!f) return fail_file(path, err);
-  if (head) csv_head(&line, r);
-  for (size_t row = 0; row < rows_of(r); row++) {
-    write(&line, r, row);
+  if (l->head) csv_head(&line, r);
+  for (size_t i = 0; i < l->n; i++) {
+    l->write(&line, r, i);
     CLV_TRY(put_line(f, &line, path, err));
   }
   return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_file(path, err);
 }
 
 /* Whole or not at all. */
-static clv_code write_text(const clv_records *r, record_writer *write, bool head, const char *path,
-                           clv_err *err) {
+static clv_code write_text(const clv_records *r, const lines *l, const char *path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes part = {0};
   clv_bytes_printf(&part, "%s.tmp", path);
   if (part.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = write_lines(r, write, head, part.data, err);
+  clv_code code = write_lines(r, l, part.data, err);
   if (code == CLV_OK && rename(part.data, path) != 0) code = fail_file(path, err);
   if (code != CLV_OK) (void)!unlink(part.data);
   return code;
@@ -203,9 +208,12 @@ static clv_code write_names(const clv_records *r, const char *npy, clv_err *err)
 
 clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
                            clv_err *err) {
-  if (format == CLV_RECORDS_CSV) return write_text(r, csv_record, true, path, err);
-  if (format == CLV_RECORDS_JSONL) return write_text(r, json_record, false, path, err);
+  size_t rows = rows_of(r), pages = clv_records_pages(r);
+  const lines csv = {csv_record, rows, true}, json = {json_record, rows, false},
+              of_pages = {clv_records_put_page, pages, false};
+  if (format == CLV_RECORDS_CSV) return write_text(r, &csv, path, err);
+  if (format == CLV_RECORDS_JSONL) return write_text(r, pages ? &of_pages : &json, path, err);
   CLV_TRY(write_npy(path, r->outputs, err));
-  bool names = r->classes->n || (rows_of(r) && file_of(r, 0));
+  bool names = r->classes->n || (rows && file_of(r, 0));
   return names ? write_names(r, path, err) : CLV_OK;
 }

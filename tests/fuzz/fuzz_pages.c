@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines of pages: the first byte says which labels are wanted. Windows have tokens of the
- * vocabulary, boxes on the page, and labels that there are.
+ * Lines of pages: the first byte says which labels are wanted, or that pages are kept. Windows have
+ * tokens of the vocabulary, boxes on the page, and labels that there are.
  */
 #include "master/data/page_int.h"
 #include "tests/fuzz/never.h"
@@ -21,6 +21,19 @@ static void check_window(const clv_page_set *p, int64_t i) {
   for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MOST);
   for (int k = 0; k < WIDTH; k++)
     NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
+}
+
+/* Every window is one page's, and a place speaks for a word of it. */
+static void check_kept(const clv_page_set *p) {
+  size_t windows = 0;
+  for (size_t i = 0; i < p->kept.n; i++) {
+    const clv_kept_page *page = &p->kept.list[i];
+    NEVER(page->first != windows || !page->windows);
+    windows += page->windows;
+    for (size_t w = page->first; w < windows; w++)
+      for (int k = 0; k < WIDTH; k++) NEVER(row_of(p->places, (int64_t)w)[k] >= (int32_t)page->n);
+  }
+  NEVER(windows != (size_t)p->ids->shape.dim[0]);
 }
 
 static void check_pages(const clv_page_set *p) {
@@ -54,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_page_rows r = {.tokens = {.path = "fuzz"},
                      .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
                      .wants = (clv_page_labels)(data[0] % 3),
+                     .keeps = data[0] % 6 == 3,
                      .ignored = CLV_LABEL_IGNORED,
                      .max_bytes = 1 << 20};
   NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokens.tokenizer,
@@ -63,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = add_all(&r, &text, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
   if (code == CLV_OK && clv_page_rows_take(&r, &p, &err) == CLV_OK) check_pages(p);
+  if (p && r.keeps) check_kept(p);
   clv_page_set_free(p);
   clv_page_rows_done(&r);
   return 0;

@@ -205,6 +205,8 @@ def page_seeds():
     for wants in range(3):
         write("pages", f"good_{wants}", bytes([wants]) + f"{good}\n\n{many}\n{good}".encode())
         write("pages", f"missing_{wants}", bytes([wants]) + f"{{{words}}}".encode())
+    other = '"id": {"a": [1, "\\u00e9"]}, "probabilities": [1]'
+    write("pages", "kept", bytes([3]) + f"{good}\n{{{other}, {words}, {boxes}}}\n{many}".encode())
     lines = {
         "no_labels": f"{{{words}, {boxes}}}", "few_boxes": f'{{{words}, "boxes": [[0,0,1,1]], "labels": []}}', "few_labels": f'{{{words}, {boxes}, "labels": ["x"]}}',
         "large": '{"boxes": [[0,0,1001,1]]}', "negative": '{"boxes": [[-1,0,1,1]]}', "back": '{"boxes": [[5,0,1,1]]}', "three": '{"boxes": [[5,0,6]]}',

@@ -182,6 +182,37 @@ def a_layoutlm_learns_what_words_are():
     assert int(places) == len(labels) and float(accuracy) > 100 * largest + 20, (done.stdout[-300:], largest)
     done = master("predict", path("layoutlm.yaml"), "--out", path("forms.npy"), cwd=cluster.dir)
     assert done.returncode == 0 and re.search(r"forms\.npy: \[\d+, 64, 12\] f32", done.stdout), done.stdout + done.stderr
+    same_labels_as_the_evaluation_counted(f"{out}/test.jsonl", "layoutlm.yaml", float(accuracy))
+    done_well("export", "layoutlm", "--hf", "named")
+    with open(path("named/config.json")) as f:
+        config, names = json.load(f), re.search(r"labels: \[(.*)\]", data)[1].split(", ")
+    assert [config["id2label"][str(i)] for i in range(12)] == names and config["label2id"] == {name: i for i, name in enumerate(names)}, config
+
+
+def lines_of(name):
+    with open(path(name)) as f:
+        return [json.loads(line) for line in f]
+
+
+def same_labels_as_the_evaluation_counted(given, session, accuracy):
+    """A line a page, as it was given, and each word's label by the window that owns it."""
+    with open(given) as f:
+        pages = [json.loads(line) for line in f]
+    with open(path("new.jsonl"), "w") as f:
+        for i, page in enumerate(pages):
+            f.write(json.dumps({"id": {"scan": [i, "\u00e9"]}, **{k: v for k, v in page.items() if k != "labels"}}) + "\n")
+    predict = lambda name, out: done_well("predict", session, "--set", f"data.test=[{path(name)}]", "--output", out)
+    assert f"out.jsonl: {len(pages)} pages, [" in predict("new.jsonl", "out.jsonl")
+    out = lines_of("out.jsonl")
+    right = [a == b for page, line in zip(pages, out) for a, b in zip(page["labels"], line["labels"])]
+    assert len(right) == sum(len(p["words"]) for p in pages) and abs(100 * sum(right) / len(right) - accuracy) < 0.006, (sum(right), len(right), accuracy)
+    for i, (page, line) in enumerate(zip(pages, out)):
+        assert line["id"] == {"scan": [i, "\u00e9"]} and all(line[k] == page[k] for k in ("file", "page", "words", "boxes")), line
+        assert all(1 / 12 <= p <= 1 for p in line["probabilities"]) and set(line) == {"id", *page, "probabilities"}, line
+    predict("out.jsonl", "again.jsonl")
+    assert lines_of("again.jsonl") == out
+    refused = master("predict", session, "--set", f"data.test=[{path('new.jsonl')}]", "--output", "./new.jsonl", cwd=cluster.dir)
+    assert refused.returncode == 1 and "is " + path("new.jsonl") + ", a file of data.test" in refused.stderr and len(lines_of("new.jsonl")) == len(pages), refused.stderr
 
 
 def shipped(name, *sets):
@@ -248,6 +279,23 @@ def a_network_learns_from_pages():
     done = cluster.train(cluster.session("pages", body, keys=""))
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(re.search(r"test accuracy (\S+) %", done.stdout).group(1)) > 90, done.stdout
+
+
+@suite.test
+def a_page_of_a_pdf_has_one_label():
+    """Trained on the pages above; of PDFs it is told which page of which file each line is."""
+    data = DOCUMENTS.replace("lines.jsonl", "train.jsonl").replace("{max", "{labels_of: pages, max")
+    stages = STAGES.replace("{op: linear, out: 2}", "{op: mean, dim: 1}, {op: linear, out: 2}").replace("out: 8", "out: 16")
+    session = cluster.session("kinds", data + stages + TAIL.replace("epochs: 1, batch: 1", "epochs: 20, batch: 8").replace("{kind: sgd, lr: 0.1}", "{kind: adam, lr: 0.02}"), keys="")
+    done_well("train", session)
+    os.makedirs(path("loose"))
+    for kind in KINDS:
+        shutil.copy(path(f"test/{kind}/0.pdf"), path(f"loose/{kind}.pdf"))
+    pdfs.of_lines(path("loose/many.pdf"), [KINDS["letter"]], [KINDS["invoice"]], [" ".join([KINDS["letter"]] * 4)])
+    done_well("predict", session, "--set", "data.test=[loose]", "--output", "kinds.jsonl")
+    assert [(x["file"], x["page"], x["label"]) for x in lines_of("kinds.jsonl")] == [
+        ("invoice.pdf", 1, "invoice"), ("letter.pdf", 1, "letter"), ("many.pdf", 1, "letter"), ("many.pdf", 2, "invoice"), ("many.pdf", 3, "letter")]
+    assert all(0.5 < x["probability"] <= 1 and "labels" not in x for x in lines_of("kinds.jsonl"))
 
 
 with Cluster(2) as cluster:

@@ -139,6 +139,32 @@ static void windows_without_labels_are_left_out(void **state) {
   assert_false(clv_dataset_has_labels(all));
 }
 
+/* The windows of two_pages, each word by the one that would have its label; more: as it stands. */
+static void pages_are_kept_for_predictions(void **state) {
+  (void)state;
+  enum { NO = CLV_LABEL_IGNORED };
+  static const int32_t places[3][6] = {
+      {NO, 0, NO, 1, NO, NO}, {NO, 2, 3, NO, NO, NO}, {NO, 0, NO, NO, NO, NO}};
+  clv_dataset_options o = options_of("k.jsonl", two_pages);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *labelled = open_pages(&o);
+  assert_int_equal(clv_dataset_kept_pages(labelled), 0);
+  o.unlabelled = true;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_int_equal(clv_dataset_kept_pages(ds), 2);
+  const clv_kept_page *p = clv_dataset_kept_page(ds, 0), *q = clv_dataset_kept_page(ds, 1);
+  assert_string_equal(p->more, "\"file\": \"x.pdf\",\"page\": 1");
+  assert_string_equal(q->more, "");
+  assert_int_equal(p->n, 4);
+  assert_string_equal(p->words[3].text, "ab");
+  assert_int_equal(p->words[1].y1, 8);
+  assert_true(p->first == 0 && p->windows == 2 && q->first == 2 && q->windows == 1);
+  for (size_t i = 0, n; i < 3; i++) {
+    const int32_t *found = clv_dataset_places(ds, i, &n);
+    assert_int_equal(n, 6);
+    assert_memory_equal(found, places[i], sizeof places[i]);
+  }
+}
+
 static void inputs_are_those_asked_for(void **state) {
   (void)state;
   static const char *const less[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
@@ -224,6 +250,7 @@ int main(void) {
       cmocka_unit_test(pages_have_a_class_each),
       cmocka_unit_test(labels_may_have_an_order),
       cmocka_unit_test(windows_without_labels_are_left_out),
+      cmocka_unit_test(pages_are_kept_for_predictions),
       cmocka_unit_test(inputs_are_those_asked_for),
       cmocka_unit_test(a_folder_is_read_whole),
       cmocka_unit_test(what_is_wrong_is_located),

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages that outlive their file, so that what is predicted of them can be told with their words.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/page_int.h"
+
+void clv_kept_pages_done(clv_kept_pages *k) {
+  for (size_t i = 0; i < k->n; i++) free(k->list[i].words);
+  free(k->list);
+  *k = (clv_kept_pages){0};
+}
+
+static clv_code make_room(clv_kept_pages *k, clv_err *err) {
+  if (k->n < k->cap) return CLV_OK;
+  size_t cap = k->cap ? 2 * k->cap : 64;
+  clv_kept_page *list = realloc(k->list, cap * sizeof *list);
+  if (!list) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu pages", cap);
+  k->list = list;
+  k->cap = cap;
+  return CLV_OK;
+}
+
+static size_t bytes_of(const clv_labelled_page *p, const char *more) {
+  size_t n = p->page.n * sizeof *p->page.words + strlen(more) + 1;
+  for (size_t i = 0; i < p->page.n; i++) n += strlen(p->page.words[i].text) + 1;
+  return n;
+}
+
+static const char *put(char **at, const char *text) {
+  size_t n = strlen(text) + 1;
+  const char *begin = memcpy(*at, text, n);
+  *at += n;
+  return begin;
+}
+
+/* One piece of memory: the words, and behind them all texts. */
+clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
+                            size_t windows, size_t max_bytes, clv_err *err) {
+  const char *more = p->more ? p->more : "";
+  size_t bytes = bytes_of(p, more);
+  void *whole;
+  if (bytes > max_bytes || k->bytes > max_bytes - bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "the pages have more than %zu bytes", max_bytes);
+  CLV_TRY(make_room(k, err));
+  CLV_TRY(clv_alloc(bytes, 1, &whole, err));
+  clv_page_word *words = whole;
+  char *at = (char *)(words + p->page.n);
+  for (size_t i = 0; i < p->page.n; i++) {
+    words[i] = p->page.words[i];
+    words[i].text = put(&at, p->page.words[i].text);
+  }
+  k->list[k->n++] = (clv_kept_page){words, p->page.n, put(&at, more), first, windows};
+  k->bytes += bytes;
+  return CLV_OK;
+}
