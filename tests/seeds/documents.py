@@ -17,11 +17,12 @@ them as they are:
       tokenizer: {file: OUT/vocab.txt}       # WordPiece of the training pages, --pieces of them
 
 Every value is a real one, from dpkg's records. A page has two packages, the one that the form is
-about and a partner, in one of four layouts, which its title names. The fields of both are the same,
-and of its two numbers one is the size and the other a count of needs. So what a word says tells a
-version from a name, where it stands tells whose it is, and neither is enough alone. --look prints
-how far the words, the places and both go by counting. No package is in both sets. The same records
-and numbers give the same files. cleave-master is that of $CLEAVE_TEST_BIN or build/release.
+about and a partner, in one of four layouts, which its title names, at its head and foot too. The
+fields of both are the same, and of its two numbers one is the size and the other a count of needs.
+So what a word says tells a version from a name, where it stands tells whose it is, and neither is
+enough alone. --look prints how far the words, the places and both go by counting. No package is in
+both sets. The same records and numbers give the same files. cleave-master is that of
+$CLEAVE_TEST_BIN or build/release.
 
 With --public there are pages of a fifth of the packages more, in OUT/public.jsonl. Nothing of them
 is in the other sets: they stand for what everybody has. WordPiece is of these pages then.
@@ -34,6 +35,7 @@ import pdfs
 
 WIDTH, HEIGHT, SIZE = 600, 800, 8
 ADVANCE = 0.6 * SIZE  # of each character of Courier
+HEAD, FOOT = 780, 40  # of a page, where the form's name stands again
 PAGES = 20            # of a file
 LABELS = ("other", "package", "version", "section", "size", "needs", "maintainer", "summary",
           "partner_package", "partner_version", "partner_maintainer", "partner_summary")
@@ -125,6 +127,8 @@ def make_page(mine, partner, draw):
     title, layout = draw.choice(LAYOUTS)
     put(page, 220 + draw.randrange(40), 750 - draw.randrange(10), title.split(), "other", 300)
     layout(page, mine, partner, draw)
+    for y in HEAD, FOOT:
+        put(page, 30 + draw.randrange(40), y - draw.randrange(6), ["Form:", *title.split()], "other", 300)
     return page
 
 

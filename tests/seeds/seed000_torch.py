@@ -169,10 +169,11 @@ def vectors_after(net, block, windows):
     return torch.cat(kept)[real], windows.inputs["input_ids"][real]
 
 
-def tokens_read(known, own, public, sent, block):
-    """Per cent of the tokens of `sent` that somebody names who has the public weights and pages of
-    his own, but neither the records nor the front as it was trained: a linear layer from vectors to
-    tokens, learned on what the public front makes of the public pages."""
+def tokens_read(known, owns, public, sent, block):
+    """Per cent of the tokens of `sent`, behind each front of `owns`, that somebody names who has the
+    public weights and pages of his own, but neither the records nor a front as it was trained: a
+    linear layer from vectors to tokens, learned on what the public front makes of the public
+    pages. And the share of the commonest token."""
     torch.manual_seed(0)
     x, y = vectors_after(known, block, public)
     mean, deviation = x.mean(0), x.std(0) + 1e-6
@@ -183,11 +184,12 @@ def tokens_read(known, own, public, sent, block):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(probe((x[b] - mean) / deviation), y[b]).backward()
             optimizer.step()
-    with torch.no_grad():
-        z, t = vectors_after(own, block, sent)
-        found = probe((z - mean) / deviation).argmax(-1)
-    common = torch.bincount(t).max() / len(t)
-    return 100 * float((found == t).double().mean()), 100 * float(common)
+    read = []
+    for own in owns:
+        with torch.no_grad():
+            z, t = vectors_after(own, block, sent)
+            read.append(100 * float((probe((z - mean) / deviation).argmax(-1) == t).double().mean()))
+    return read, 100 * float(torch.bincount(t).max() / len(t))
 
 
 def tokens_matched(own, windows, block, pages=10):
