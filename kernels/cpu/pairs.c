@@ -13,8 +13,9 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-/* Tiles of a run of sums of columns: 256 rows, as clv_cpu_column_sums has them. */
-enum { RUN = 256 / PAIRS_WIDE };
+/* Tiles of a run of sums of columns: 256 rows, as clv_cpu_column_sums has them; and how many tiles
+ * before its use a value is fetched. */
+enum { RUN = 256 / PAIRS_WIDE, AHEAD = 2, STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
 
 const cpu_pairs_way *clv_cpu_pairs_way(void) {
   return clv_cpu_amx_ready() ? clv_cpu_amx() : clv_cpu_dots();
@@ -24,11 +25,10 @@ const cpu_pairs_way *clv_cpu_pairs_way(void) {
 
 static size_t tiles_of(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
 
-/* Whole blocks beside the sum. */
-static size_t strips_of(size_t other) { return (other + PAIRS_BLOCK - 1) / PAIRS_BLOCK * 2; }
+static size_t blocks_of(size_t other) { return (other + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
 
 size_t clv_cpu_pairs_bytes(size_t other, size_t k) {
-  return strips_of(other) * tiles_of(k) * PAIRS_TILE * sizeof(uint16_t);
+  return blocks_of(other) * STRIPS * tiles_of(k) * PAIRS_TILE * sizeof(uint16_t);
 }
 
 INLINE __mmask16 mask_of(size_t begin, size_t end) {
@@ -44,7 +44,7 @@ INLINE __m512 take(const cpu_pairs_factor *f, size_t row, size_t column) {
   return (__m512)_mm512_slli_epi32(low, 16);
 }
 
-/* A value that will be taken with the tile behind this one, to the second cache: few rows are read
+/* A value that will be taken with a tile behind this one, to the second cache: few rows are read
  * from end to end, and the processor sees that too late. */
 INLINE void fetch(const cpu_pairs_factor *f, size_t row, size_t column) {
   size_t at = row * f->columns + column;
@@ -69,14 +69,17 @@ INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
 /* Pairs of values below each other, in 32 rows from `row` on, which are added to *sum. */
 INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
                          __m512i pair[PAIRS_SIDE], __m512 *sum) {
+  static const uint16_t order[PAIRS_WIDE] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                             21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                             11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i beside = _mm512_loadu_si512(order);
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
-    __m512 a = take(f, row + 2 * r, column), b = take(f, row + 2 * r + 1, column);
+    size_t low = row + 2 * r, high = low + 1;
+    __m512 a = take(f, low, column), b = take(f, high, column);
     *sum = _mm512_add_ps(_mm512_add_ps(*sum, a), b);
-    fetch(f, row + 2 * r + PAIRS_WIDE, column);
-    fetch(f, row + 2 * r + 1 + PAIRS_WIDE, column);
-    __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
-    __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
-    pair[r] = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    fetch(f, low + AHEAD * PAIRS_WIDE, column);
+    fetch(f, high + AHEAD * PAIRS_WIDE, column);
+    pair[r] = _mm512_permutexvar_epi16(beside, (__m512i)_mm512_cvtne2ps_pbh(b, a));
   }
 }
 
@@ -107,27 +110,51 @@ INLINE void exchange(__m512i x[PAIRS_SIDE]) {
 /* Whether the sum runs along the rows of x. */
 INLINE bool is_along(const cpu_pairs_factor *f) { return f->right == f->turned; }
 
-/* Tiles [first, end) of 16 values beside the sum, from `strip` times 16 on. Where the pairs lie as
- * the tile has them, nothing is exchanged: left [m][k], right [k][n]. sums: NULL, or where the sums
- * of 16 columns go, or are added to behind the first tile; first begins a run. */
-INLINE void pack_strip(const cpu_pairs_factor *f, size_t strip, size_t first, size_t end,
-                       uint16_t *to, float *sums) {
-  __m512 run = _mm512_setzero_ps();
-  __m512 total = sums && first ? _mm512_loadu_ps(sums) : _mm512_setzero_ps();
-  for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
-    __m512i pair[PAIRS_SIDE];
-    if (is_along(f))
-      pairs_along(f, strip * PAIRS_SIDE, k * PAIRS_WIDE, pair);
-    else
-      pairs_across(f, k * PAIRS_WIDE, strip * PAIRS_SIDE, pair, &run);
-    if ((k + 1) % RUN == 0 || k + 1 == end) {
-      total = _mm512_add_ps(total, run);
-      run = _mm512_setzero_ps();
+/* Where the pairs lie as the tile has them, nothing is exchanged: left [m][k], right [k][n]. */
+INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16_t *to) {
+  if (f->turned) exchange(pair);
+  for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
+}
+
+/* Tiles [first, end) of the strips of a block, each strip behind the other. */
+INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                       uint16_t *to) {
+  for (size_t s = 0; s < STRIPS; s++)
+    for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
+      __m512i pair[PAIRS_SIDE];
+      pairs_along(f, (block * STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
+      put_tile(f, pair, to);
     }
-    if (f->turned) exchange(pair);
-    for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
+}
+
+/* The same where the sum runs across rows: 128 bytes of each are read at once, since a line of one
+ * alone costs as much. sums: NULL, or where the sums of the block's columns go, or are added to
+ * behind the first tile; first begins a run. */
+INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                        uint16_t *to, float *sums) {
+  __m512 run[STRIPS], total[STRIPS];
+  for (size_t s = 0; s < STRIPS; s++) {
+    run[s] = _mm512_setzero_ps();
+    total[s] = sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps();
   }
-  if (sums) _mm512_storeu_ps(sums, total);
+  for (size_t k = first; k < end; k++)
+    for (size_t s = 0; s < STRIPS; s++) {
+      __m512i pair[PAIRS_SIDE];
+      pairs_across(f, k * PAIRS_WIDE, (block * STRIPS + s) * PAIRS_SIDE, pair, &run[s]);
+      put_tile(f, pair, to + (s * (end - first) + k - first) * PAIRS_TILE);
+      if ((k + 1) % RUN != 0 && k + 1 != end) continue;
+      total[s] = _mm512_add_ps(total[s], run[s]);
+      run[s] = _mm512_setzero_ps();
+    }
+  for (size_t s = 0; sums && s < STRIPS; s++) _mm512_storeu_ps(sums + s * PAIRS_SIDE, total[s]);
+}
+
+INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                       uint16_t *to, float *sums) {
+  if (is_along(f))
+    pack_along(f, block, first, end, to);
+  else
+    pack_across(f, block, first, end, to, sums);
 }
 
 typedef struct pack_job {
@@ -136,17 +163,17 @@ typedef struct pack_job {
   uint16_t *to;
 } pack_job;
 
-TARGET static void pack_strips(void *arg, size_t begin, size_t end) {
+TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
   const pack_job *j = arg;
-  for (size_t strip = begin; strip < end; strip++)
-    pack_strip(j->f, strip, 0, j->tiles, j->to + strip * j->tiles * PAIRS_TILE, NULL);
+  for (size_t block = begin; block < end; block++)
+    pack_block(j->f, block, 0, j->tiles, j->to + block * STRIPS * j->tiles * PAIRS_TILE, NULL);
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
   bool along = f->right == f->turned;
   pack_job j = {f, tiles_of(along ? f->columns : f->rows), ret};
   clv_cpu_parallel(clv_cpu_worth(threads, f->rows * f->columns),
-                   strips_of(along ? f->rows : f->columns), pack_strips, &j);
+                   blocks_of(along ? f->rows : f->columns), pack_blocks, &j);
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
@@ -160,7 +187,7 @@ static at_once most_at_once(const cpu_pairs_way *way, size_t m, size_t k) {
   size_t tiles = tiles_of(k);
   if (way->tiles) tiles = CLV_MIN(tiles, way->tiles);
   size_t most = way->cache / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
-  size_t all = (m + PAIRS_BLOCK - 1) / PAIRS_BLOCK;
+  size_t all = blocks_of(m);
   return (at_once){CLV_MIN(CLV_MAX(most, (size_t)1), all), tiles};
 }
 
@@ -237,17 +264,18 @@ static void put_sums(const pairs_part *t, const float *sums) {
 TARGET static void multiply_part(const pairs_part *t) {
   size_t strip = (t->last - t->first) * PAIRS_TILE;
   float *sums = (float *)(void *)(t->room + t->most.blocks * t->most.tiles * 2 * PAIRS_TILE);
-  for (size_t i = 2 * t->begin; i < 2 * t->end; i++) {
-    size_t at = i - 2 * t->begin;
+  for (size_t i = t->begin; i < t->end; i++) {
+    size_t at = i - t->begin;
+    uint16_t *to = t->room + at * STRIPS * strip;
     if (t->p->sums)
-      pack_strip(&t->p->left, i, t->first, t->last, t->room + at * strip, sums + at * PAIRS_SIDE);
+      pack_block(&t->p->left, i, t->first, t->last, to, sums + at * PAIRS_BLOCK);
     else
-      pack_strip(&t->p->left, i, t->first, t->last, t->room + at * strip, NULL);
+      pack_block(&t->p->left, i, t->first, t->last, to, NULL);
   }
   if (t->p->sums && t->last == tiles_of(t->p->k)) put_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
     for (size_t i = t->begin; i < t->end; i++)
-      any_block(t, t->room + (i - t->begin) * 2 * strip, i * PAIRS_BLOCK, j);
+      any_block(t, t->room + (i - t->begin) * STRIPS * strip, i * PAIRS_BLOCK, j);
 }
 
 typedef struct multiply_job {
@@ -276,7 +304,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
 }
 
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {
-  size_t blocks = (p->m + PAIRS_BLOCK - 1) / PAIRS_BLOCK;
+  size_t blocks = blocks_of(p->m);
   int worth = clv_cpu_worth(threads, p->m * p->n);
   multiply_job j = {p, CLV_MIN((size_t)worth, blocks), blocks};
   clv_cpu_parallel(worth, j.parts, multiply_parts, &j);

@@ -170,9 +170,9 @@ def vectors_after(net, block, windows):
 
 
 def tokens_read(known, owns, public, sent, block):
-    """Per cent of the tokens of `sent`, behind each front of `owns`, that somebody names who has the
-    public weights and pages of his own, but neither the records nor a front as it was trained: a
-    linear layer from vectors to tokens, learned on what the public front makes of the public
+    """Per cent of the tokens of `sent`, behind each front of `owns`, that somebody names who has
+    the public weights and pages of his own, but neither the records nor a front as it was trained:
+    a linear layer from vectors to tokens, learned on what the public front makes of the public
     pages. And the share of the commonest token."""
     torch.manual_seed(0)
     x, y = vectors_after(known, block, public)
