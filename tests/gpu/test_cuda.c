@@ -60,6 +60,17 @@ static void check_added(const op_case *c, uint64_t way, const values *want, doub
   values_done(&got);
 }
 
+/* As the first layer of a model, of whose inputs nobody wants a gradient. */
+static void check_first(const op_case *c, uint64_t way, const values *want, double *worst) {
+  op_case first = *c;
+  values got;
+  const char *impl = "?";
+  memset(first.d.need_dx, 0, sizeof first.d.need_dx);
+  run_cuda(&first, way, &asked[PLAIN], &got, &impl);
+  *worst = fmax(*worst, compare(&first, impl, want, &got));
+  values_done(&got);
+}
+
 /* Big cases once more alone. */
 static void check_again(const op_case *c, uint64_t way, const values *got) {
   static const struct {
@@ -85,6 +96,7 @@ static bool check_way(const op_case *c, uint64_t way, const values *want, double
     *worst = fmax(*worst, compare(c, impl, &want[PLAIN], &got));
     check_again(c, way, &got);
     if (c->d.need_dw) check_added(c, way, &want[ADDED], worst);
+    if (c->d.need_dw) check_first(c, way, &want[PLAIN], worst);
   }
   values_done(&got);
   return ran;

@@ -372,7 +372,14 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
   a->accumulate = e->o->accumulate;
 }
 
-/* backward with what `saves` promises and nothing else. */
+static inline bool wants_dx(const clv_node_desc *d) {
+  bool any = false;
+  for (int i = 0; i < d->n_in; i++) any |= d->need_dx[i];
+  return any;
+}
+
+/* backward with what `saves` promises and nothing else; where no gradient of an input is wanted,
+ * that of the parameters alone, as a plan has it. */
 static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
@@ -381,7 +388,8 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
   a.scratch = room(e, k->scratch_bytes);
-  if (k->backward_input) run_kernel(e, k->backward_input, &a);
+  bool input = wants_dx(&e->d) || k->fused_grads;
+  if (k->backward_input && input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     drop(e, a.scratch);
     a.scratch = room(e, k->scratch_bytes);
