@@ -8,6 +8,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from bases import *
 
 suite = Suite()
+# A sanitizer's own memory is anonymous as well. Such a case runs to its end and counts as skipped.
+UNJUDGED = "it ran, and a sanitizer's memory is not the program's: sizes were not judged" if SANITIZED else None
 
 
 def held():
@@ -28,13 +30,13 @@ def once_for_the_sessions_of_an_identity():
         begin(heavy)  # whatever a first session brings into memory
         heavy.close()
         first, by = grows(lambda: begin(heavy))
-        assert 0.9 * BASE < by, by
+        assert SANITIZED or 0.9 * BASE < by, by
         alone = charged(heavy)
         second, more = grows(lambda: begin(heavy))
-        assert more < BASE / 10, more
+        assert SANITIZED or more < BASE / 10, more
         assert charged(heavy) == 2 * alone and alone > BASE, (charged(heavy), alone)
         other, own = grows(lambda: begin(light))
-        assert own > 0.9 * BASE, own
+        assert SANITIZED or own > 0.9 * BASE, own
         assert charged(light) == alone, (charged(light), alone)
         assert answer(first) == answer(second) == answer(other) and any(answer(first, 2))
         print(f"  a base of {BASE >> 10} KiB: first session +{by >> 10} KiB, second +{more >> 10}, another identity's +{own >> 10}")
@@ -42,7 +44,8 @@ def once_for_the_sessions_of_an_identity():
         assert answer(second, 3) == answer(other, 3) and alone <= charged(heavy) < 1.1 * alone
         full = held()
         heavy.close(second)
-        until(lambda: held() < full - 0.9 * BASE)
+        until(lambda: SANITIZED or held() < full - 0.9 * BASE)
+    return UNJUDGED
 
 
 @suite.test
@@ -50,10 +53,11 @@ def once_for_all_where_the_operator_says_so():
     with Tenant("heavy") as heavy, Tenant("light") as light:
         first, by = grows(lambda: begin(heavy, "open"))
         other, more = grows(lambda: begin(light, "open"))
-        assert 0.8 * BASE < by and more < BASE / 10, (by, more)
+        assert SANITIZED or 0.8 * BASE < by and more < BASE / 10, (by, more)
         assert charged(light) == charged(heavy) > BASE and answer(first) == answer(other)
         heavy.close()
         assert answer(other, 2)
+    return UNJUDGED
 
 
 @suite.test
@@ -71,15 +75,18 @@ def half_of_it_in_bf16():
     with Tenant("heavy") as heavy:
         f32_base = begin(heavy)
         first, by = grows(lambda: begin(heavy, frozen_bf16=True))
-        assert by < 0.6 * BASE, by  # less where pages that loading gave back are used again
+        # less where pages that loading gave back are used again
+        assert SANITIZED or by < 0.6 * BASE, by
         both = charged(heavy)
         second, more = grows(lambda: begin(heavy, frozen_bf16=True))
-        assert more < BASE / 10 and BASE / 2 < charged(heavy) - both < 0.7 * BASE, (more, charged(heavy) - both)
+        assert SANITIZED or more < BASE / 10, more
+        assert BASE / 2 < charged(heavy) - both < 0.7 * BASE, charged(heavy) - both
         wide, narrow = answer(f32_base), answer(first)
         assert narrow == answer(second) != wide
         close(floats(narrow), floats(wide), 0.01)
         code, text = refused(first, pieces("base.weight"))
         assert code == DENIED, (code, text)
+    return UNJUDGED
 
 
 @suite.test
@@ -87,8 +94,9 @@ def loaded_at_once_it_is_read_once():
     with Tenant("heavy") as heavy:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             made, by = grows(lambda: list(pool.map(lambda _: begin(heavy), range(3))))
-        assert by < 1.5 * BASE, by
+        assert SANITIZED or by < 1.5 * BASE, by
         assert len({answer(s) for s in made}) == 1
+    return UNJUDGED
 
 
 @suite.test
@@ -101,7 +109,8 @@ def what_learns_is_each_sessions_own():
         a.recv(pb.STATE_DONE)
         assert answer(a, 2) != kept == answer(b)
         _, by = grows(lambda: begin(heavy, fixed=False))
-        assert by > 0.9 * BASE, by
+        assert SANITIZED or by > 0.9 * BASE, by
+    return UNJUDGED
 
 
 @suite.test
