@@ -276,7 +276,6 @@ static void send_alert(const SSL *ssl, const entry *e) {
 }
 
 static void note_spoke(entry *e) {
-  if (e->spoke) return; /* this thread alone writes it */
   pthread_mutex_lock(&lock);
   e->spoke = true;
   pthread_mutex_unlock(&lock);
