@@ -8,6 +8,7 @@
 #include "master/data/page_int.h"
 
 void clv_kept_pages_done(clv_kept_pages *k) {
+  if (!k) return;
   for (size_t i = 0; i < k->n; i++) free(k->list[i].words);
   free(k->list);
   *k = (clv_kept_pages){0};
