@@ -6,15 +6,8 @@
 
 enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
 
-/* A folder's name may be any bytes, and JSON has characters. */
-static bool is_utf8(const char *text) {
-  uint32_t point;
-  for (size_t n; *text; text += n)
-    if (!(n = clv_utf8(text, SIZE_MAX, &point))) return false;
-  return true;
-}
-
-/* given NULL: the names that transformers gives to classes that nobody has named. */
+/* given NULL: the names that transformers gives to classes that nobody has named. So has a class
+ * whose name is no text: a folder's may be any bytes, and JSON has characters. */
 static int set_labels(json_t *root, size_t n, const char *const *given) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;
@@ -22,7 +15,7 @@ static int set_labels(json_t *root, size_t n, const char *const *given) {
     char standard[32], number[24];
     snprintf(standard, sizeof standard, "LABEL_%zu", i);
     snprintf(number, sizeof number, "%zu", i);
-    const char *name = given && is_utf8(given[i]) ? given[i] : standard;
+    const char *name = given && clv_weights_text_ok(given[i]) ? given[i] : standard;
     failed |= json_object_set_new(names, number, json_string(name));
     failed |= json_object_set_new(numbers, name, json_integer((json_int_t)i));
   }

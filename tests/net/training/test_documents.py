@@ -211,6 +211,12 @@ def same_labels_as_the_evaluation_counted(given, session, accuracy):
         assert all(1 / 12 <= p <= 1 for p in line["probabilities"]) and set(line) == {"id", *page, "probabilities"}, line
     predict("out.jsonl", "again.jsonl")
     assert lines_of("again.jsonl") == out
+    done_well("check", session, "--set", f"data.train=[{path('out.jsonl')}]")
+    done_well("predict", session, "--set", f"data.test=[{path('new.jsonl')}]", "--set", "data.limit_test=1", "--output", "one.jsonl")
+    (one,) = lines_of("one.jsonl")
+    known = [y is not None for y in one["labels"]]
+    assert known == [p is not None for p in one["probabilities"]] and known == sorted(known, reverse=True) and 0 < sum(known) < len(known), one
+    assert one["labels"][:sum(known)] == out[0]["labels"][:sum(known)], (one, out[0])
     refused = master("predict", session, "--set", f"data.test=[{path('new.jsonl')}]", "--output", "./new.jsonl", cwd=cluster.dir)
     assert refused.returncode == 1 and "is " + path("new.jsonl") + ", a file of data.test" in refused.stderr and len(lines_of("new.jsonl")) == len(pages), refused.stderr
 
