@@ -45,6 +45,10 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # -fno-math-errno: sqrtf is an instruction, and -fno-trapping-math: both sides of a `?:` may be
 # computed, so that loops with them can be wide; the bits are the same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno -fno-trapping-math)
+# Except for release, records that were given back are marked, and packets are freed, so that a test
+# sees who uses them still.
+CFLAGS_common/fair := -DCLV_CHECKED=$(if $(filter release,$(BUILD)),0,1)
+CFLAGS_tests/unit/fair := $(CFLAGS_common/fair)
 # The simulation tells the sanitizers what they are to know.
 CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
