@@ -50,7 +50,7 @@ of("master/train/egress.c", "tests/net/training/test_inputs.py",
    inputs_have_no_name_in_the_record=("static clv_code make_row", "t->b->inputs.n > 1", "t->b->inputs.n > 8"))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("),
-   lengths_count_as_records=("static clv_shows shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
+   lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
 of("common/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_lengths", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",

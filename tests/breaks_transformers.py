@@ -120,7 +120,7 @@ of("master/train/cached.c", CACHE,
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *what_moves(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
-   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows >= CLV_SHOWS_RAW_INPUT)", "if (false)"))
+   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows & CLV_SHOWS_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
 of("master/api/cached.c", CACHE,

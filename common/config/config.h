@@ -512,12 +512,14 @@ typedef struct clv_policy_config {
   char *file;
   clv_text_list overrides; /* always empty */
   uint64_t version;        /* 1 */
-  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos;
-  clv_text_list workers;         /* identities, at least 1 */
-  clv_text_list kinds;           /* "activation", "gradient", "weights" */
-  clv_number_list largest_shape; /* whole numbers; the first is of samples */
-  clv_text_list dtypes;          /* "f32", ... */
-  uint64_t bytes_per_epoch;
+  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
+      min_layers_pos;
+  clv_text_list workers;                        /* identities, at least 1 */
+  clv_text_list kinds;                          /* "activation", "gradient", "weights" */
+  clv_number_list largest_shape;                /* whole numbers; the first is of samples */
+  clv_text_list dtypes;                         /* "f32", ... */
+  uint64_t bytes_per_epoch, min_layers_at_home; /* the second: hiding layers on each path */
+  bool pictures;                                /* what shows PICTURE may leave */
   struct {
     clv_config_pos pos; /* of the section */
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;

@@ -52,20 +52,27 @@ enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE = 32 };
 
-/* What a tensor that leaves shows of records or labels to a worker that knows the session file,
- * each case more than those before it (privacy.c says when a layer counts as secret). */
+/* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
+ * session file. Each is a bit, a worse one is greater (privacy.c says when a layer is secret). */
 typedef enum clv_shows {
-  CLV_SHOWS_MIXED,           /* a layer with secret first values is on every path */
-  CLV_SHOWS_FRONT_KNOWN,     /* on some path only layers with known weights mix */
-  CLV_SHOWS_TOKENS,          /* one vector per token */
-  CLV_SHOWS_RAW_INPUT,       /* on some path nothing mixes */
-  CLV_SHOWS_LABELS_READABLE, /* a gradient from which a label can be read off */
-  CLV_SHOWS_LABELS,
+  CLV_SHOWS_MIXED = 0,            /* no finding, which is never proof of safety */
+  CLV_SHOWS_PICTURE = 1,          /* an element is made of fewer than half of the places */
+  CLV_SHOWS_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
+  CLV_SHOWS_TOKENS = 4,           /* one vector per token */
+  CLV_SHOWS_RAW_INPUT = 8,        /* on some path nothing mixes */
+  CLV_SHOWS_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
+  CLV_SHOWS_LABELS = 32,
 } clv_shows;
 
-const char *clv_shows_word(clv_shows shows); /* "RAW INPUT"; "" for MIXED */
-/* What `privacy` in the session allows. */
-bool clv_privacy_permits(const clv_session_config *c, clv_shows shows);
+/* A set of findings. Of two sets the one with the worse finding is the greater number. */
+typedef unsigned clv_findings;
+enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
+
+/* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
+const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
+clv_shows clv_findings_worst(clv_findings f);
+/* The findings that `privacy` in the session does not permit; 0: none. */
+clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
 
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
@@ -80,7 +87,8 @@ typedef struct clv_egress_row {
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   int64_t places;          /* of clv_node: packed sequences have so many rows at most */
   bool relayed;            /* it came from another worker and only passes through */
-  clv_shows shows;
+  clv_findings shows;
+  uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
 } clv_egress_row;
 
 typedef struct clv_stage_plan {
@@ -92,11 +100,13 @@ typedef struct clv_stage_plan {
   bool input_needs_grad, participates;
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
-  bool direct;              /* its output goes straight to the next stage's worker */
-  clv_shows shows;          /* of the records: its output */
-  clv_shows gradient_shows; /* of the labels: the gradient of its output, with the loss at home */
+  bool direct;                 /* its output goes straight to the next stage's worker */
+  clv_findings shows;          /* of the records: its output */
+  clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
+  uint32_t front_layers;       /* hiding layers from the records to its output, on the path with the
+                            fewest */
   uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
-                           the fewest */
+                            the fewest */
   char device[CLV_STAGE_DEVICE]; /* on which its node says that it computes; "": nobody has asked */
 } clv_stage_plan;
 
