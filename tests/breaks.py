@@ -83,7 +83,10 @@ of("master/score/score.c", "tests/unit/score/test_score",
 of("master/score/auc.c", "tests/unit/score/test_score",
    equal_scores_have_an_order=("static double twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
-   some_records_are_not_scored=("static clv_code add_scores(", "s->n * per_row", "s->n * per_row / 2"))
+   some_records_are_not_scored=("static clv_code add_scores(", "n * per_row,", "n * per_row / 2,"))
+of("master/train/eval.c", "tests/net/hostile/test_order.py",
+   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->place, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->place[i] = i;"),
+   answers_stay_in_the_sent_order=("static void put_rows(", "e->collects ? e->place[s->at + i] : i", "e->collects ? s->at + i : i"))
 of("common/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 

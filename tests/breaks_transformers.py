@@ -115,7 +115,8 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 CACHE = "tests/net/training/test_cache.py"
 of("master/train/cached.c", CACHE,
    rows_are_sent_in_every_epoch=("clv_code clv_trainer_front(", "bool kept = has_all(t, index, s->n);", "bool kept = !s->n;"),
-   rows_are_those_of_the_first_records=("clv_code clv_trainer_front(", "c->rows[i] = index[i];", "c->rows[i] = (int64_t)(s->start + i);"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_front(", "c->rows[i] = c->number[index[i]];", "c->rows[i] = (int64_t)(s->start + i);"),
+   numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->number, (size_t)c->to.records);", "for (uint32_t i = 0; stream.seed && i < c->to.records; i++) c->number[i] = i;"),
    the_front_has_dropout=("static clv_code compute(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,

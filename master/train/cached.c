@@ -9,15 +9,52 @@
 
 #include "master/train/train_int.h"
 
-static clv_code key_of(const clv_trainer *t, const clv_sha256 *secret, clv_sha256 *ret,
+/* Each form of numbers has keys of its own, so that no row is taken for that of another record. */
+static const char *const keys_of[] = {"cleave cache by number", "cleave cache"};
+enum { BY_NUMBER, BY_PLACE }; /* BY_PLACE: as versions up to 0.7 sent them */
+
+static clv_code key_of(const clv_trainer *t, const clv_sha256 *secret, int form, clv_sha256 *ret,
                        clv_err *err) {
   const clv_graph *g = t->b->stages[0].graph;
   char shape[160], text[320];
   int n =
-      snprintf(text, sizeof text, "cleave cache of %llu records, %s %s",
+      snprintf(text, sizeof text, "%s of %llu records, %s %s", keys_of[form],
                (unsigned long long)t->cache.to.records, clv_dtype_name(g->nodes[g->output].dtype),
                clv_shape_format(&g->nodes[g->output].shape, shape, sizeof shape));
   return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
+}
+
+/* Draws the number of each record. The secret of the run fixes them, so a resumed run finds its
+ * rows again; places in the files, where records of a class may be neighbours, do not follow. */
+static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
+  static const char text[] = "cleave numbers of cached rows";
+  clv_trainer_rows *c = &t->cache;
+  clv_sha256 digest;
+  clv_key key;
+  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->number, &c->number, err));
+  CLV_TRY(clv_hmac_sha256(secret, text, sizeof text - 1, &digest, err));
+  memcpy(&key, &digest, sizeof key);
+  const clv_rng_key stream = clv_rng_key_of(&key);
+  clv_rng_permutation(&stream, c->number, (size_t)c->to.records);
+  return CLV_OK;
+}
+
+/* Has the worker delete what an attempt of an older version left, whose numbers are places. */
+static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
+  enum { DROP_MS = 3000 };
+  cleave_cached old = t->cache.to;
+  char text[200];
+  uint64_t rows;
+  clv_err ignored;
+  if (t->use != CLV_TRAINER_GOES_ON) return CLV_OK;
+  CLV_TRY(key_of(t, secret, BY_PLACE, &old.key, err));
+  if (cleave_cache_end(&old, DROP_MS, &rows, &ignored) != CLV_OK || !rows) return CLV_OK;
+  snprintf(text, sizeof text,
+           "worker '%s' had %llu cached rows by their places in the files, from an older version: "
+           "they are deleted, and all rows are sent again",
+           cleave_module_node(t->modules[1]), (unsigned long long)rows);
+  clv_trainer_on_notice(t, text);
+  return CLV_OK;
 }
 
 /* Those of some records only would need the worker's word for each. An attempt that got through its
@@ -44,16 +81,18 @@ clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sh
                           .records = clv_dataset_count(data),
                           .keep_s = t->config->stages[0].cache_ttl_ms / 1000,
                           .n = 1};
-  CLV_TRY(key_of(t, secret, &c->to.key, err));
+  CLV_TRY(key_of(t, secret, BY_NUMBER, &c->to.key, err));
   size_t most = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
   CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->kept, &c->kept, err));
   CLV_TRY(clv_alloc(most, sizeof *c->rows, &c->rows, err));
+  CLV_TRY(draw_numbers(t, secret, err));
   clv_err why;
   cleave_error refused;
   if (cleave_cached_check(&c->to, &refused) != CLEAVE_OK) {
     (void)clv_trainer_explain(t, &refused, &why);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
   }
+  CLV_TRY(drop_by_place(t, secret, err));
   c->data = data;
   *ret_worker = who_has_all(t);
   return CLV_OK;
@@ -101,7 +140,7 @@ clv_code clv_trainer_front(clv_trainer *t, cleave_context context, const uint32_
                            clv_err *err) {
   clv_trainer_rows *c = &t->cache;
   bool kept = has_all(t, index, s->n);
-  for (size_t i = 0; i < s->n; i++) c->rows[i] = index[i];
+  for (size_t i = 0; i < s->n; i++) c->rows[i] = c->number[index[i]];
   c->to.rows = c->rows;
   c->to.n = s->n;
   if (!kept) CLV_TRY(compute(t, x, s, err));

@@ -1,50 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation: each batch is a context of its own, a few of them in flight, and the next one is
- * being read. The labels are at home, and so is the loss.
+ * Evaluation. Records are sent in a permuted order: in that of the files those of a class are often
+ * neighbours, and a worker could read labels off their places. Each batch is a context of its own.
+ * A few are in flight, and the next one is being read. Outputs are collected in the order of the
+ * files. Then the loss and the scores, which are at home with the labels, take them in that order,
+ * so their sums do not depend on the permutation. Outputs that take more than COLLECT_BYTES are not
+ * collected unless predictions are wanted: each batch is judged when it comes.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/train/train_int.h"
 
+enum { COLLECT_BYTES = 256 << 20 };
+
 typedef struct eval_slot {
   cleave_context context;
-  cleave_future output, loss;
-  clv_tensor *y, *lengths; /* lengths: NULL unless sequences are packed */
-  size_t row, n;
+  cleave_future output;
+  clv_tensor *y, *lengths; /* y: NULL without labels; lengths: NULL unless sequences are packed */
+  size_t at, n;            /* the first record of the batch in the sent order; records */
 } eval_slot;
+
+/* Outputs of records with what judges them, row by row. */
+typedef struct answers {
+  clv_tensor *outputs;     /* f32 [rows, ...], padded */
+  clv_tensor *y, *lengths; /* as of a slot; [rows, ...] */
+} answers;
 
 typedef struct evaluation {
   clv_trainer *t;
   const clv_dataset *data;
-  const clv_subset *rows;
-  clv_loader *loader;               /* NULL without rows */
+  const clv_subset *rows;           /* in the order of the files */
+  uint32_t *place;                  /* [rows->n] where in `rows` the k-th record sent is */
+  clv_subset sent;                  /* rows in the order in which they are sent */
+  clv_loader *loader;               /* of `sent`; NULL without rows */
   eval_slot slots[CLV_EVAL_WINDOW]; /* a ring */
   size_t first, in_flight, at;
-  clv_tensor *predictions;
+  bool collects;        /* answers has all rows; else those of one batch */
+  answers got;          /* tensors are made with the first batch */
   double loss, counted; /* sums */
   clv_score *score;     /* NULL: none is wanted */
 } evaluation;
+
+static void slot_done(eval_slot *s) {
+  s->y = clv_tensor_unref(s->y);
+  s->lengths = clv_tensor_unref(s->lengths);
+}
 
 /* What is left of an evaluation that failed. */
 static void evaluation_done(evaluation *e) {
   for (; e->in_flight; e->in_flight--) {
     eval_slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
-    s->y = clv_tensor_unref(s->y);
-    s->lengths = clv_tensor_unref(s->lengths);
+    slot_done(s);
     (void)!cleave_context_end(e->t->runtime, s->context, NULL);
   }
-  clv_tensor_unref(e->predictions);
+  clv_tensor_unref(e->got.outputs);
+  clv_tensor_unref(e->got.y);
+  clv_tensor_unref(e->got.lengths);
   clv_loader_free(e->loader);
+  clv_subset_done(&e->sent);
+  free(e->place);
 }
 
-static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
-  bool at_home = t->b->stages[t->b->n_stages].worker < 0;
-  if (!at_home && !t->local_loss)
-    CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->local_loss, err));
-  *ret = at_home ? t->modules[t->b->n_stages] : t->local_loss;
+/* ---- the order ------------------------------------------------------------------------------- */
+
+/* Draws the order in which records are sent. It depends on the seed and on how many there are, so
+ * every evaluation of a run makes the same batches, wherever its stages are. */
+static clv_code draw_order(evaluation *e, clv_err *err) {
+  size_t n = e->rows->n;
+  clv_key key;
+  CLV_TRY(clv_alloc(n, sizeof *e->place, &e->place, err));
+  CLV_TRY(clv_alloc(n, sizeof *e->sent.index, &e->sent.index, err));
+  CLV_TRY(clv_key_derive("cleave evaluation", &e->t->config->train.seed.key, NULL, 0, &key, err));
+  const clv_rng_key stream = clv_rng_key_of(&key);
+  clv_rng_permutation(&stream, e->place, n);
+  for (size_t i = 0; i < n; i++) e->sent.index[i] = e->rows->index[e->place[i]];
+  e->sent.n = n;
   return CLV_OK;
 }
+
+/* ---- sending --------------------------------------------------------------------------------- */
 
 /* The output of the last stage, on its way here. */
 static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
@@ -69,28 +104,6 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   return CLV_OK;
 }
 
-static clv_code sequences_of(const clv_trainer *t, const eval_slot *s, clv_sequences *ret,
-                             clv_err *err) {
-  clv_tensor *x[CLV_MAX_INPUTS] = {NULL};
-  if (s->lengths) x[t->b->lengths] = s->lengths;
-  return clv_trainer_sequences(t, x, 0, s->n, ret, err);
-}
-
-static clv_code call_loss(evaluation *e, eval_slot *s, cleave_reference output, clv_err *err) {
-  clv_trainer *t = e->t;
-  clv_sequences of;
-  cleave_tensor y;
-  CLV_TRY(sequences_of(t, s, &of, err));
-  CLV_TRY(clv_trainer_targets(t, &of, s->y, &y, err));
-  cleave_module *loss;
-  cleave_reference target;
-  CLV_TRY(local_loss(t, &loss, err));
-  CLV_API(cleave_leaf(t->runtime, s->context, &y, false, &target, CLV_WHY));
-  const cleave_reference both[] = {output, target};
-  CLV_API(cleave_rpc_async(t->runtime, s->context, loss, both, 2, NULL, &s->loss, CLV_WHY));
-  return CLV_OK;
-}
-
 /* A batch's labels and lengths are needed again after the next one has been read. */
 static clv_code keep(const clv_tensor *of, clv_tensor **ret, clv_err *err) {
   if (!of) return CLV_OK;
@@ -110,65 +123,157 @@ static clv_code inject(evaluation *e, clv_err *err) {
   CLV_TRY(keep(batch.y, &y, err));
   if (t->b->lengths >= 0)
     CLV_TRY(keep(clv_batch_input(&batch, (size_t)t->b->lengths), &lengths, err));
-  *s = (eval_slot){.row = e->at, .n = batch.n};
+  *s = (eval_slot){.at = e->at, .n = batch.n};
   CLV_API(cleave_context_open(t->runtime, &o, &s->context, CLV_WHY));
   s->y = clv_steal(&y);
   s->lengths = clv_steal(&lengths);
   e->in_flight++;
   e->at += batch.n;
-  CLV_TRY(call_stages(e, s, &batch, &output, err));
-  return s->y ? call_loss(e, s, output, err) : CLV_OK;
+  return call_stages(e, s, &batch, &output, err);
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
+  bool at_home = t->b->stages[t->b->n_stages].worker < 0;
+  if (!at_home && !t->local_loss)
+    CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->local_loss, err));
+  *ret = at_home ? t->modules[t->b->n_stages] : t->local_loss;
+  return CLV_OK;
+}
+
+static clv_code sequences_of(const clv_trainer *t, const clv_tensor *lengths, size_t start,
+                             size_t n, clv_sequences *ret, clv_err *err) {
+  clv_tensor *x[CLV_MAX_INPUTS] = {NULL};
+  if (lengths) x[t->b->lengths] = (clv_tensor *)(uintptr_t)lengths;
+  return clv_trainer_sequences(t, x, start, n, ret, err);
+}
+
+/* Calls the loss with n rows of the answers, in a context of its own: the trainer's memory for
+ * parts of packed sequences is used twice, and leaves are copies. */
+static clv_code loss_of(evaluation *e, size_t start, size_t n, float *ret, clv_err *err) {
+  clv_trainer *t = e->t;
+  cleave_context_options o = {.size = sizeof o, .evaluation = true};
+  bool packed = t->b->stages[t->b->n_stages].graph->nodes[0].places;
+  cleave_context context;
+  cleave_reference both[2];
+  cleave_future loss;
+  cleave_module *module;
+  cleave_tensor part;
+  clv_sequences of;
+  CLV_TRY(local_loss(t, &module, err));
+  CLV_TRY(sequences_of(t, e->got.lengths, start, n, &of, err));
+  CLV_API(cleave_context_open(t->runtime, &o, &context, CLV_WHY));
+  CLV_TRY(clv_trainer_part(t, &of, e->got.outputs, packed, 0, &part, err));
+  CLV_API(cleave_leaf(t->runtime, context, &part, false, &both[0], CLV_WHY));
+  CLV_TRY(clv_trainer_targets(t, &of, e->got.y, &part, err));
+  CLV_API(cleave_leaf(t->runtime, context, &part, false, &both[1], CLV_WHY));
+  CLV_API(cleave_rpc_async(t->runtime, context, module, both, 2, NULL, &loss, CLV_WHY));
+  CLV_API(cleave_wait(t->runtime, loss, 0, &t->fetched, CLV_WHY));
+  *ret = *(const float *)t->fetched.data;
+  CLV_API(cleave_context_end(t->runtime, context, CLV_WHY));
+  return CLV_OK;
 }
 
 /* Labels of binary losses are sides. */
-static clv_code add_sides(clv_score *score, const float *outputs, const clv_tensor *y, size_t n,
-                          clv_err *err) {
+static clv_code add_sides(clv_score *score, const float *outputs, const clv_tensor *y, size_t start,
+                          size_t n, clv_err *err) {
   if (y->n != (size_t)y->shape.dim[0]) return CLV_OK; /* which the loss refuses */
   for (size_t i = 0; i < n; i++) {
-    int64_t side = ((const float *)y->data)[i] > 0.5f;
+    int64_t side = ((const float *)y->data)[start + i] > 0.5f;
     CLV_TRY(clv_score_add(score, outputs + i, &side, 1, err));
   }
   return CLV_OK;
 }
 
-static clv_code add_scores(const evaluation *e, const eval_slot *s, const float *outputs,
+static clv_code add_scores(const evaluation *e, const float *outputs, size_t start, size_t n,
                            clv_err *err) {
-  if (!e->score || !s->y) return CLV_OK;
-  if (s->y->dtype != CLV_I64) return add_sides(e->score, outputs, s->y, s->n, err);
-  size_t per_row = s->y->n / (size_t)s->y->shape.dim[0];
-  return clv_score_add(e->score, outputs, s->y->data, s->n * per_row, err);
+  const clv_tensor *y = e->got.y;
+  if (!e->score) return CLV_OK;
+  if (y->dtype != CLV_I64) return add_sides(e->score, outputs, y, start, n, err);
+  size_t per_row = y->n / (size_t)y->shape.dim[0];
+  return clv_score_add(e->score, outputs, (const int64_t *)y->data + start * per_row, n * per_row,
+                       err);
 }
 
-static clv_code take_output(evaluation *e, const eval_slot *s, clv_step_result *ret, clv_err *err) {
+/* n rows of the answers from `start` on, at most a batch. */
+static clv_code judge(evaluation *e, size_t start, size_t n, clv_step_result *ret, clv_err *err) {
+  clv_trainer *t = e->t;
+  float loss;
+  CLV_TRY(loss_of(e, start, n, &loss, err));
+  const cleave_tensor outputs = clv_rows_of(e->got.outputs, start, n);
+  double counted = clv_trainer_counted(t, e->got.y, start, n);
+  e->loss += loss * counted;
+  e->counted += counted;
+  ret->judged += clv_trainer_judged(t, e->got.y, start, n);
+  if (clv_trainer_counts_right(t))
+    ret->correct += clv_trainer_count_right(t, &outputs, e->got.y, start, n);
+  return add_scores(e, outputs.data, start, n, err);
+}
+
+static clv_code judge_all(evaluation *e, clv_step_result *ret, clv_err *err) {
+  size_t batch = (size_t)e->t->b->eval_size;
+  if (!e->collects || !e->got.y) return CLV_OK;
+  for (size_t at = 0; at < e->rows->n; at += batch)
+    CLV_TRY(judge(e, at, CLV_MIN(batch, e->rows->n - at), ret, err));
+  return CLV_OK;
+}
+
+/* ---- collecting ------------------------------------------------------------------------------ */
+
+static size_t rows_collected(const evaluation *e) {
+  return e->collects ? e->rows->n : CLV_MIN((size_t)e->t->b->eval_size, e->rows->n);
+}
+
+static clv_code make_rows(const evaluation *e, clv_dtype dtype, const clv_shape *of,
+                          clv_tensor **ret, clv_err *err) {
+  clv_shape shape = *of;
+  shape.dim[0] = (int64_t)rows_collected(e);
+  return clv_tensor_new(dtype, &shape, ret, err);
+}
+
+/* Makes room for labels and lengths, whose forms the first batch has. */
+static clv_code make_answers(evaluation *e, const eval_slot *s, clv_err *err) {
+  if (s->y && !e->got.y) CLV_TRY(make_rows(e, s->y->dtype, &s->y->shape, &e->got.y, err));
+  if (s->lengths && !e->got.lengths)
+    CLV_TRY(make_rows(e, s->lengths->dtype, &s->lengths->shape, &e->got.lengths, err));
+  return CLV_OK;
+}
+
+static void put_row(clv_tensor *to, size_t row, const void *from, size_t from_row) {
+  size_t bytes = to->bytes / (size_t)to->shape.dim[0];
+  memcpy((char *)to->data + row * bytes, (const char *)from + from_row * bytes, bytes);
+}
+
+static void put_rows(evaluation *e, const eval_slot *s, const void *outputs) {
+  for (size_t i = 0; i < s->n; i++) {
+    size_t row = e->collects ? e->place[s->at + i] : i;
+    put_row(e->got.outputs, row, outputs, i);
+    if (s->y) put_row(e->got.y, row, s->y->data, i);
+    if (s->lengths) put_row(e->got.lengths, row, s->lengths->data, i);
+  }
+}
+
+static clv_code take_output(evaluation *e, const eval_slot *s, clv_err *err) {
   clv_trainer *t = e->t;
   CLV_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_WHY));
   clv_sequences of;
   cleave_tensor output;
-  CLV_TRY(sequences_of(t, s, &of, err));
+  CLV_TRY(sequences_of(t, s->lengths, 0, s->n, &of, err));
   CLV_TRY(clv_trainer_padded(t, &of, &t->fetched, &output, err));
-  size_t bytes = cleave_tensor_count(&output) * sizeof(float);
-  if (e->predictions)
-    memcpy((char *)e->predictions->data + s->row * (bytes / s->n), output.data, bytes);
-  if (s->y && clv_trainer_counts_right(t))
-    ret->correct += clv_trainer_count_right(t, &output, s->y, 0, s->n);
-  return add_scores(e, s, output.data, err);
+  CLV_TRY(make_answers(e, s, err));
+  put_rows(e, s, output.data);
+  return CLV_OK;
 }
 
 /* The oldest in flight. */
 static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
   eval_slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
-  CLV_TRY(take_output(e, s, ret, err));
-  if (s->y) {
-    CLV_API(cleave_wait(t->runtime, s->loss, 0, &t->fetched, CLV_WHY));
-    double counted = clv_trainer_counted(t, s->y, 0, s->n);
-    e->loss += *(const float *)t->fetched.data * counted;
-    e->counted += counted;
-    ret->judged += clv_trainer_judged(t, s->y, 0, s->n);
-  }
+  CLV_TRY(take_output(e, s, err));
+  if (!e->collects && s->y) CLV_TRY(judge(e, 0, s->n, ret, err));
   CLV_API(cleave_context_end(t->runtime, s->context, CLV_WHY));
-  s->y = clv_tensor_unref(s->y);
-  s->lengths = clv_tensor_unref(s->lengths);
+  slot_done(s);
   e->first++;
   e->in_flight--;
   return CLV_OK;
@@ -176,14 +281,26 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
 
 static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_batches_options o = {
-      .subset = e->rows, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .evaluation = true};
+      .subset = &e->sent, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .evaluation = true};
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->at < e->rows->n || e->in_flight) {
     while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(inject(e, err));
     CLV_TRY(finish_one(e, ret, err));
   }
+  CLV_TRY(judge_all(e, ret, err));
   ret->loss = e->counted > 0 ? e->loss / e->counted : 0;
   return CLV_OK;
+}
+
+/* Makes room for the outputs of all rows, or of a batch where those are too large. */
+static clv_code make_outputs(evaluation *e, bool predicts, clv_err *err) {
+  const clv_graph *whole = e->t->b->whole;
+  const clv_node *out = &whole->nodes[whole->output];
+  size_t row = sizeof(float), bytes;
+  for (int i = 1; i < out->shape.rank; i++) row *= (size_t)out->shape.dim[i];
+  e->collects =
+      predicts || (clv_mul_size(e->rows->n, row, &bytes) && bytes <= (size_t)COLLECT_BYTES);
+  return make_rows(e, CLV_F32, &out->shape, &e->got.outputs, err);
 }
 
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
@@ -196,13 +313,9 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   t->cache.use = CLV_CACHE_NONE;
   if (t->cache.data == data) clv_trainer_look_up(t, rows->index, rows->n);
   CLV_TRY(clv_trainer_expect(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));
-  if (predictions) {
-    const clv_graph *whole = t->b->whole;
-    clv_shape shape = whole->nodes[whole->output].shape;
-    shape.dim[0] = (int64_t)rows->n;
-    CLV_TRY(clv_tensor_new(CLV_F32, &shape, &e.predictions, err));
-  }
+  CLV_TRY(draw_order(&e, err));
+  if (rows->n || predictions) CLV_TRY(make_outputs(&e, predictions != NULL, err));
   CLV_TRY(all_rows(&e, ret, err));
-  if (predictions) *predictions = clv_tensor_ref(e.predictions);
+  if (predictions) *predictions = clv_tensor_ref(e.got.outputs);
   return CLV_OK;
 }

@@ -234,6 +234,7 @@ void clv_trainer_close(clv_trainer *t) {
   pthread_mutex_destroy(&t->noting);
   free(t->part);
   free(t->cache.kept);
+  free(t->cache.number);
   free(t->cache.rows);
   free(t->held);
   free(t->results);

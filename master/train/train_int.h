@@ -80,8 +80,9 @@ typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS }
 typedef struct clv_trainer_rows {
   const clv_dataset *data; /* whose records they are; NULL: none are kept */
   cleave_cached to;
-  bool *kept;    /* [records] the worker was sent it */
-  int64_t *rows; /* [of a batch] */
+  bool *kept;       /* [records] the worker was sent it */
+  uint32_t *number; /* [records] a permutation: the number of each that the worker is sent */
+  int64_t *rows;    /* [of a batch] numbers */
   clv_cache_use use;
 } clv_trainer_rows;
 

@@ -8,6 +8,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 from measured import numbers
 
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
 suite = Suite()
 RECORDS, WIDE, OUT = 110, 12, 32
 TRAINED, BATCH = 88, 8  # of 110 without validation; two calls a batch
@@ -283,6 +288,33 @@ def a_killed_run_goes_on_with_the_rows_it_left():
     r = Running(cluster, "goes-on")
     r.end(signal.SIGKILL)
     assert resumed(r, "goes-on") == (0, True)
+
+
+@suite.test
+def numbers_of_rows_are_no_places():
+    """The worker's file has each row under the number that came with it. Here the front, which no
+    worker has, tells whose row it is: its place in data.train has to be another."""
+    if numpy is None:
+        return "python3-numpy is needed"
+    r = Running(cluster, "numbers")
+    (path,) = cluster.files()
+    r.end(signal.SIGKILL)
+    with open(path, "rb") as f:
+        rows = numpy.frombuffer(f.read()[8192:8192 + RECORDS * OUT * 4], "<f4").reshape(RECORDS, OUT)
+    with open(os.path.join(cluster.dir, "data/train-x.npy"), "rb") as f:
+        x = numpy.load(f)
+    run(MASTER, "cache", r.session, "--delete", cwd=cluster.dir)
+    at = max(int(name.rpartition("-")[2]) for name in os.listdir(os.path.join(cluster.dir, "runs/numbers"))
+             if re.fullmatch(r"checkpoint-\d+", name))
+    w = {k: numpy.frombuffer(raw, "<f4").reshape(dims)
+         for k, (_, dims, raw) in checkpoint_tensors(os.path.join(cluster.dir, "runs/numbers"), at).items()}
+    h = numpy.maximum(x @ w["one.weight"].T + w["one.bias"], 0) @ w["two.weight"].T + w["two.bias"]
+    h = (h - h.mean(1, keepdims=True)) / numpy.sqrt(h.var(1, keepdims=True) + 1e-5) * w["n.weight"] + w["n.bias"]
+    far = numpy.abs(h[None] - rows[:, None]).max(2)  # [number, record]
+    record = far.argmin(1)
+    assert far.min(1).max() < 1e-3 and sorted(record) == list(range(RECORDS)), far.min(1)
+    assert abs(numpy.corrcoef(record, range(RECORDS))[0, 1]) < 0.5, record
+    assert sum(record == range(RECORDS)) < RECORDS / 10, record
 
 
 @suite.test
