@@ -105,7 +105,7 @@ static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, bool byt
   CLV_TRY(check_norm("std", o->std, o->n_std, ds->channels, true, err));
   CLV_TRY(check_norm("scale", &o->scale, 1, ds->channels, false, err));
   ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
-  ds->divide_255 = o->scale == 0 && bytes;
+  ds->divide_255 = o->scale == 0 && bytes && !ds->is_bool;
   ds->scale = o->scale == 0 ? 1.0f : o->scale;
   CLV_TRY(fill_norm(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
   CLV_TRY(fill_norm(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
@@ -156,7 +156,7 @@ static clv_code take_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if (o->n_named) return clv_inputs_open(ds, o, err);
   if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
-  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
+  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, &ds->is_bool, err));
   return take_inputs(ds, o, err);
 }
 
@@ -391,7 +391,7 @@ static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *er
 
 static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw = NULL;
-  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, err));
+  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, NULL, err));
   size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
   if (found != ds->count)
     return clv_fail(err, CLV_INVALID,
