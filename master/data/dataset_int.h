@@ -33,6 +33,7 @@ struct clv_dataset {
   size_t n_norm;              /* 1, or channels */
   float *mean, *std;          /* [n_norm] */
   float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
+  float *wide;                /* [n_norm, 65536] for images of 16 bits, or NULL */
   clv_objective objective;
   clv_token_kinds kinds; /* of texts and documents */
   size_t ids;            /* which input the tokens are */
