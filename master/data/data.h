@@ -38,9 +38,10 @@ extern "C" {
 clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
-/* NumPy .npy, format 1.0 to 3.0: '|u1' '|b1' -> u8, '|i1' -> i32, '<i4', '<i8', '<f4', '<f8';
- * C order only (a Fortran-order or big-endian file is refused with the line of Python that cures
- * it). May be gzipped. Errors as clv_idx_read. */
+/* NumPy .npy, format 1.0 to 3.0, in C or Fortran order, little- or big-endian, plain or gzip. u1
+ * and b1 (0 and 1) -> u8; i1, i2, u2, i4 -> i32; u4, i8, u8 -> i64; f2, f4 -> f32; f8 -> f64. Other
+ * types, and a u8 above 2^63 - 1, are CLV_INVALID with the line of Python that cures it. Errors as
+ * clv_idx_read. */
 clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 

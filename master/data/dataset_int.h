@@ -15,6 +15,7 @@ typedef struct clv_named_input {
   clv_tensor *data;  /* [count or more, ...] as in the file */
   clv_dtype dtype;   /* of a batch */
   size_t row;        /* elements of a record */
+  bool is_bool;      /* of u8 data: they are 0 and 1, and stay so */
 } clv_named_input;
 
 struct clv_dataset {
@@ -32,11 +33,13 @@ struct clv_dataset {
   size_t n_norm;              /* 1, or channels */
   float *mean, *std;          /* [n_norm] */
   float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
+  float *wide;                /* [n_norm, 65536] for images of 16 bits, or NULL */
   clv_objective objective;
   clv_token_kinds kinds; /* of texts and documents */
   size_t ids;            /* which input the tokens are */
   int64_t ignored;       /* label of a place that has none */
   bool divide_255, tokens;
+  bool is_bool; /* u8 inputs are 0 and 1, and stay so */
   float scale;
   char *inputs_path, *labels_path; /* for messages; labels NULL without a file of them */
   clv_label_kind kind;

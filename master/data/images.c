@@ -132,33 +132,42 @@ typedef struct fill {
   clv_images *im;
   const clv_draw *draw;
   const uint32_t *index;
-  const float *table;
-  bool table_per_channel;
+  const clv_sample_tables *tables;
   float *x;
 } fill;
 
-/* Rows of interleaved bytes to planes of floats. */
-static void to_planes(const fill *f, const uint8_t *src, float *dst) {
+/* Rows of interleaved samples to planes of floats. */
+#define TO_PLANES(type, all)                                                     \
+  do {                                                                           \
+    const type *from = (const type *)(const void *)src;                          \
+    for (size_t c = 0; c < channels; c++) {                                      \
+      const float *table = (all) + (t->per_channel ? c << 8 * sizeof(type) : 0); \
+      for (size_t i = 0; i < n; i++) *dst++ = table[from[i * channels + c]];     \
+    }                                                                            \
+  } while (0)
+
+static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) {
+  const clv_sample_tables *t = f->tables;
   size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
-  for (size_t c = 0; c < channels; c++) {
-    const float *table = f->table + (f->table_per_channel ? 256 * c : 0);
-    for (size_t i = 0; i < n; i++) *dst++ = table[src[i * channels + c]];
-  }
+  if (wide)
+    TO_PLANES(uint16_t, t->of_16);
+  else
+    TO_PLANES(uint8_t, t->of_8);
 }
 
 static clv_code fill_row(const fill *f, uint32_t record, float *dst, worker *w, clv_err *err) {
   clv_images *im = f->im;
   clv_view view;
-  size_t bytes = (size_t)im->width * im->height * im->o.channels;
   CLV_TRY(decode(im, record, false, w, err));
   clv_rng_key key =
       f->draw ? clv_view_key_of(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
   CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL, &view,
                           err));
   CLV_TRY(check_size(im, &view, err));
+  size_t bytes = (size_t)im->width * im->height * clv_pixel_bytes(&w->pixels);
   CLV_TRY(clv_reserve(&w->record, &w->record_cap, bytes, err));
   CLV_TRY(clv_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
-  to_planes(f, w->record, dst);
+  to_planes(f, w->record, w->pixels.is_wide, dst);
   return CLV_OK;
 }
 
@@ -170,8 +179,8 @@ static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
 }
 
 clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
-                         const float *table, bool table_per_channel, float *x, clv_err *err) {
-  fill f = {im, draw, index, table, table_per_channel, x};
+                         const clv_sample_tables *tables, float *x, clv_err *err) {
+  fill f = {im, draw, index, tables, x};
   return clv_thread_pool_run(im->pool, n, fill_one, &f, err);
 }
 
