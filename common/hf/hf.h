@@ -51,9 +51,10 @@ typedef struct clv_hf_config {
   int64_t vocabulary, hidden, layers, heads, kv_heads, inner; /* kv_heads 0: as many as heads */
   int64_t head_width;                                         /* 0: hidden / heads */
   int64_t positions, types, boxes;                            /* rows of the tables */
-  int64_t padding;                                            /* the token; -1: none */
-  int64_t image, patch, channels;                             /* pixels of a side */
-  int64_t labels;                                             /* that it names; 2 unless it does */
+  int64_t padding;                                            /* the token of pads; -1: none */
+  int64_t padding_row;            /* of the table of tokens, which gets no gradient; -1: none */
+  int64_t image, patch, channels; /* pixels of a side */
+  int64_t labels;                 /* that it names; 2 unless it does */
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;
   double eps, deviation, base; /* of norms; of first weights; of rotary positions */
   clv_op activation;
@@ -78,6 +79,8 @@ const char *clv_hf_class(clv_hf_family family, clv_hf_head head);
 /* Whether it takes tokens, and boxes; else images. */
 bool clv_hf_takes_tokens(const clv_hf_config *c);
 bool clv_hf_takes_boxes(const clv_hf_config *c);
+/* Whether a place sees only those before it. */
+bool clv_hf_is_decoder(const clv_hf_config *c);
 
 /* Nodes of the graph that are its inputs; -1: there is none. */
 typedef struct clv_hf_inputs {

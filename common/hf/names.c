@@ -66,4 +66,5 @@ const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head) {
 }
 
 bool clv_hf_takes_tokens(const clv_hf_config *c) { return c->family != CLV_HF_VIT; }
+bool clv_hf_is_decoder(const clv_hf_config *c) { return c->family >= CLV_HF_GPT2; }
 bool clv_hf_takes_boxes(const clv_hf_config *c) { return c->family == CLV_HF_LAYOUTLM; }

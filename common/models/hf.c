@@ -23,6 +23,19 @@ bool clv_hf_model_takes_tokens(const clv_session_config *c) {
   return clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK || clv_hf_takes_tokens(&model);
 }
 
+clv_model_pads clv_model_pads_of(const clv_session_config *c) {
+  clv_model_pads ret = {.token = -1};
+  clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
+  clv_hf_config model;
+  clv_err unused;
+  if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK) return ret;
+  ret.token = model.padding;
+  ret.numbers_places = model.family == CLV_HF_ROBERTA;
+  ret.scores_last_token = head == CLV_HF_SEQUENCE && clv_hf_is_decoder(&model);
+  ret.shifts_labels = head == CLV_HF_CAUSAL;
+  return ret;
+}
+
 enum { MOST_LABELS = 1 << 20 };
 
 /* The one attribute that there is; 0: not given. */

@@ -270,6 +270,23 @@ typedef struct clv_data_range {
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret);
 
+/* Where transformers looks for pads by their token, records must say the same by their lengths. */
+typedef enum clv_pad_rule {
+  CLV_PADS_BEHIND, /* no pad among the real places: places are numbered without pads there */
+  CLV_PADS_LAST,   /* the last token that is no pad is the last real one: it is scored there */
+} clv_pad_rule;
+typedef struct clv_pad_fault {
+  size_t record;
+  int64_t place, length; /* place: of the pad, or of the token that is scored there */
+} clv_pad_fault;
+
+/* Whether all records follow the rule; else the first that does not. Tokens are the input "ids", or
+ * the first one; real places those before "lengths", or all. True without a pad (-1). */
+bool clv_dataset_pads_fit(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
+                          clv_pad_fault *ret);
+/* Whether each label that counts is the token of its own place, and not that of the next one. */
+bool clv_dataset_labels_are_tokens(const clv_dataset *ds, int64_t ignored);
+
 /* What a file is, or each file in a folder, without reading it: adds a line with path, inode, size
  * and time. Equal lines, equal records, unless somebody sets times back. */
 clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;

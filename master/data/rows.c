@@ -71,6 +71,7 @@ void clv_rows_done(clv_rows *r) {
 clv_token_kinds clv_rows_kinds(const clv_rows *r) {
   return (clv_token_kinds){.count = clv_tokenizer_rows(r->tokenizer),
                            .mask = r->mask,
+                           .pad = r->pad,
                            .first = r->first >= 0,
                            .last = r->last >= 0};
 }

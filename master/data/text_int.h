@@ -46,6 +46,7 @@ void clv_rows_done(clv_rows *r);
 /* What is known of the tokens of rows. */
 typedef struct clv_token_kinds {
   int32_t count, mask; /* of the tokenizer's; mask -1: none */
+  int32_t pad;         /* what fills rows */
   bool first, last;    /* every row begins, or ends, with one */
 } clv_token_kinds;
 clv_token_kinds clv_rows_kinds(const clv_rows *r);
