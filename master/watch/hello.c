@@ -22,7 +22,8 @@ clv_code clv_watch_hello(const clv_session_config *config, clv_rpc_runtime *runt
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
   clv_piece piece = {reply.data, reply.len};
-  return clv_wire_hello_reply_decode(&piece, 1, ret, err);
+  CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, ret, err));
+  return clv_wire_limits_check(&ret->about.limits, err);
 }
 
 /* ---- what stages compute on ------------------------------------------------------------------ */
