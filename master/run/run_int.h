@@ -111,6 +111,9 @@ bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
 
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
  * itself as well, and while computing. */
+/* Reads certificate, key and list of revoked ones. CLV_EXIT_CONNECT, printed, if this master could
+ * not show them to a worker; without always: if the session has stages at workers. */
+clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_connect_exit(const clv_err *err);
 clv_exit clv_run_exit(const clv_run *r, const clv_err *err);

@@ -83,6 +83,7 @@ clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;
+  if (err->code == CLV_UNAUTHENTICATED) return CLV_EXIT_CONNECT;
   if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
       strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
     return CLV_EXIT_WORKER_LOST;

@@ -468,8 +468,11 @@ static clv_exit fail_training(clv_run *r, const loop *l, const clv_err *err) {
 
 static clv_exit train(clv_run *r, clv_err *err) {
   CLV_AUTO(loop_done) loop l = {0};
+  clv_exit code = r->o->resume ? CLV_EXIT_OK : clv_run_check_identity(r, false, err);
+  if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
-  if (r->done) return CLV_EXIT_OK;
+  if (r->done) return CLV_EXIT_OK; /* nobody is dialled */
+  if ((code = clv_run_check_identity(r, false, err)) != CLV_EXIT_OK) return code;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_FAILED, err);
