@@ -137,7 +137,9 @@ of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
 of("common/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_meant(", "n == len || layer[n - len - 1] == '.'", "true"),
-   dora_is_taken_for_lora=("static clv_code must_not(", "return set ? clv_json_fail(&r->j, at, err, \"%s: true is not done here\", what) : CLV_OK;", "(void)what; return at > SIZE_MAX - 1 ? CLV_INTERNAL : CLV_OK;"))
+   dora_is_taken_for_lora=("static clv_code must_be_off(", "if (off) return CLV_OK;", "if (off || key) return CLV_OK;"),
+   keys_of_others_are_skipped=("static clv_code read_pair(", "if (off) return CLV_OK;", "return CLV_OK;"),
+   a_start_changes_the_base_in_silence=("static clv_code take_start(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "value_at(w, (size_t)at) + scale * sum", "value_at(w, (size_t)at) + sum * (scale > 0)"),
    a_square_weight_lies_as_others_do=("static clv_code merge(", "scale, turned, sum", "scale, turned && in != out, sum"),

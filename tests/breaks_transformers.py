@@ -101,6 +101,9 @@ of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
 of("master/data/pads.c", "tests/unit/plan/test_data_fits", pads_inside_are_numbered=("bool clv_dataset_pads_fit(", "if (place != wanted) return false", "if (place > wanted) return false"), labels_are_not_looked_at=("bool clv_dataset_labels_are_tokens(", "m.is_same && !m.is_next", "false"))
+of("common/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
+   modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
 of("common/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code columns_fit(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))

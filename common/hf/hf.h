@@ -70,6 +70,11 @@ clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err
 
 const char *clv_hf_family_name(clv_hf_family family); /* "layoutlm", as model_type has it */
 const char *clv_hf_head_name(clv_hf_head head);       /* "token" */
+/* The longest name of a module or parameter, with its NUL. */
+enum { CLV_HF_NAME = 256 };
+/* What transformers 5 calls in memory what its files call `name`, a module or a parameter: ViT's
+ * blocks have other names there, and peft's files have those. */
+const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]);
 /* What stands before the names of all parameters but the head's: "layoutlm." */
 const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head);
 /* The class of transformers that has these parameters, "LayoutLMForTokenClassification"; NULL: the

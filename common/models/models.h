@@ -67,6 +67,12 @@ typedef struct clv_model_pads {
 /* Of another model, or one whose config.json cannot be read: none of it. */
 clv_model_pads clv_model_pads_of(const clv_session_config *config);
 
+/* The family of a model by `model.hf`; -1: another model, or its config.json cannot be read. */
+int clv_model_family(const clv_session_config *config);
+/* What peft's files call a parameter or a module of that family. */
+enum { CLV_PEFT_PARAM = 256 };
+const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]);
+
 /* Whether a loss has i64 class numbers as its target; false for what is no loss. */
 bool clv_loss_has_labels(const char *kind);
 

@@ -97,7 +97,9 @@ CLV_OP_ROW(embedding) = {
         "y = W[x[..., column] - x[..., minus]], with minus: 0 alone y = W[0]; the row padding_idx "
         "learns nothing "
         "(torch.nn.functional.embedding)",
-    .torch_module = "Embedding(rows=num_embeddings, out=embedding_dim)",
+    .torch_module =
+        "Embedding(rows=num_embeddings, out=embedding_dim, "
+        "padding_idx=padding_idx)",
     .torch_needs = "max_norm=None, scale_grad_by_freq=False, sparse=False",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},

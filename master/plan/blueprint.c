@@ -293,8 +293,8 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
     if (b->stages[i].worker < 0) continue;
     add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
             "state of stage '%.40s'%s", c->stages[i].name,
-            clv_stage_pushes(&c->stages[i]) || c->stages[i].lora.from ? " (initial weights; resume)"
-                                                                      : " (resume only)");
+            clv_stage_pushes(&c->stages[i]) || b->stages[i].adapters ? " (initial weights; resume)"
+                                                                     : " (resume only)");
     b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
   }
   return CLV_OK;
@@ -355,6 +355,7 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
+  clv_adapters_find(b);
   clv_privacy_find(b);
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));

@@ -45,7 +45,7 @@ static bool is_evaluated(const clv_blueprint *b, const clv_egress_row *r) {
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
   if (r->kind == CLEAVE_SENDING_WEIGHTS)
     return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
-           b->config->stages[r->stage].lora.from;
+           b->stages[r->stage].adapters;
   bool cached = b->caches && r->stage == 0 && s->trained;
   if (r->kind == CLEAVE_SENDING_CACHED) return cached;
   return s->trained || (s->evaluated && is_evaluated(b, r));

@@ -108,6 +108,9 @@ typedef struct clv_stage_plan {
   uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
                             the fewest */
   char device[CLV_STAGE_DEVICE]; /* on which its node says that it computes; "": nobody has asked */
+  const char *adapters; /* the folder of peft that the stage begins with: its own lora.from, or that
+                           of another stage, where a module of this one is saved; NULL: none */
+  bool has_modules;     /* parameters of it that are no adapters are in that folder */
 } clv_stage_plan;
 
 typedef struct clv_blueprint {
@@ -282,8 +285,8 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
  * stays so. */
 bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p);
 
-/* The same of a stage's lora.from: its adapters, and of what it trains as a whole what is there;
- * names in the file begin with peft's prefix. */
+/* As clv_stage_file_open, of the stage's folder `adapters`: its adapters, and of what else it has
+ * what is there, as peft's modules_to_save; names in the file begin with peft's prefix. */
 clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                                  const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
 

@@ -59,6 +59,8 @@ clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_
                           clv_err *err) CLV_USE_RESULT;
 /* Of a stage with adapters: is this parameter none of them, and of nothing that `train` names? */
 bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
+/* Which stages begin with tensors of a lora.from. A folder that cannot be read has none. */
+void clv_adapters_find(clv_blueprint *b);
 /* Each name of `train` has parameters in the stage. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 

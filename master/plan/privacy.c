@@ -63,6 +63,8 @@ static const char *excuse(const view *v, int k, bool labels) {
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact && !fresh) return "has weights from a worker";
+  if (!adapter && v->b->stages[v->of[k].weights_at].has_modules)
+    return "has weights from a folder of adapters";
   if (clv_stage_pushes(s) && !fresh && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
   if (drawn && v->b->config->train.seed.guessable)

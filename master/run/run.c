@@ -97,7 +97,7 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
     CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL, **own = NULL;
     if (r->config->stages[i].weights_file)
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
-    if (r->config->stages[i].lora.from)
+    if (r->blueprint->stages[i].adapters)
       CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &own, err));
     CLV_AUTO(clv_stage_folder_done) clv_stage_folder folder = {0};
     if (r->config->stages[i].weights_folder)
