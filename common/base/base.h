@@ -219,6 +219,10 @@ clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) CL
 /* "1.5 MiB" into buf (at least 16 bytes); returns buf. */
 char *clv_format_size(uint64_t bytes, char *buf, size_t len);
 
+/* "UTF-16" or "UTF-32" where a text begins with the byte order mark of one, or with ASCII
+ * characters of UTF-16; NULL: neither. */
+const char *clv_foreign_encoding(const void *text, size_t len);
+
 /* Bytes (1..4) and code point of the UTF-8 character (RFC 3629) at text, where `left` >= 1 bytes
  * are, SIZE_MAX for text that ends in a NUL. 0 when there is none: cut short, overlong, a surrogate
  * or above U+10FFFF; *ret_point is then untouched. */

@@ -145,8 +145,8 @@ const clv_folder *clv_images_folder(const clv_images *im);
 /* Of each record. */
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 
-/* What each sample becomes: tables of [256] and [65536] for samples of 8 and 16 bits, or as many per
- * channel, one behind the other. */
+/* What each sample becomes: tables of [256] and [65536] for samples of 8 and 16 bits, or as many
+ * per channel, one behind the other. */
 typedef struct clv_sample_tables {
   const float *of_8, *of_16;
   bool per_channel;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/data/lines_int.h"
 #include "master/data/page_int.h"
-#include "master/data/reader_int.h"
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
@@ -204,17 +204,27 @@ static bool ends_in(const char *name, const char *ending) {
   return n > k && strcasecmp(name + n - k, ending) == 0;
 }
 
-static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
+static clv_code read_line(page_reading *r, clv_page_lines *lines, const clv_record *record,
+                          clv_err *err) {
   clv_labelled_page page;
-  CLV_TRY(clv_read_all(path, r->rows->max_bytes, &text, err));
-  lines.text = text.data ? text.data : "";
-  lines.len = text.len;
+  bool more;
+  lines->text = record->text;
+  lines->len = record->len;
+  lines->at = 0;
+  lines->line = record->lines_before;
+  CLV_TRY(clv_page_lines_next(lines, &page, &more, err));
+  return more ? clv_page_rows_add(r->rows, &page, err) : CLV_OK;
+}
+
+static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
+  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
+  clv_record record;
+  CLV_TRY(clv_lines_open(path, false, r->rows->max_bytes, &l, err));
   for (bool more;;) {
-    CLV_TRY(clv_page_lines_next(&lines, &page, &more, err));
+    CLV_TRY(clv_lines_next(l, &record, &more, err));
     if (!more) return CLV_OK;
-    CLV_TRY(clv_page_rows_add(r->rows, &page, err));
+    CLV_TRY(read_line(r, &lines, &record, err));
   }
 }
 

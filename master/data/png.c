@@ -9,10 +9,7 @@
 
 #include "master/data/image_int.h"
 
-enum {
-  CHUNK_BYTES = 8 << 20, /* of one text, profile or palette that libpng keeps */
-  CHUNKS = 128,
-};
+enum { CHUNK_BYTES = 8 << 20 /* of one chunk that is inflated */ };
 
 typedef struct png_reader {
   const clv_encoded *in;
@@ -53,7 +50,8 @@ static clv_code start(png_reader *r, clv_err *err) {
   if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
   png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
   png_set_chunk_malloc_max(r->png, CHUNK_BYTES);
-  png_set_chunk_cache_max(r->png, CHUNKS);
+  /* Texts, profiles and the like are not inflated: pixels do not depend on them. */
+  png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
   png_set_read_fn(r->png, r, on_read);
   return CLV_OK;
 }

@@ -60,9 +60,6 @@ typedef struct clv_array_header {
 clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
                            clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
-/* All of a file, of at most so many decoded bytes. */
-clv_code clv_read_all(const char *path, size_t most, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
-
 /* IDX and npy from an open source. *ret_is_bool: the elements are NumPy's bool, 0 and 1 in a u8
  * tensor; may be NULL. */
 clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,

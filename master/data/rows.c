@@ -110,6 +110,17 @@ clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
+clv_code clv_class_name_of(clv_json *j, clv_bytes *ret, clv_err *err) {
+  clv_json_kind kind;
+  int64_t number;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_NUMERAL) return clv_json_text(j, ret, err);
+  CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
+  ret->len = 0;
+  clv_bytes_printf(ret, "%lld", (long long)number);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a label") : CLV_OK;
+}
+
 clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {
   bool good = len && len <= MAX_NAME && name[0] != '.';
   for (size_t i = 0, n; good && i < len; i += n) {

@@ -380,22 +380,3 @@ clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_
   *ret = clv_steal(&t);
   return CLV_OK;
 }
-
-/* ---- whole files ---------------------------------------------------------------------------- */
-
-enum { PIECE = 1 << 20 };
-
-clv_code clv_read_all(const char *path, size_t most, clv_bytes *ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_AUTO(clv_freep) char *piece = NULL;
-  CLV_TRY(clv_source_open(path, &s, err));
-  CLV_TRY(clv_alloc(PIECE, 1, &piece, err));
-  for (size_t got = PIECE; got == PIECE;) {
-    CLV_TRY(clv_source_read(s, piece, PIECE, &got, err));
-    clv_bytes_add(ret, piece, got);
-    if (ret->failed || ret->len > most)
-      return clv_fail(err, CLV_EXHAUSTED, "%s: has more than %zu bytes", path,
-                      ret->failed ? ret->len : most);
-  }
-  return CLV_OK;
-}

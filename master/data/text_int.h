@@ -5,7 +5,17 @@
 #ifndef CLEAVE_DATA_TEXT_INT_H
 #define CLEAVE_DATA_TEXT_INT_H
 
+#include "common/json/json.h"
 #include "master/data/data.h"
+
+/* ---- keys that there are (keys.c) ------------------------------------------------------------ */
+
+enum { CLV_KEYS_TEXT = 200 };
+
+/* Adds 'key' to the list in text [len], which begins as ""; ends it with "..." when it is full. */
+void clv_keys_add(const char *key, char *text, size_t len);
+/* Fills text [len] with the list of the keys of an object that was read without an error. */
+const char *clv_keys_text(const clv_json *object, char *text, size_t len);
 
 /* ---- tables (csv.c) -------------------------------------------------------------------------- */
 
@@ -54,6 +64,8 @@ clv_token_kinds clv_rows_kinds(const clv_rows *r);
 size_t clv_rows_room(const clv_rows *r);
 /* What a row begins with, the tokens, what it ends with, and what fills it. */
 clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Reads the class of a JSON record: a text, or a whole number >= 0, whose digits are the name. */
+clv_code clv_class_name_of(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 /* CLV_INVALID where this can be no class's name. */
 clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) CLV_USE_RESULT;
 /* The class of the row that was added last; NULL where it can be none's name. */

@@ -3,6 +3,8 @@
  * Pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's bits,
  * and whatever is damaged or too large is refused.
  */
+#include <sys/resource.h>
+
 #include "master/data/image_int.h"
 #include "tests/golden/golden_int.h"
 #include "tests/unit/data/data_test.h"
@@ -146,6 +148,42 @@ static void damaged_files(void **state) {
   assert_says(&err, "(0 bytes)");
 }
 
+static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint32_t len) {
+  CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
+  uint32_t size = __builtin_bswap32(len);
+  clv_bytes_add(&body, kind, 4);
+  clv_bytes_add(&body, data, len);
+  uint32_t crc = __builtin_bswap32((uint32_t)crc32(0, (const uint8_t *)body.data, (uInt)body.len));
+  clv_bytes_add(file, &size, 4);
+  clv_bytes_add(file, body.data, body.len);
+  clv_bytes_add(file, &crc, 4);
+}
+
+/* 100 texts of 7 MB each in a file of less than 1 MB are not inflated. */
+static void texts_cost_no_memory(void **state) {
+  (void)state;
+  enum { HEAD = 33, TEXT = 7 << 20 };
+  CLV_AUTO(clv_bytes_done) clv_bytes plain = corpus("rgb.png"), text = {0}, file = {0};
+  CLV_AUTO(clv_freep) uint8_t *same = malloc(TEXT);
+  CLV_AUTO(clv_freep) uint8_t *packed = malloc(TEXT);
+  uLongf n = TEXT;
+  memset(same, 97, TEXT);
+  assert_int_equal(compress(packed, &n, same, TEXT), Z_OK);
+  clv_bytes_add(&text, "note\0", 6);
+  clv_bytes_add(&text, packed, n);
+  clv_bytes_add(&file, plain.data, HEAD);
+  for (int i = 0; i < 100; i++) add_chunk(&file, "zTXt", text.data, (uint32_t)text.len);
+  clv_bytes_add(&file, plain.data + HEAD, plain.len - HEAD);
+  CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
+  struct rusage before, after;
+  clv_err err;
+  getrusage(RUSAGE_SELF, &before);
+  assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
+  getrusage(RUSAGE_SELF, &after);
+  same_pixels("rgb.png", "rgb", &p);
+  assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
+}
+
 /* No prefix of a file passes for the file. */
 static void truncated_anywhere(void **state) {
   (void)state;
@@ -276,11 +314,11 @@ static void windows_are_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(decodes_as_pillow), cmocka_unit_test(headers_alone),
-      cmocka_unit_test(damaged_files),     cmocka_unit_test(truncated_anywhere),
-      cmocka_unit_test(resizes_as_pillow), cmocka_unit_test(resizes_grey),
-      cmocka_unit_test(windows_are_parts), cmocka_unit_test(keeps_16_bits),
-      cmocka_unit_test(resizes_16_bits),
+      cmocka_unit_test(decodes_as_pillow),    cmocka_unit_test(headers_alone),
+      cmocka_unit_test(damaged_files),        cmocka_unit_test(truncated_anywhere),
+      cmocka_unit_test(texts_cost_no_memory), cmocka_unit_test(resizes_as_pillow),
+      cmocka_unit_test(resizes_grey),         cmocka_unit_test(windows_are_parts),
+      cmocka_unit_test(keeps_16_bits),        cmocka_unit_test(resizes_16_bits),
   };
   return cmocka_run_group_tests(tests, open_goldens, close_goldens);
 }
