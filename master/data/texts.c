@@ -16,15 +16,27 @@ typedef struct text_table {
   clv_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
-  clv_bytes text, label; /* of the record at hand */
-  bool has_text, has_label;
+  clv_bytes text, label, group; /* of the record at hand */
+  bool has_text, has_label, has_group;
 } text_table;
+
+/* Name of a column that has to be there and is not, by what was seen; NULL: none. */
+static const char *missing_column(const text_table *t, bool text, bool label, bool group) {
+  if (!text) return t->o->column;
+  if (t->rows->labelled && !label) return t->o->label;
+  return t->o->group && !group ? t->o->group : NULL;
+}
+
+static clv_code add_group(text_table *t, clv_err *err) {
+  int64_t group = clv_group_of(t->group.data, t->group.len);
+  if (!t->o->group) return CLV_OK;
+  clv_bytes_add(&t->rows->groups, &group, sizeof group);
+  return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
+}
 
 /* `place`: "file:line" of the record. */
 static clv_code end_record(text_table *t, const char *place, clv_err *err) {
-  const char *missing = !t->has_text                         ? t->o->column
-                        : t->rows->labelled && !t->has_label ? t->o->label
-                                                             : NULL;
+  const char *missing = missing_column(t, t->has_text, t->has_label, t->has_group);
   clv_code code = CLV_OK;
   if (missing) return clv_fail(err, CLV_INVALID, "%s: has no '%s'", place, missing);
   t->ids.n = 0;
@@ -32,6 +44,7 @@ static clv_code end_record(text_table *t, const char *place, clv_err *err) {
   if (code == CLV_OK) code = clv_rows_add(t->rows, t->ids.at, t->ids.n, err);
   if (code == CLV_OK && t->rows->labelled)
     code = clv_rows_label(t->rows, t->label.data, t->label.len, err);
+  if (code == CLV_OK) code = add_group(t, err);
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", place);
 }
 
@@ -44,7 +57,7 @@ static const char *place_text(const char *label, size_t line, char *text, size_t
 
 /* Where the columns are that are read. */
 typedef struct columns {
-  size_t n, text, label;
+  size_t n, text, label, group;
 } columns;
 
 static clv_code one_column(const clv_csv *c, const char *name, size_t at, size_t *ret,
@@ -56,7 +69,7 @@ static clv_code one_column(const clv_csv *c, const char *name, size_t at, size_t
 
 static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
   bool last = false;
-  *ret = (columns){.text = SIZE_MAX, .label = SIZE_MAX};
+  *ret = (columns){.text = SIZE_MAX, .label = SIZE_MAX, .group = SIZE_MAX};
   if (!clv_csv_more(c)) return clv_csv_fail(c, 0, 0, err, "no header: the file is empty");
   for (; !last; ret->n++) {
     CLV_TRY(clv_csv_field(c, &t->text, &last, err));
@@ -66,12 +79,18 @@ static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *er
       CLV_TRY(one_column(c, t->o->column, ret->n, &ret->text, err));
     if (strcmp(t->text.data, t->o->label) == 0)
       CLV_TRY(one_column(c, t->o->label, ret->n, &ret->label, err));
+    if (t->o->group && strcmp(t->text.data, t->o->group) == 0)
+      CLV_TRY(one_column(c, t->o->group, ret->n, &ret->group, err));
   }
-  const char *missing = ret->text == SIZE_MAX                         ? t->o->column
-                        : ret->label == SIZE_MAX && t->rows->labelled ? t->o->label
-                                                                      : NULL;
+  const char *missing =
+      missing_column(t, ret->text != SIZE_MAX, ret->label != SIZE_MAX, ret->group != SIZE_MAX);
   if (!missing) return CLV_OK;
   return clv_csv_fail(c, 0, 0, err, "the header has no '%.80s'", missing);
+}
+
+static clv_bytes *field_of(text_table *t, const columns *of, size_t n, clv_bytes *other) {
+  if (n == of->text) return &t->text;
+  return n == of->label ? &t->label : n == of->group ? &t->group : other;
 }
 
 static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_err *err) {
@@ -79,8 +98,7 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
   bool last = false;
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
-    clv_bytes *to = n == of->text ? &t->text : n == of->label ? &t->label : &other;
-    CLV_TRY(clv_csv_field(c, to, &last, err));
+    CLV_TRY(clv_csv_field(c, field_of(t, of, n, &other), &last, err));
     if (n == of->n) last = true; /* one more than there should be */
   }
   if (n == of->n) return CLV_OK;
@@ -93,7 +111,7 @@ static clv_code take_csv(text_table *t, const char *text, size_t len, clv_err *e
   columns of;
   char place[256];
   CLV_TRY(take_header(t, &c, &of, err));
-  t->has_text = t->has_label = true;
+  t->has_text = t->has_label = t->has_group = true;
   while (clv_csv_more(&c)) {
     size_t line = c.line + 1;
     CLV_TRY(take_fields(t, &c, &of, err));
@@ -104,15 +122,15 @@ static clv_code take_csv(text_table *t, const char *text, size_t len, clv_err *e
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
-/* A class may be a number there. */
-static clv_code take_label(text_table *t, clv_json *j, clv_err *err) {
+/* A class or a group may be a number there. */
+static clv_code take_name(clv_json *j, clv_bytes *ret, clv_err *err) {
   clv_json_kind kind;
   int64_t number;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_NUMERAL) return clv_json_text(j, &t->label, err);
+  if (kind != CLV_JSON_NUMERAL) return clv_json_text(j, ret, err);
   CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
-  t->label.len = 0;
-  clv_bytes_printf(&t->label, "%lld", (long long)number);
+  ret->len = 0;
+  clv_bytes_printf(ret, "%lld", (long long)number);
   return CLV_OK;
 }
 
@@ -135,8 +153,16 @@ static clv_code take_words(text_table *t, clv_json *j, clv_err *err) {
   }
 }
 
+enum { TEXT, CLASS, GROUP };
+
+static clv_code take_member(text_table *t, clv_json *j, int which, clv_err *err) {
+  if (which < 0 || (which == CLASS && !t->rows->labelled)) return clv_json_skip(j, err);
+  if (which == TEXT) return take_words(t, j, err);
+  return take_name(j, which == CLASS ? &t->label : &t->group, err);
+}
+
 static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
-  const char *const names[] = {t->o->column, t->o->label};
+  const char *const names[] = {t->o->column, t->o->label, t->o->group};
   uint32_t seen = 0;
   bool more = true;
   int which;
@@ -144,14 +170,12 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_which(j, names, 2, &seen, &which, err));
-    if (which < 0 || (which == 1 && !t->rows->labelled))
-      CLV_TRY(clv_json_skip(j, err));
-    else
-      CLV_TRY(which ? take_label(t, j, err) : take_words(t, j, err));
+    CLV_TRY(clv_json_which(j, names, t->o->group ? 3 : 2, &seen, &which, err));
+    CLV_TRY(take_member(t, j, which, err));
   }
-  t->has_text = seen & 1;
-  t->has_label = seen & 2;
+  t->has_text = seen & 1u << TEXT;
+  t->has_label = seen & 1u << CLASS;
+  t->has_group = seen & 1u << GROUP;
   return clv_json_end(j, err);
 }
 
@@ -189,6 +213,7 @@ clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text
   clv_ids_done(&t.ids);
   clv_bytes_done(&t.text);
   clv_bytes_done(&t.label);
+  clv_bytes_done(&t.group);
   return code;
 }
 
@@ -235,6 +260,8 @@ clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
   if (code == CLV_OK) code = clv_tensor_new(CLV_I32, &CLV_SHAPE((int64_t)r->n), &t->lengths, err);
   if (code == CLV_OK) memcpy(t->lengths->data, r->lengths.at, t->lengths->bytes);
   if (code == CLV_OK && r->labelled) code = take_labels(t, r, err);
+  t->groups = r->groups;
+  r->groups = (clv_bytes){0};
   if (code == CLV_OK)
     *ret = t;
   else
@@ -248,6 +275,7 @@ void clv_texts_free(clv_texts *t) {
   clv_tensor_unref(t->lengths);
   clv_tensor_unref(t->labels);
   clv_bytes_done(&t->names);
+  clv_bytes_done(&t->groups);
   free(t->classes);
   free(t);
 }
