@@ -792,4 +792,5 @@ of("common/models/hf.c", HF_SPLIT,
 
 import breaks_gpu  # as the next two
 import breaks_ops
+import breaks_runs
 import breaks_transformers  # its rows are made by `of` above

@@ -196,6 +196,10 @@ bool clv_is_file_name(const char *name);
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* `text` as it is, or its beginning and "..." where it has `size` bytes or more; no character of
+ * UTF-8 is cut. size: at least 4. Returns dst. */
+const char *clv_text_fit(const char *text, char *dst, size_t size);
+
 /* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a
  * terminal. */
 void clv_text_clean(char *text);

@@ -24,6 +24,8 @@ void clv_dataset_free(clv_dataset *ds) {
   free(ds->std);
   free(ds->table);
   free(ds->wide);
+  free(ds->groups);
+  free(ds->numbers);
   free(ds->inputs_path);
   free(ds->labels_path);
   free(ds);
@@ -47,7 +49,7 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record) {
   int64_t low, high;
   if (!ds->labels_path || !clv_dataset_label_range(ds, &low, &high)) return false;
-  *ret_record = ds->label_max_at;
+  *ret_record = clv_dataset_number(ds, ds->label_max_at);
   return true;
 }
 
@@ -432,6 +434,7 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
     CLV_TRY(open_inputs(ds, options, err));
     if (options->labels_path) CLV_TRY(open_labels(ds, options, err));
   }
+  CLV_TRY(clv_dataset_take_groups(ds, options, err));
   if (options->limit && options->limit < ds->count) ds->count = options->limit;
   *ret = clv_steal(&ds);
   return CLV_OK;

@@ -26,6 +26,8 @@ struct clv_dataset {
   clv_texts *texts;    /* where classes and their names come from, or NULL */
   clv_page_set *pages; /* the same of documents, or NULL */
   clv_tensor *labels;  /* [count or more, ...] i64 or f32, or NULL */
+  int64_t *groups;     /* [count] records with equal numbers belong together; NULL: not read */
+  uint32_t *numbers;   /* [count] of records in their files; NULL: those of the records */
   size_t count;
   clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
   size_t record;              /* elements of a record */
@@ -59,6 +61,18 @@ clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_
  * that were not drawn are taken away. draw NULL: for an evaluation. */
 void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
                         int64_t *labels);
+
+/* ---- fewer records (keep.c) ------------------------------------------------------------------ */
+
+/* Forgets all records but those of `kept`, which is ascending. Not of pages that predictions are
+ * wanted of. */
+clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) CLV_USE_RESULT;
+
+/* ---- groups of records (groups.c) ------------------------------------------------------------ */
+
+/* Fills ds->groups as the options say; the records are there. */
+clv_code clv_dataset_take_groups(clv_dataset *ds, const clv_dataset_options *o,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
 

@@ -142,6 +142,12 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_images_free(clv_images *im);
 const clv_folder *clv_images_folder(const clv_images *im);
+/* Forgets all images but those of `kept`, which is ascending. */
+void clv_images_keep(clv_images *im, const clv_subset *kept);
+/* Of the bytes of each file; ret: [n]. Reads all of them, on the threads of the images. */
+clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* A line for each image: path, device, inode, size, times of data and of inode. Reads no file. */
+clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
 /* Of each record. */
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 

@@ -59,6 +59,14 @@ void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_w
   *ret_width = im->width;
 }
 
+void clv_images_keep(clv_images *im, const clv_subset *kept) {
+  for (size_t i = 0; i < kept->n; i++) {
+    im->folder.path[i] = im->folder.path[kept->index[i]];
+    im->folder.label[i] = im->folder.label[kept->index[i]];
+  }
+  im->folder.n = kept->n;
+}
+
 /* ---- one image ------------------------------------------------------------------------------- */
 
 static const char *path_of(const clv_images *im, uint32_t record) {
@@ -182,6 +190,43 @@ clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *i
                          const clv_sample_tables *tables, float *x, clv_err *err) {
   fill f = {im, draw, index, tables, x};
   return clv_thread_pool_run(im->pool, n, fill_one, &f, err);
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+typedef struct digesting {
+  clv_images *im;
+  clv_sha256 *ret; /* [n] */
+} digesting;
+
+static clv_code digest_one(void *arg, size_t i, unsigned thread, clv_err *err) {
+  const digesting *d = arg;
+  worker *w = &d->im->workers[thread];
+  size_t len = 0;
+  clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
+  if (code == CLV_OK) code = clv_sha256_of(w->file, len, &d->ret[i], err);
+  return code == CLV_OK ? CLV_OK : blame(d->im, (uint32_t)i, err);
+}
+
+clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
+  digesting d = {im, ret};
+  return clv_thread_pool_run(im->pool, im->folder.n, digest_one, &d, err);
+}
+
+clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) {
+  CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  struct stat st;
+  for (uint32_t i = 0; i < im->folder.n; i++) {
+    if (folder < 0 || fstatat(folder, path_of(im, i), &st, 0) != 0) {
+      clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
+      return blame(im, i, err);
+    }
+    clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", path_of(im, i),
+                     (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+                     (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+                     (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
+  }
+  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -152,8 +152,9 @@ bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns c
   for (size_t i = 0; i < ds->count * row; i += step) {
     int64_t number = number_at(t, i, columns);
     sum += (double)number;
-    if (number < ret->min) *ret = (clv_data_range){number, ret->max, i / row, ret->max_at, 0};
-    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, i / row, 0};
+    size_t at = clv_dataset_number(ds, i / row);
+    if (number < ret->min) *ret = (clv_data_range){number, ret->max, at, ret->max_at, 0};
+    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, at, 0};
   }
   ret->sum = sum;
   return true;

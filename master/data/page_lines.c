@@ -16,6 +16,7 @@ void clv_page_lines_done(clv_page_lines *l) {
   clv_bytes_done(&l->kept);
   clv_bytes_done(&l->one);
   clv_bytes_done(&l->label);
+  clv_bytes_done(&l->file);
   clv_bytes_done(&l->more);
   clv_ids_done(&l->words);
   clv_ids_done(&l->names);
@@ -93,10 +94,10 @@ static clv_code take_page_label(clv_page_lines *l, clv_json *j, clv_err *err) {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* The last two are of predictions, which a line may have from an earlier one. */
-enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, KEYS };
-static const char *const keys[KEYS] = {"words", "boxes",         "labels",
-                                       "label", "probabilities", "probability"};
+/* Probabilities are of predictions, which a line may have from an earlier one. */
+enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS };
+static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
+                                       "probabilities", "probability", "file"};
 
 static uint32_t needed(clv_page_labels wants) {
   uint32_t both = 1u << WORDS | 1u << BOXES;
@@ -104,8 +105,16 @@ static uint32_t needed(clv_page_labels wants) {
   return wants == CLV_PAGES_OF_PAGES ? both | 1u << LABEL : both;
 }
 
+/* What is no text names no file. */
+static clv_code take_file(clv_page_lines *l, clv_json *j, clv_err *err) {
+  clv_json_kind kind;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  return kind == CLV_JSON_TEXT ? clv_json_text(j, &l->file, err) : clv_json_skip(j, err);
+}
+
 static clv_code take_value(clv_page_lines *l, clv_json *j, int which, clv_err *err) {
   static take_fn *const lists[] = {[WORDS] = take_word, [BOXES] = take_box, [LABELS] = take_label};
+  if (which == FILE_NAME) return take_file(l, j, err);
   if (which < 0 || !(needed(l->wants) & 1u << which)) return clv_json_skip(j, err);
   return which == LABEL ? take_page_label(l, j, err) : take_list(l, j, lists[which], err);
 }
@@ -118,7 +127,7 @@ static clv_code check_line(const clv_page_lines *l, const clv_json *j, uint32_t 
     if (needed(l->wants) & ~seen & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->place, keys[k],
                       clv_keys_text(j, there, sizeof there));
-  if (l->kept.failed || l->label.failed || l->more.failed)
+  if (l->kept.failed || l->label.failed || l->file.failed || l->more.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
   if (l->boxes.n != 4 * words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->place, words,
@@ -142,14 +151,15 @@ static clv_code take_member(clv_page_lines *l, clv_json *j, uint32_t *seen, clv_
   int which;
   CLV_TRY(clv_json_which(j, keys, KEYS, seen, &which, err));
   CLV_TRY(take_value(l, j, which, err));
-  if (which < 0 && l->wants == CLV_PAGES_UNLABELLED) keep_member(l, j, begin);
+  if ((which < 0 || which == FILE_NAME) && l->wants == CLV_PAGES_UNLABELLED)
+    keep_member(l, j, begin);
   return CLV_OK;
 }
 
 static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
   uint32_t seen = 0;
   bool more = true;
-  l->words.n = l->names.n = l->boxes.n = l->kept.len = l->more.len = 0;
+  l->words.n = l->names.n = l->boxes.n = l->kept.len = l->file.len = l->more.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
@@ -185,6 +195,7 @@ static void hand_over(clv_page_lines *l, clv_labelled_page *ret) {
                              .page = {l->list, l->words.n},
                              .labels = l->wants == CLV_PAGES_OF_WORDS ? l->labels : NULL,
                              .label = l->wants == CLV_PAGES_OF_PAGES ? l->label.data : NULL,
+                             .file = l->file.len ? l->file.data : NULL,
                              .more = l->more.len ? l->more.data : NULL};
 }
 

@@ -64,6 +64,7 @@ void clv_rows_done(clv_rows *r) {
   clv_tokenizer_free(r->tokenizer);
   free(r->at);
   clv_bytes_done(&r->labels);
+  clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
   *r = (clv_rows){0};
 }

@@ -36,6 +36,9 @@ bool clv_csv_more(clv_csv *c);
 /* The next field; *ret_last: its record ends with it. */
 clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) CLV_USE_RESULT;
 
+/* The number of a group of records with this name (groups.c). */
+int64_t clv_group_of(const char *name, size_t len);
+
 /* ---- rows of tokens (rows.c) ----------------------------------------------------------------- */
 
 typedef struct clv_rows {
@@ -48,6 +51,7 @@ typedef struct clv_rows {
   clv_ids lengths; /* [n]: tokens that are no pad */
   bool labelled;
   clv_bytes labels; /* names of classes, each with its NUL */
+  clv_bytes groups; /* [n] int64_t, where groups are wanted */
   size_t cut;       /* texts that were longer than a row */
 } clv_rows;
 
@@ -79,13 +83,15 @@ typedef struct clv_texts {
   clv_tensor *labels;  /* [n] i64, or NULL */
   clv_bytes names;     /* of classes */
   char **classes;      /* sorted */
+  clv_bytes groups;    /* [n] int64_t, or empty */
   size_t n_classes, cut;
   clv_token_kinds kinds;
 } clv_texts;
 
 void clv_texts_free(clv_texts *t);
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
-/* The records of a table whose name says which kind it is, from memory. */
+/* The records of a table whose name says which kind it is, from memory. Of o->group the column
+ * whose texts are the names of groups. */
 clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text, size_t len,
                         clv_err *err) CLV_USE_RESULT;
 /* The rows as tensors, and their classes by name. */

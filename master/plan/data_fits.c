@@ -103,12 +103,14 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
   size_t n = clv_dataset_classes(s->ds);
+  char first[100], last[100];
   if (!n || !a || a->integer <= (int64_t)n) return CLV_OK;
-  return clv_session_fail_at(b->config, a->pos, err,
-                             "labels: %lld, and %s has %zu classes, '%.48s' to '%.48s': write "
-                             "labels: %zu",
-                             (long long)a->integer, s->key, n, clv_dataset_class(s->ds, 0),
-                             clv_dataset_class(s->ds, n - 1), n);
+  return clv_session_fail_at(
+      b->config, a->pos, err,
+      "labels: %lld, and %s has %zu classes, '%s' to '%s': write labels: %zu",
+      (long long)a->integer, s->key, n,
+      clv_text_fit(clv_dataset_class(s->ds, 0), first, sizeof first),
+      clv_text_fit(clv_dataset_class(s->ds, n - 1), last, sizeof last), n);
 }
 
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {

@@ -73,7 +73,7 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
                       .shape = out->shape,
                       .shows = from->shows,
                       .layers_at_home = from->front_layers};
-  snprintf(r.name, sizeof r.name, "direct activation of stage '%.40s'", b->config->stages[i].name);
+  snprintf(r.name, sizeof r.name, "direct activation of stage '%s'", b->config->stages[i].name);
   clv_policy_tensor t = clv_egress_row_tensor(b, &r);
   CLV_TRY(clv_policy_permits(b->policy, &t, err));
   if (!to->input_needs_grad) return CLV_OK;
@@ -81,7 +81,7 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
   r.worker = from->worker;
   r.shows = from->gradient_shows;
   r.layers_at_home = from->head_layers;
-  snprintf(r.name, sizeof r.name, "direct gradient for stage '%.40s'", b->config->stages[i].name);
+  snprintf(r.name, sizeof r.name, "direct gradient for stage '%s'", b->config->stages[i].name);
   t = clv_egress_row_tensor(b, &r);
   return clv_policy_permits(b->policy, &t, err);
 }

@@ -27,7 +27,7 @@ enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
 
 typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
-  bool resume, fresh, accept_egress, json;
+  bool resume, fresh, accept_egress, accept_data, json;
   bool log_json;                   /* progress as JSON too */
   const _Atomic(int) *interrupted; /* set by a signal: finish the step, write a checkpoint */
   const char *out;                 /* predict: a file; plan: the schedule's instructions */
@@ -76,7 +76,7 @@ clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
 
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
-  char name[96]; /* "activation of stage 'a' (layer 2)" */
+  char name[160]; /* "activation of stage 'a' (layer 2)" */
   cleave_sending_kind kind;
   uint32_t stage;    /* of the module, as libcleave names it */
   uint32_t input;    /* of a LEAF: of the module, in its order; CACHED: 1, numbers of rows */
@@ -204,11 +204,16 @@ clv_code clv_run_data_open(const clv_session_config *config, bool need_train, cl
 clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
                                   clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
+/* "63 of 629 records are held back for validation: each class by its share"; nothing where none
+ * is. */
+void clv_run_data_held_back(const clv_session_config *config, const clv_run_data *d,
+                            clv_bytes *out);
 
 /* Looks through the records, the training ones as they are drawn for training. One with a value
  * that is not finite is CLV_DATA_LOSS and names the first; with data.non_finite: skip all such are
  * taken out of the rows instead, *ret_left_out counts them, and `notes` gets a line for each
- * file. */
+ * file. `notes` also names a set whose records have one class alone, and a fraction of which no
+ * record would be held back. */
 typedef struct clv_run_scan {
   size_t most; /* records of each file that are looked at; 0: every one */
   bool decode; /* read images, too */

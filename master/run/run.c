@@ -20,6 +20,7 @@ void clv_run_done(clv_run *r) {
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
+  clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
   clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
 }
@@ -114,12 +115,15 @@ static void print_checked(const clv_run *r) {
   if (seen < all)
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
   if (r->o->json)
-    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"left_out\":%llu}\n",
-           r->blueprint->n_stages, all, (unsigned long long)r->left_out);
+    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu}\n",
+           r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->left_out);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
            CLV_S(samples), format_classes(r, classes, sizeof classes), looked);
+  CLV_AUTO(clv_bytes_done) clv_bytes held = {0};
+  clv_run_data_held_back(r->config, &r->data, &held);
+  if (!r->o->json && held.len && !held.failed) printf("%s\n", held.data);
 }
 
 /* Without a worker nothing can leave. */
