@@ -19,7 +19,7 @@ int64_t clv_group_of(const char *name, size_t len) {
 static clv_code of_file(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char text[160];
-  CLV_TRY(clv_data_read(o->group, o->format, o->max_bytes, &t, err));
+  CLV_TRY(clv_data_read(o->group, o->format, o->max_bytes, &t, NULL, err));
   if (t->dtype == CLV_F32 || t->dtype == CLV_F64)
     return clv_fail(err, CLV_INVALID, "%s: groups are whole numbers, found %s", o->group,
                     clv_dtype_name(t->dtype));
