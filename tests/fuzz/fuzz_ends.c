@@ -342,8 +342,11 @@ static void send_unload(play *p) {
 }
 
 static void load_again(play *p) {
+  clv_err err;
   uint32_t module = draw(p, MODULES);
-  if (!p->c.node->modules[module]) add_module(&p->c, module);
+  if (p->c.node->modules[module]) return;
+  clv_code code = add_module(&p->c, module, &err);
+  NEVER(code != CLV_OK && code != CLV_EXHAUSTED);
 }
 
 static void send_get(play *p) { send_state(p, CLV_STATE_GET); }

@@ -74,20 +74,19 @@ static void must(clv_code code, const clv_err *err) {
 
 static const clv_op module_ops[MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_MSE};
 
-static void add_module(conversation *c, uint32_t index) {
+/* CLV_EXHAUSTED over the quota. */
+static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
   clv_graph *g;
   clv_module *module;
   clv_attrs attrs;
-  clv_err err;
   clv_op op = module_ops[index];
   int in[2], n_in = op == CLV_OP_MSE ? 2 : 1;
   clv_attr_value out = {.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {WIDTH}};
-  must(clv_graph_new(&g, &err), &err);
+  CLV_TRY(clv_graph_new(&g, err));
   for (int i = 0; i < n_in; i++)
-    must(clv_graph_add_input(g, i ? "y" : "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &in[i], &err),
-         &err);
-  must(clv_attrs_from(op, &out, op == CLV_OP_LINEAR, &attrs, &err), &err);
-  must(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output, &err), &err);
+    CLV_TRY(clv_graph_add_input(g, i ? "y" : "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &in[i], err));
+  CLV_TRY(clv_attrs_from(op, &out, op == CLV_OP_LINEAR, &attrs, err));
+  CLV_TRY(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output, err));
   clv_module_options o = {.index = index,
                           .generation = c->next_generation[index]++,
                           .graph = g,
@@ -96,8 +95,8 @@ static void add_module(conversation *c, uint32_t index) {
                           .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
                           .learns = true,
                           .in_flight = 1};
-  must(clv_module_new(&o, &module, &err), &err);
-  must(clv_node_add_module(c->node, module, &err), &err);
+  CLV_TRY(clv_module_new(&o, &module, err));
+  return clv_node_add_module(c->node, module, err);
 }
 
 /* ---- files that it keeps: one, of whatever name ---------------------------------------------- */
@@ -173,7 +172,7 @@ static void begin(conversation *c, clv_executor executor) {
                         .files = {c, save_file, open_file, remove_file},
                         .caches = {c, put_rows, form_rows, get_rows}};
   must(clv_node_new(&o, &c->node, &err), &err);
-  for (uint32_t i = 0; i < MODULES; i++) add_module(c, i);
+  for (uint32_t i = 0; i < MODULES; i++) must(add_module(c, i, &err), &err);
   for (int i = 0; i < PEERS; i++) {
     clv_link_options lo = {.peer_name = names[i],
                            .pool = c->pool,
