@@ -503,6 +503,8 @@ of("common/engine/context_backward.c", SIMULATED,
    a_gradient_leaves_without_its_order=("", "p->frame.order = t->order;", "p->frame.order = 0;"))
 of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
+of("common/engine/context_work.c", SIMULATED,
+   what_another_callers_end_frees_runs=("void clv_work_ready(", "if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;", ""))
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
 of("common/graph/divide.c", "tests/unit/graph/test_divide",
