@@ -45,8 +45,7 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # -fno-math-errno: sqrtf is an instruction, and -fno-trapping-math: both sides of a `?:` may be
 # computed, so that loops with them can be wide; the bits are the same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno -fno-trapping-math)
-# Except for release, records that were given back are marked, and packets are freed, so that a test
-# sees who uses them still.
+# Except for release, records that were given back are marked: a test sees who uses them still.
 CFLAGS_common/fair := -DCLV_CHECKED=$(if $(filter release,$(BUILD)),0,1)
 CFLAGS_tests/unit/fair := $(CFLAGS_common/fair)
 # The simulation tells the sanitizers what they are to know.
@@ -541,7 +540,7 @@ FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
 $(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help,--wrap=clv_link_send
-$(OUT)/fuzz/fuzz_node: FUZZ_LDFLAGS := -Wl,--wrap=clv_link_send
+$(OUT)/fuzz/fuzz_node $(OUT)/fuzz/fuzz_ends: FUZZ_LDFLAGS := -Wl,--wrap=clv_link_send
 $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -fprofile-instr-generate -pthread $(FUZZ_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)

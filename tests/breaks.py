@@ -464,7 +464,7 @@ of("common/engine/context_wake.c", WAKES,
    a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
-   what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (code == CLV_OK || clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
+   what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 of("common/link/link.c", "tests/unit/link/test_dial",
    a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = join_failed(l, code, err);", ""))
 
@@ -508,6 +508,8 @@ of("common/engine/context_backward.c", SIMULATED,
    a_gradient_leaves_without_its_order=("", "p->frame.order = t->order;", "p->frame.order = 0;"))
 of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
+of("common/engine/context_work.c", SIMULATED,
+   what_another_callers_end_frees_runs=("void clv_work_ready(", "if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;", ""))
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
 of("common/graph/divide.c", "tests/unit/graph/test_divide",
@@ -625,6 +627,8 @@ of("master/api/module.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_outdated(", "m->anew |= anew;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
+of("common/engine/context_free.c", "tests/unit/engine/test_master",
+   an_end_fails_its_context_again=("bool clv_contexts_fail(", "if (!c || c->state == CONTEXT_ENDING) return false;", "if (!c) return false;"))
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
    a_step_behind_UNLOAD_does_not_keep_a_module=("bool clv_contexts_use(", "if (will_change(e, module)) return true;", ""),
    running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),

@@ -184,7 +184,7 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
 
 /* Over the link to the worker that is named; without one the master passes it on. What may not
  * leave, or cannot as the link has ended, is an error of its context, here too: who hears of it
- * from this node does not tell it back. */
+ * from this node does not tell it back. An ABORT that cannot leave is not followed by another. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
   p->with_next = true;
@@ -201,7 +201,8 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
     clv_node_refuse(n, &err, &c);
     clv_packet_free(p);
   }
-  if (code == CLV_OK || clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;
+  if (code == CLV_OK || c.kind == CLV_ABORT) return;
+  if (clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;
   report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
 }
 

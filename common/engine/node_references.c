@@ -202,7 +202,7 @@ static void take_reference_results(clv_session_node *n) {
 
 void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
                    const clv_shared_err *failed) {
-  clv_rref_failure why;
+  clv_rref_failure why = {0};
   if (!n->references) return;
   if (failed) {
     why.code = failed->code;
@@ -283,7 +283,7 @@ static clv_code owner_of(clv_session_node *n, const clv_frame *f, uint32_t *ret,
 
 static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  clv_rref_failure why;
+  clv_rref_failure why = {0};
   uint32_t from;
   clv_rref_message m = {.kind = kind_of(f->kind),
                         .number = f->reference.number,

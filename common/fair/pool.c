@@ -4,12 +4,13 @@
  * the next request of its size. No release callback, no list to keep in step.
  */
 #include "common/fair/account_int.h"
+#include "common/fair/idle_int.h"
 
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE_KEPT = CLV_CHECKED ? 0 : 256 };
+enum { SPARE_KEPT = 256 };
 
 /* The transport reads into buffers of up to 1 MiB; larger blocks are pooled tensors, made once. */
 void clv_keep_memory(void) {
@@ -73,14 +74,15 @@ clv_pool *clv_pool_ref(clv_pool *p) {
   return p;
 }
 
+static void *take_spare(clv_pool *p) {
+  return clv_idle_take(&p->spare, malloc_usable_size(p->spare));
+}
+
 void clv_pool_unref(clv_pool *p) {
   if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   delist(p);
   for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->tensors[i]);
-  for (void *k = p->spare, *next; k; k = next) {
-    next = *(void **)k;
-    free(k);
-  }
+  while (p->spare) free(take_spare(p));
   free(p->tensors);
   pthread_mutex_destroy(&p->lock);
   clv_account_unref(p->account);
@@ -234,11 +236,8 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
 
 void *clv_pool_spare_take(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
-  void *record = p->spare;
-  if (record) {
-    p->spare = *(void **)record;
-    p->n_spare--;
-  }
+  void *record = p->spare ? take_spare(p) : NULL;
+  p->n_spare -= record != NULL;
   pthread_mutex_unlock(&p->lock);
   return record;
 }
@@ -247,8 +246,7 @@ void clv_pool_spare_give(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
   bool keep = p->n_spare < SPARE_KEPT;
   if (keep) {
-    *(void **)record = p->spare;
-    p->spare = record;
+    clv_idle_put(&p->spare, record, malloc_usable_size(record));
     p->n_spare++;
   }
   pthread_mutex_unlock(&p->lock);

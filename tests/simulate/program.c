@@ -277,15 +277,30 @@ static void finish(program *p) {
   cleave_tensor_free(&p->tensor);
 }
 
+/* Another caller's work would make a step final that the program may take back, and would move
+ * running statistics. */
+static void intrude(program *p) {
+  uint64_t what = sim_next(&p->intrusions);
+  const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];
+  bool fits = m->kind == LINEAR || m->kind == RELU || m->kind == DROP;
+  if (p->final && fits && m->placed && m->place && p->stand->intrude && what >> 60 < 4)
+    p->stand->intrude(p->stand->user, m->place, m->module, what);
+}
+
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
-  program p = {
-      .stand = stand, .rt = stand->runtime, .record = ret, .random = {seed}, .forms = {~seed}};
+  program p = {.stand = stand,
+               .rt = stand->runtime,
+               .record = ret,
+               .random = {seed},
+               .forms = {~seed},
+               .intrusions = {seed ^ 0x1e57}};
   ret->n = ret->n_numbers = 0;
   make(&p);
   do_open(&p);
   for (uint32_t left = 15 + below(&p, 45); left > 0; left--) {
     scope *s = any_open(&p);
     p.in = NULL;
+    intrude(&p);
     if (!s || one_in(&p, 9))
       do_open(&p);
     else if (one_in(&p, 8))

@@ -46,6 +46,9 @@ typedef struct sim_stand {
   void (*settle)(void *user); /* long enough to hear of every loss */
   /* Backwards of a context that workers were asked for; may be NULL. */
   uint32_t (*passes)(void *user, uint64_t context);
+  /* Another caller of a module at a place does something that the program must not feel; may be
+   * NULL. what: random bits. */
+  void (*intrude)(void *user, uint32_t place, const cleave_module *m, uint64_t what);
   /* Told of each line when it is done; may be NULL. */
   void (*line)(void *user, const sim_record *record, const sim_line *line);
   void *user;

@@ -91,7 +91,8 @@ typedef struct program {
   cleave_runtime *rt;
   sim_record *record;
   sim_random random;
-  sim_random forms; /* of what is called: their own, as what is skipped draws none of them */
+  sim_random forms;      /* of what is called: their own, as what is skipped draws none of them */
+  sim_random intrusions; /* their own: what the program does is the same without them */
   stage stages[MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];

@@ -80,6 +80,7 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
                      .between = sim_world_pause,
                      .settle = sim_world_wait_for_notice,
                      .passes = sim_world_passes,
+                     .intrude = sim_world_intrude,
                      .line = total.trace ? show : NULL,
                      .user = w};
   sim_program(seed, &stand, ret);

@@ -255,6 +255,53 @@ uint32_t sim_world_passes(void *world, uint64_t context) {
   return 0;
 }
 
+/* ---- another caller -------------------------------------------------------------------------- */
+
+enum { INTRUDER_ROWS = 2, INTRUDER_COLUMNS = 4 };
+static const uint64_t intruders = UINT64_C(1) << 40; /* its contexts and messages */
+
+static void must(clv_code code) {
+  if (code != CLV_OK) abort();
+}
+
+/* after: another call, or 0. */
+static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t context,
+                           uint64_t id, uint64_t after) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  clv_packet *p;
+  clv_err err;
+  must(clv_pool_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
+  for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
+  must(clv_packet_call(k->pool, context, id, m->index, true, &p, &err));
+  must(clv_packet_arg(p, 0, true, x, &err));
+  p->frame.generation = m->generation;
+  p->frame.call.after = after;
+  clv_node_post(k->node, p);
+}
+
+static void intruding_end(const sim_worker *k, uint64_t context, uint64_t first, bool votes) {
+  clv_packet *p;
+  clv_err err;
+  must(clv_packet_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
+  must(clv_packet_need(p, first, 1, 0, &err));
+  clv_node_post(k->node, p);
+  must(clv_packet_end_context(k->pool, context, intruders, &p, &err));
+  clv_packet_end_commit(p, 1, 0.5f, true);
+  clv_node_post(k->node, p);
+}
+
+void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint64_t what) {
+  sim_world *w = world;
+  const sim_worker *k = &w->workers[place];
+  if (!k->node || !k->open || k->dead || !clv_node_module(k->node, m->index)) return;
+  uint64_t context = intruders + ++w->intrusions, first = 1;
+  uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
+  intruding_call(k, m, context, first, 0);
+  for (uint32_t i = 0; i < followers; i++) /* of the first, or each of the one before it */
+    intruding_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
+  intruding_end(k, context, first, what >> 41 & 1);
+}
+
 void sim_world_settle(sim_world *w, char *text, size_t len) {
   sim_world_wait_for_notice(w);
   snprintf(text, len, "%s", w->told.wrong);

@@ -43,6 +43,9 @@ void sim_world_pause(void *world);
 void sim_world_wait_for_notice(void *world);
 /* Backwards of a context that workers were asked for. For sim_stand.passes. */
 uint32_t sim_world_passes(void *world, uint64_t context);
+/* For sim_stand.intrude: a context of another caller, whose calls wait for the backward of the
+ * first. Its gradient never comes. END_CONTEXT brings a step, which is refused. */
+void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint64_t what);
 /* For as long as notice of a loss takes, and the leases of what is lost with it; then what a worker
  * should not have been asked for, or still holds, or "". */
 void sim_world_settle(sim_world *w, char *text, size_t len);

@@ -43,7 +43,7 @@ struct sim_world {
   sim_network *network;
   sim_worker workers[SIM_PLACES]; /* 0: the master, of which nothing else is here */
   sim_random random;
-  uint64_t ids;
+  uint64_t ids, intrusions;
   cleave_runtime *runtime; /* while it is open */
   bool fault_came;
   bool work_takes_time;

@@ -16,7 +16,7 @@ static struct {
   clv_link *link;
   clv_session_node *node;
   clv_frame sent[MOST_SENT];
-  uint32_t n_sent;
+  uint32_t n_sent, n_refused;
 } w;
 
 /* ---- a transport ----------------------------------------------------------------------------- */
@@ -151,6 +151,60 @@ static void add_module(int64_t columns) {
   assert_ok(clv_node_add_module(w.node, module, &err));
 }
 
+/* Another worker wants two of them for values that are kept there. The context is ending. */
+static void a_spared_value_that_cannot_leave_is_told(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  clv_module *module;
+  const int64_t columns = TOO_MUCH / (int64_t)sizeof(float);
+  const uint64_t calls[] = {VALUE + 1, VALUE + 3};
+  clv_module_options so = stage_of(graph_of(CLV_OP_TANH, 1, columns), 0);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  (void)state;
+  so.learns = false;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(w.node, module, &err));
+  assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(1, columns), &x, &err));
+  memset(x->data, 0, x->bytes);
+  for (int i = 0; i < 2; i++) {
+    assert_ok(clv_packet_call(w.pool, CONTEXT, calls[i], 0, false, &p, &err));
+    assert_ok(clv_packet_arg(p, calls[i] - 1, false, NULL, &err));
+    assert_ok(clv_packet_call_deliver(p, "w2", &err));
+    clv_node_post(w.node, p);
+  }
+  assert_ok(clv_packet_spare(w.pool, CONTEXT, calls, 2, &p, &err));
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_end_context(w.pool, CONTEXT, 80, &p, &err));
+  clv_node_post(w.node, p);
+  assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE, "", x, &p, &err));
+  clv_node_post(w.node, p);
+  (void)clv_node_poll(w.node);
+  assert_int_equal(w.node->contexts->mistake.code, CLV_OK);
+  assert_int_equal(w.n_sent, 2);
+  assert_int_equal(w.sent[0].kind, CLV_ENDED);
+  assert_int_equal(w.sent[0].step, 2);
+  assert_said(&w.sent[1], CLV_ABORT);
+}
+
+static clv_code nothing_may(void *user, clv_link *link, clv_packet *p, clv_err *err) {
+  (void)user, (void)link, (void)p;
+  w.n_refused++;
+  return clv_fail(err, CLV_DENIED, "it may not leave");
+}
+
+static void an_abort_that_cannot_leave_is_not_repeated(void **state) {
+  clv_err err = {0};
+  clv_packet *p;
+  (void)state;
+  w.link->events.may_send = nothing_may;
+  assert_ok(clv_packet_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_need(p, VALUE, 0, 1, &err)); /* there is no such call */
+  clv_node_post(w.node, p);
+  (void)clv_node_poll(w.node);
+  assert_int_equal(w.n_refused, 1);
+  assert_int_equal(w.n_sent, 0);
+}
+
 /* One answer, whatever there is of it. */
 static void state_that_cannot_leave_is_refused_once(void **state) {
   clv_err err = {0};
@@ -235,6 +289,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WORKER(a_value_that_cannot_leave_ends_its_context),
       WORKER(its_context_fails_at_its_own_node),
+      WORKER(a_spared_value_that_cannot_leave_is_told),
+      WORKER(an_abort_that_cannot_leave_is_not_repeated),
       WORKER(state_that_cannot_leave_is_refused_once),
       WORKER(a_refused_item_counts),
       WORKER(a_kept_value_that_cannot_leave_is_a_failure),

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What ends, and what stands in lists when it does: contexts with a step to take, modules, state,
+ * kept values. The input draws well-formed frames over few ids, so that calls follow others, wait
+ * for each other and are named in passes, and then an end comes. Where an executor computes, the
+ * input also draws when work ends. Whatever comes, no record that was given back is used (slabs are
+ * poisoned), the engine makes no mistake, and at the end no record is left.
+ */
+#include "tests/fuzz/fuzz_node.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MOST_STARTED = 64, TRANSFERS = 16 };
+
+typedef struct play {
+  conversation c;
+  const uint8_t *at, *end; /* of the input */
+  uint64_t contexts[SLOTS], n_contexts, next_message;
+  uint32_t n_slots;             /* contexts at a time */
+  uint64_t n_references[PEERS]; /* messages about them, of each link */
+  clv_work *started[MOST_STARTED];
+  uint32_t n_started;
+  uint64_t transfers[TRANSFERS], n_transfers; /* of tensors whose chunk is to come; 0: none */
+} play;
+
+static uint64_t n_frames;
+
+__attribute__((destructor)) static void print_frames(void) {
+  fprintf(stderr, "%llu frames\n", (unsigned long long)n_frames);
+}
+
+/* ---- drawing --------------------------------------------------------------------------------- */
+
+static uint32_t draw(play *p, uint32_t n) { return p->at < p->end ? *p->at++ % n : 0; }
+static bool one_in(play *p, uint32_t n) { return draw(p, n) == n - 1; }
+static uint64_t draw_value(play *p) { return 1 + draw(p, VALUES); }
+
+/* One that has ended is named now and then. */
+static uint64_t draw_context(play *p) {
+  uint64_t id = p->contexts[draw(p, p->n_slots)];
+  return one_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
+}
+
+static const clv_context *context_of(const play *p, uint64_t id) {
+  return clv_context_find(p->c.node->contexts, id);
+}
+
+static const clv_context_call *call_of(const play *p, uint64_t context, uint64_t id) {
+  const clv_context *ctx = context_of(p, context);
+  const clv_value *v = ctx ? clv_context_value(p->c.node->contexts, ctx, id) : NULL;
+  return v ? v->maker : NULL;
+}
+
+/* Half of them are new to the context, while there are any. */
+static uint64_t draw_call(play *p, uint64_t context) {
+  uint64_t id = draw_value(p);
+  const clv_context *ctx = context_of(p, context);
+  for (uint32_t i = 0; ctx && id % 2 && i < VALUES; i++, id = id % VALUES + 1)
+    if (!clv_context_value(p->c.node->contexts, ctx, id)) break;
+  return id;
+}
+
+static uint32_t generation_of(const play *p, uint32_t module) {
+  return p->c.next_generation[module] - 1;
+}
+
+static const char *draw_name(play *p) { return one_in(p, 4) ? "w2" : ""; }
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+static const float numbers[FLOATS] = {0.5f, -1, 2, 0.25f, 1, -0.125f, 3, 1, -2, 0.5f, 1, 0};
+
+static void add_tensor(clv_frame *f) {
+  f->tensors[f->n_tensors++] = (clv_tensor_head){
+      .dtype = CLV_F32, .shape = CLV_SHAPE(BATCH, WIDTH), .bytes = sizeof numbers};
+}
+
+/* The engine is looked at, and its node works until nothing is ready. */
+static void run_node(play *p) {
+  clv_node_help(p->c.node, 0);
+  NEVER(p->c.node->contexts->mistake.code != CLV_OK);
+}
+
+/* From the master, or from the other worker. Not said: what no decoder would take. */
+static void send_frame(play *p, clv_frame *f, bool by_worker) {
+  clv_bytes head = {0};
+  clv_err err;
+  bool chunked = f->n_tensors && f->tensors[0].transfer;
+  size_t payload = f->kind == CLV_CHUNK ? sizeof numbers
+                   : chunked            ? 0
+                                        : f->n_tensors * sizeof numbers;
+  if (clv_frame_encode(f, payload, &head, &err) == CLV_OK) {
+    for (size_t at = 0; at < payload; at += sizeof numbers)
+      clv_bytes_add(&head, numbers, sizeof numbers);
+    n_frames++;
+    hear(&p->c, by_worker, (const uint8_t *)head.data, head.len);
+  }
+  clv_bytes_done(&head);
+  if (!one_in(p, 8)) run_node(p);
+}
+
+static void send_state(play *p, clv_frame_kind kind) {
+  clv_frame f = {.kind = kind, .message = ++p->next_message, .module = draw(p, MODULES)};
+  f.generation = generation_of(p, f.module);
+  f.state.what = (clv_state_what)(CLV_STATE_WEIGHTS + draw(p, 3));
+  f.state.count = kind == CLV_STATE_PUT;
+  bool gradients = f.state.what == CLV_STATE_GRADIENTS;
+  if (gradients) f.context = draw_context(p);
+  if (kind >= CLV_STATE_SAVE) snprintf(f.state.name, sizeof f.state.name, "s");
+  if (kind == CLV_STATE_PUT) snprintf(f.state.name, sizeof f.state.name, "0.weight");
+  if (kind == CLV_STATE_PUT) add_tensor(&f);
+  send_frame(p, &f, false);
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+static void send_arg(play *p, clv_frame *f, bool chunked) {
+  clv_arg *a = &f->call.args[f->call.n_args++];
+  uint32_t how = draw(p, 4);
+  a->here = how < 2;
+  a->value = how ? draw_value(p) : 0;
+  a->needs_grad = !one_in(p, 4);
+  if (!a->here) return;
+  add_tensor(f);
+  if (!chunked) return;
+  clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
+  h->transfer = ++p->n_transfers;
+  h->crc32c = clv_crc32c(0, numbers, sizeof numbers);
+  p->transfers[h->transfer % TRANSFERS] = h->transfer;
+}
+
+static void send_positions(play *p, clv_frame *f) {
+  const clv_context *ctx = context_of(p, f->context);
+  uint32_t next = 1 + (ctx ? ctx->positions_done : 0);
+  f->call.position = next + draw(p, 3);
+  f->call.input_position = one_in(p, 2) ? next + 1 + draw(p, 3) : 0;
+  f->call.weight_position = f->call.input_position && one_in(p, 2) ? next + 2 + draw(p, 3) : 0;
+}
+
+static void send_call(play *p) {
+  clv_frame f = {.kind = CLV_CALL, .context = draw_context(p)};
+  uint32_t flags = draw(p, 8);
+  f.message = draw_call(p, f.context);
+  f.module = draw(p, MODULES);
+  f.generation = generation_of(p, f.module);
+  f.flags = flags == 7 ? 0 : CLV_FLAG_TRAINING;
+  if (flags == 6) f.flags |= CLV_FLAG_RECOMPUTE;
+  if (flags == 5) f.flags |= CLV_FLAG_TRACE;
+  if (one_in(p, 4)) f.flags |= CLV_FLAG_DELIVER;
+  if (f.flags & CLV_FLAG_DELIVER) snprintf(f.to, sizeof f.to, "%s", draw_name(p));
+  if (one_in(p, 2)) f.call.after = draw_value(p);
+  if (one_in(p, 8)) send_positions(p, &f);
+  bool chunked = one_in(p, 16);
+  for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++) send_arg(p, &f, chunked);
+  send_frame(p, &f, false);
+}
+
+static void send_chunk(play *p) {
+  uint64_t *which = &p->transfers[draw(p, TRANSFERS)];
+  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total = sizeof numbers}};
+  if (!*which) return;
+  *which = 0;
+  send_frame(p, &f, false);
+}
+
+static void send_value(play *p) {
+  clv_frame f = {.kind = CLV_VALUE, .context = draw_context(p), .message = draw_value(p)};
+  if (one_in(p, 8)) {
+    f.has_failure = true;
+    clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
+  } else {
+    add_tensor(&f);
+  }
+  send_frame(p, &f, one_in(p, 4));
+}
+
+static void send_deliver(play *p) {
+  clv_frame f = {.kind = CLV_DELIVER, .context = draw_context(p), .message = draw_value(p)};
+  snprintf(f.to, sizeof f.to, "%s", draw_name(p));
+  send_frame(p, &f, false);
+}
+
+/* Those before a call that comes in chunks wait for it. */
+static uint64_t draw_calls(play *p, uint64_t context) {
+  const clv_context *ctx = context_of(p, context);
+  return one_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw(p, 2) : 0;
+}
+
+static void send_drop(play *p) {
+  clv_frame f = {.kind = CLV_DROP, .context = draw_context(p), .n_upstream = 1 + draw(p, 2)};
+  f.step = draw_calls(p, f.context);
+  for (uint32_t i = 0; i < f.n_upstream; i++) f.upstream[i] = draw_value(p);
+  send_frame(p, &f, false);
+}
+
+static void send_spare(play *p) {
+  clv_frame f = {.kind = CLV_SPARE, .context = draw_context(p), .n_upstream = 1};
+  f.upstream[0] = draw_value(p);
+  send_frame(p, &f, false);
+}
+
+static void send_needed(play *p, clv_frame *f) {
+  clv_needed *n = &f->backward.calls[f->backward.n_calls++];
+  n->call = draw_value(p);
+  n->contributions = draw(p, 3);
+  n->root = one_in(p, 4) ? 1 : 0;
+  const clv_context_call *c = call_of(p, f->context, n->call);
+  for (uint32_t i = 0; c && i < c->n_in; i++) {
+    if (!(c->input_grads >> i & 1) || one_in(p, 3)) continue;
+    f->backward.targets[f->backward.n_targets++] =
+        (clv_target){.slot = i,
+                     .value = c->arg[i] ? c->arg[i] : draw_value(p),
+                     .to = f->backward.n_peers && one_in(p, 2) ? 1 : 0,
+                     .order = draw(p, 3)};
+    n->n_targets++;
+  }
+}
+
+static void send_prepare(play *p) {
+  clv_frame f = {.kind = CLV_PREPARE, .context = draw_context(p)};
+  const clv_context *ctx = context_of(p, f.context);
+  uint32_t last = ctx ? ctx->phase : 0;
+  bool same = ctx && ctx->pass == PASS_COLLECTING;
+  f.backward.skipped = one_in(p, 8);
+  f.phase = same ? last : last + 1 + f.backward.skipped;
+  f.step = draw_calls(p, f.context);
+  f.backward.retain = one_in(p, 4);
+  f.backward.vote = !one_in(p, 4);
+  f.backward.more = one_in(p, 8);
+  if (one_in(p, 8))
+    snprintf(f.backward.peers[f.backward.n_peers++], sizeof *f.backward.peers, "w2");
+  for (uint32_t i = 0, n = draw(p, 4); i < n; i++) send_needed(p, &f);
+  send_frame(p, &f, false);
+}
+
+static void send_gradient(play *p) {
+  clv_frame f = {.kind = CLV_GRADIENT, .context = draw_context(p), .message = draw_value(p)};
+  const clv_context *ctx = context_of(p, f.context);
+  f.phase = CLV_MAX((ctx ? ctx->phase : 0) + (one_in(p, 4) ? 1 : 0), 1u);
+  f.order = draw(p, 3);
+  if (!one_in(p, 4)) add_tensor(&f);
+  send_frame(p, &f, one_in(p, 4));
+}
+
+/* A call with all of its backward, so that there is something to step. */
+static void send_pass(play *p) {
+  clv_frame call = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = draw_context(p)};
+  call.message = draw_call(p, call.context);
+  call.module = draw(p, 2);
+  call.generation = generation_of(p, call.module);
+  call.call.n_args = 1;
+  call.call.args[0].here = true;
+  add_tensor(&call);
+  send_frame(p, &call, false);
+  const clv_context *ctx = context_of(p, call.context);
+  clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
+  prepare.phase = 1 + (ctx ? ctx->phase : 0);
+  prepare.backward.n_calls = 1;
+  prepare.backward.calls[0] = (clv_needed){.call = call.message, .contributions = 1};
+  send_frame(p, &prepare, false);
+  clv_frame gradient = {.kind = CLV_GRADIENT, .context = call.context, .message = call.message};
+  gradient.phase = prepare.phase;
+  add_tensor(&gradient);
+  send_frame(p, &gradient, false);
+}
+
+static void commit(play *p, clv_frame *f) {
+  f->has_commit = true;
+  f->commit.scale = 1;
+  f->commit.lr = 0.125f;
+  f->commit.apply = !one_in(p, 4);
+}
+
+static void send_apply(play *p) {
+  clv_frame f = {.kind = CLV_APPLY, .context = draw_context(p), .message = ++p->next_message};
+  const clv_context *ctx = context_of(p, f.context);
+  commit(p, &f);
+  f.module = one_in(p, 4) ? draw(p, MODULES) : CLV_MODULE_ALL;
+  if (one_in(p, 4)) {
+    f.module = draw(p, MODULES);
+    f.commit.apply = true;
+    f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw(p, 3);
+    f.commit.keep = one_in(p, 2);
+  }
+  if (f.module != CLV_MODULE_ALL) f.generation = generation_of(p, f.module);
+  send_frame(p, &f, false);
+}
+
+static void send_revert(play *p) {
+  clv_frame f = {.kind = CLV_REVERT, .context = draw_context(p), .message = ++p->next_message};
+  send_frame(p, &f, false);
+}
+
+/* The next context takes its place. */
+static void end_slot(play *p, uint64_t context) {
+  for (int i = 0; i < SLOTS; i++)
+    if (p->contexts[i] == context && !one_in(p, 8)) p->contexts[i] = ++p->n_contexts;
+}
+
+static void send_end(play *p) {
+  clv_frame f = {.kind = CLV_END_CONTEXT, .context = draw_context(p), .message = ++p->next_message};
+  if (!one_in(p, 3)) commit(p, &f);
+  send_frame(p, &f, false);
+  end_slot(p, f.context);
+}
+
+/* Calls that wait, one for the other, of which another worker needs the last; then an end. What the
+ * first waits for may come. */
+static void send_end_that_spares(play *p) {
+  uint64_t context = draw_context(p), last = draw_value(p);
+  for (uint32_t i = 0, n = 1 + draw(p, 2); i < n; i++) {
+    clv_frame f = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = context};
+    f.message = draw_call(p, context);
+    f.module = draw(p, 2);
+    f.generation = generation_of(p, f.module);
+    f.call.n_args = 1;
+    f.call.args[0].value = last;
+    if (one_in(p, 4)) f.call.after = draw_value(p);
+    if (one_in(p, 4)) send_positions(p, &f);
+    last = f.message;
+    send_frame(p, &f, false);
+  }
+  clv_frame spare = {.kind = CLV_SPARE, .context = context, .n_upstream = 1, .upstream = {last}};
+  send_frame(p, &spare, false);
+  clv_frame end = {.kind = CLV_END_CONTEXT, .context = context, .message = ++p->next_message};
+  if (one_in(p, 3)) commit(p, &end);
+  send_frame(p, &end, false);
+  if (one_in(p, 2)) end_slot(p, context);
+}
+
+static void send_abort(play *p) {
+  clv_frame f = {.kind = CLV_ABORT, .context = one_in(p, 4) ? 0 : draw_context(p)};
+  clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
+  send_frame(p, &f, false);
+  end_slot(p, f.context);
+}
+
+static void send_unload(play *p) {
+  clv_frame f = {.kind = CLV_UNLOAD, .message = ++p->next_message, .module = draw(p, MODULES)};
+  f.generation = generation_of(p, f.module);
+  send_frame(p, &f, false);
+}
+
+static void load_again(play *p) {
+  clv_err err;
+  uint32_t module = draw(p, MODULES);
+  if (p->c.node->modules[module]) return;
+  clv_code code = add_module(&p->c, module, &err);
+  NEVER(code != CLV_OK && code != CLV_EXHAUSTED);
+}
+
+static void send_get(play *p) { send_state(p, CLV_STATE_GET); }
+static void send_put(play *p) { send_state(p, CLV_STATE_PUT); }
+static void send_file(play *p) { send_state(p, (clv_frame_kind)(CLV_STATE_SAVE + draw(p, 3))); }
+
+/* Few references, whose owner is this worker, or the other one. */
+static void send_reference(play *p) {
+  static const clv_frame_kind kinds[] = {CLV_REF_KEEP,  CLV_REF_KEEP,   CLV_REF_USE,
+                                         CLV_REF_FETCH, CLV_REF_DELETE, CLV_REF_RENEW};
+  clv_frame f = {.kind = kinds[draw(p, CLV_COUNT(kinds))]};
+  f.reference.ref = f.reference.fork = f.reference.key = 1 + draw(p, 4);
+  bool by_worker = one_in(p, 8);
+  f.reference.number = ++p->n_references[by_worker];
+  f.reference.yours = f.kind == CLV_REF_USE && one_in(p, 2);
+  if (f.kind == CLV_REF_USE) f.reference.fork += 8;
+  if (f.kind == CLV_REF_USE && !f.reference.yours)
+    snprintf(f.reference.node, sizeof f.reference.node, "w2");
+  if (f.kind == CLV_REF_KEEP || f.kind == CLV_REF_USE) f.context = draw_context(p);
+  if (f.context) f.message = draw_value(p);
+  send_frame(p, &f, by_worker);
+}
+
+/* ---- what is no frame ------------------------------------------------------------------------ */
+
+static void on_start(void *user, clv_work *w) {
+  play *p = user;
+  NEVER(p->n_started == MOST_STARTED);
+  p->started[p->n_started++] = w;
+}
+
+static void end_work(play *p, uint32_t which) {
+  clv_work *w = p->started[which];
+  clv_err why;
+  p->started[which] = p->started[--p->n_started];
+  clv_node_work_ended(p->c.node, w, clv_work_compute(w, &why), &why);
+}
+
+static void end_some_work(play *p) {
+  if (p->n_started) end_work(p, draw(p, p->n_started));
+  run_node(p);
+}
+
+static void end_all_work(play *p) {
+  do {
+    while (p->n_started) end_work(p, 0);
+    run_node(p);
+  } while (p->n_started);
+}
+
+static void tick(play *p) { clv_node_tick(p->c.node); }
+static void lose_or_find_links(play *p) { nothing_leaves = one_in(p, 3); }
+
+static const struct {
+  uint32_t weight;
+  void (*move)(play *p);
+} moves[] = {
+    {42, send_call},   {6, send_chunk},         {14, send_value},    {8, send_deliver},
+    {8, send_drop},    {4, send_spare},         {24, send_prepare},  {22, send_gradient},
+    {10, send_apply},  {6, send_revert},        {30, send_end},      {4, send_abort},
+    {10, send_unload}, {6, load_again},         {3, send_get},       {3, send_put},
+    {4, send_file},    {8, send_reference},     {18, end_some_work}, {8, end_all_work},
+    {1, tick},         {1, lose_or_find_links}, {10, send_pass},     {6, send_end_that_spares},
+};
+
+static void move(play *p) {
+  uint32_t at = draw(p, 256), i = 0;
+  while (at >= moves[i].weight) {
+    at -= moves[i].weight;
+    i = (i + 1) % CLV_COUNT(moves);
+  }
+  moves[i].move(p);
+}
+
+/* All contexts are given up: nothing is ready or waits, and no record is used but those of
+ * references and of tombstones. */
+static void check_nothing_is_left(play *p) {
+  clv_frame f = {.kind = CLV_ABORT};
+  clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
+  if (p->c.ended[0]) return;
+  end_all_work(p);
+  send_frame(p, &f, false);
+  end_all_work(p);
+  const clv_contexts *e = p->c.node->contexts;
+  const clv_slab *const empty[] = {&e->values,    &e->calls,   &e->deliveries, &e->contributions,
+                                   &e->gradients, &e->changes, &e->entries,    &e->strands,
+                                   &e->steps,     &e->weights, &e->copies,     &e->transfers};
+  NEVER(e->n_open || e->n_work || e->ready || e->due || e->waiting_changes || e->held.first);
+  NEVER(e->counts.calls_waiting);
+  for (size_t i = 0; i < CLV_COUNT(empty); i++) {
+    if (empty[i]->used) fprintf(stderr, "%u %s are left\n", empty[i]->used, empty[i]->what);
+    NEVER(empty[i]->used);
+  }
+}
+
+/* The first bytes: who computes, whether the session ends in the middle, how many contexts. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  play p = {.at = data, .end = data + size};
+  bool elsewhere = one_in(&p, 2), in_the_middle = one_in(&p, 4);
+  p.n_slots = 1 + draw(&p, SLOTS);
+  begin(&p.c, elsewhere ? (clv_executor){&p, on_start} : (clv_executor){0});
+  for (int i = 0; i < SLOTS; i++) p.contexts[i] = ++p.n_contexts;
+  while (p.at < p.end) move(&p);
+  nothing_leaves = false;
+  if (!in_the_middle) check_nothing_is_left(&p);
+  while (p.n_started) end_work(&p, 0);
+  end(&p.c);
+  return 0;
+}
