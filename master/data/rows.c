@@ -6,10 +6,10 @@
 
 enum { MAX_NAME = 255 }; /* bytes of a class's name, as a folder of images may have it */
 
-/* A token that stands in every row: by its name, or the one that this kind of file usually has. */
+/* A token that stands in every row: by its name, the one that a vocab.txt usually has, or that of
+ * a tokenizer.json, in *ret. */
 static clv_code token_of(const clv_rows *r, const char *key, const char *name, const char *usual,
                          int32_t *ret, clv_err *err) {
-  *ret = -1;
   if (!name && !usual) return CLV_OK;
   *ret = clv_tokenizer_id(r->tokenizer, name ? name : usual);
   if (*ret >= 0) return CLV_OK;
@@ -20,12 +20,21 @@ static clv_code token_of(const clv_rows *r, const char *key, const char *name, c
 static clv_code find_tokens(clv_rows *r, const clv_text_options *o, clv_err *err) {
   size_t n = strlen(o->tokenizer);
   bool pieces = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
+  clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
   r->first = r->last = r->mask = -1;
+  r->pad = ends.filler;
   if (!o->no_ends) {
+    r->first = ends.before;
+    r->last = ends.after;
     CLV_TRY(token_of(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
     CLV_TRY(token_of(r, "last", o->last, pieces ? "[SEP]" : NULL, &r->last, err));
   }
   CLV_TRY(token_of(r, "pad", o->pad, pieces ? "[PAD]" : NULL, &r->pad, err));
+  if (ends.most && (int64_t)r->width > ends.most)
+    return clv_fail(err, CLV_INVALID,
+                    "%s cuts texts at %lld tokens (truncation.max_length), and rows have %zu: give "
+                    "max_tokens: %lld or less, or set truncation to null there",
+                    r->path, (long long)ends.most, r->width, (long long)ends.most);
   if (r->pad < 0)
     return clv_fail(err, CLV_INVALID,
                     "data.tokenizer.pad: say which token of %s fills rows, such as <pad> or "

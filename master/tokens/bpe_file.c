@@ -28,6 +28,15 @@ typedef struct key {
 
 enum { MAX_KEYS = 16 };
 
+/* A key that is not known may ask for what is not done here; null asks for nothing. */
+static clv_code refuse_key(reading *r, size_t at, clv_err *err) {
+  if (clv_json_null(&r->j)) return CLV_OK;
+  clv_json from = r->j;
+  from.at = at;
+  CLV_TRY(clv_json_key(&from, &r->text, err));
+  return clv_json_fail(&r->j, at, err, "the key '%.80s' is not known here", r->text.data);
+}
+
 static clv_code take_keys(reading *r, const key *keys, size_t n_keys, clv_err *err) {
   const char *names[MAX_KEYS];
   uint32_t seen = 0;
@@ -38,11 +47,12 @@ static clv_code take_keys(reading *r, const key *keys, size_t n_keys, clv_err *e
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) return CLV_OK;
+    size_t at = r->j.at;
     CLV_TRY(clv_json_which(&r->j, names, n_keys, &seen, &which, err));
-    if (which >= 0 && keys[which].take)
-      CLV_TRY(keys[which].take(r, err));
+    if (which < 0)
+      CLV_TRY(refuse_key(r, at, err));
     else
-      CLV_TRY(clv_json_skip(&r->j, err));
+      CLV_TRY(keys[which].take ? keys[which].take(r, err) : clv_json_skip(&r->j, err));
   }
 }
 
@@ -256,6 +266,8 @@ static clv_code take_model(reading *r, clv_err *err) {
                              {"end_of_word_suffix", take_suffix},
                              {"byte_fallback", take_fallback},
                              {"ignore_merges", take_ignore_merges},
+                             {"unk_token", NULL}, /* every byte is a token */
+                             {"fuse_unk", NULL},
                              {"vocab", take_vocab},
                              {"merges", keep_merges}};
   size_t at = r->j.at;
@@ -348,7 +360,7 @@ static clv_code take_regex(reading *r, clv_err *err) {
 }
 
 static clv_code take_pattern(reading *r, clv_err *err) {
-  static const key keys[] = {{"Regex", take_regex}};
+  static const key keys[] = {{"Regex", take_regex}, {"String", NULL}}; /* it is not known */
   return take_keys(r, keys, CLV_COUNT(keys), err);
 }
 
@@ -358,7 +370,7 @@ static clv_code take_step(reading *r, clv_err *err) {
   static const key keys[] = {{"type", take_step_type},      {"add_prefix_space", take_prefix_space},
                              {"use_regex", take_use_regex}, {"pattern", take_pattern},
                              {"behavior", take_behavior},   {"invert", take_invert},
-                             {"pretokenizers", take_steps}};
+                             {"pretokenizers", take_steps}, {"trim_offsets", NULL}};
   *step_of(r) = (step){.kind = STEP_NONE, .by_pattern = true};
   return take_keys(r, keys, CLV_COUNT(keys), err);
 }
@@ -413,8 +425,8 @@ static clv_code take_pre_tokenizer(reading *r, clv_err *err) {
 
 static clv_code take_added_keys(clv_json *j, clv_bytes *content, int64_t *id, bool flags[4],
                                 clv_err *err) {
-  static const char *const names[] = {"single_word", "lstrip", "rstrip",
-                                      "normalized",  "id",     "content"};
+  static const char *const names[] = {"single_word", "lstrip",  "rstrip", "normalized",
+                                      "id",          "content", "special"};
   uint32_t seen = 0;
   bool more = true;
   int which;
@@ -422,8 +434,10 @@ static clv_code take_added_keys(clv_json *j, clv_bytes *content, int64_t *id, bo
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) return CLV_OK;
+    size_t at = j->at;
     CLV_TRY(clv_json_which(j, names, CLV_COUNT(names), &seen, &which, err));
-    if (which < 0)
+    if (which < 0) return clv_json_fail(j, at, err, "a key of an added token that is not known");
+    if (which == 6) /* it is left out where numbers become text */
       CLV_TRY(clv_json_skip(j, err));
     else if (which < 4)
       CLV_TRY(clv_json_bool(j, &flags[which], err));
@@ -465,17 +479,34 @@ static clv_code take_added(reading *r, clv_err *err) {
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
+static clv_code take_post_processor(reading *r, clv_err *err) {
+  return clv_post_processor(&r->j, r->t, err);
+}
+static clv_code take_truncation(reading *r, clv_err *err) {
+  return clv_truncation(&r->j, r->t, err);
+}
+static clv_code take_padding(reading *r, clv_err *err) { return clv_padding(&r->j, r->t, err); }
+
 static clv_code take_file(stepping *s, clv_err *err) {
   static const key keys[] = {{"added_tokens", take_added},
                              {"normalizer", take_normalizer},
                              {"pre_tokenizer", take_pre_tokenizer},
-                             {"model", take_model}};
+                             {"model", take_model},
+                             {"post_processor", take_post_processor},
+                             {"truncation", take_truncation},
+                             {"padding", take_padding},
+                             {"version", NULL},
+                             {"decoder", NULL}}; /* numbers do not become text */
   CLV_TRY(take_keys(&s->r, keys, CLV_COUNT(keys), err));
   CLV_TRY(clv_json_end(&s->r.j, err));
   if (!s->r.has_vocab)
     return clv_json_fail(&s->r.j, 0, err, "there is no model, which a tokenizer.json has");
   if (!s->at) return clv_json_fail(&s->r.j, 0, err, "there is no pre_tokenizer");
-  return CLV_OK;
+  const clv_tokenizer *t = s->r.t;
+  int32_t most = CLV_MAX(t->vocab.most, CLV_MAX(t->raw.n ? t->raw.most : -1,
+                                                t->normalised.n ? t->normalised.most : -1));
+  if (CLV_MAX(CLV_MAX(t->before, t->after), t->filler) <= most) return CLV_OK;
+  return clv_json_fail(&s->r.j, 0, err, "post_processor or padding has a number that no token has");
 }
 
 clv_code clv_bpe_parse(const char *text, size_t len, const char *label, clv_tokenizer **ret,

@@ -5,7 +5,7 @@
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
-  (*ret)->unknown = -1;
+  (*ret)->unknown = (*ret)->before = (*ret)->after = (*ret)->filler = -1;
   return CLV_OK;
 }
 

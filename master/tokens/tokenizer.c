@@ -68,6 +68,10 @@ int32_t clv_tokenizer_id(const clv_tokenizer *t, const char *token) {
   return -1;
 }
 
+clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t) {
+  return (clv_tokenizer_ends){t->before, t->after, t->filler, t->most};
+}
+
 int32_t clv_tokenizer_rows(const clv_tokenizer *t) {
   const clv_vocab *all[] = {&t->vocab, &t->raw, &t->normalised};
   int32_t most = -1;

@@ -66,6 +66,14 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
 
 /* The number of a token by its text; -1: it has none. */
 int32_t clv_tokenizer_id(const clv_tokenizer *t, const char *token);
+/* What a tokenizer.json does around a text (post_processor, padding, truncation): tokens before and
+ * behind it, the one that fills, each -1 where it says nothing; and how many tokens a text has at
+ * most, these included; 0: any number. */
+typedef struct clv_tokenizer_ends {
+  int32_t before, after, filler;
+  int64_t most;
+} clv_tokenizer_ends;
+clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t);
 /* One more than the largest number. */
 int32_t clv_tokenizer_rows(const clv_tokenizer *t);
 

@@ -6,6 +6,7 @@
 #ifndef CLEAVE_TOKENS_INT_H
 #define CLEAVE_TOKENS_INT_H
 
+#include "common/json/json.h"
 #include "master/tokens/tokens.h"
 
 /* ---- characters (chars.c) -------------------------------------------------------------------- */
@@ -117,6 +118,9 @@ struct clv_tokenizer {
   clv_merge *merges; /* sorted by left, right */
   size_t n_merges;
   int32_t of_byte[256];
+  int32_t before, after; /* tokens around a text, of post_processor; -1: none */
+  int32_t filler;        /* the token of pads, of padding; -1: not given */
+  int64_t most;          /* tokens of a text with its ends, of truncation; 0: not given */
 };
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
@@ -128,6 +132,10 @@ size_t clv_split_end(clv_split_pattern pattern, const char *text, size_t len, si
 
 /* The character of the byte alphabet of GPT-2 that stands for a byte (bpe.c). */
 uint32_t clv_byte_char(unsigned char byte);
+/* What the keys post_processor, truncation and padding say, whose value comes (post.c). */
+clv_code clv_post_processor(clv_json *j, clv_tokenizer *t, clv_err *err) CLV_USE_RESULT;
+clv_code clv_truncation(clv_json *j, clv_tokenizer *t, clv_err *err) CLV_USE_RESULT;
+clv_code clv_padding(clv_json *j, clv_tokenizer *t, clv_err *err) CLV_USE_RESULT;
 const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t right);
 int clv_merge_order(const void *a, const void *b); /* of clv_merge, by left and right */
 clv_code clv_bpe_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,

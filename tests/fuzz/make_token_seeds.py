@@ -89,6 +89,12 @@ def changed(path, value):
     return m
 
 
+ROBERTA_ENDS = {"type": "RobertaProcessing", "sep": ["</s>", 258], "cls": ["<s>", 256], "trim_offsets": True, "add_prefix_space": True}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}}
+PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 257, "pad_type_id": 0, "pad_token": "ab"}
+
+
 def bpe_seeds():
     byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
     split = ("pre_tokenizer", "pretokenizers", 0)
@@ -109,7 +115,22 @@ def bpe_seeds():
         "short_list": changed(("model", "merges"), [["a"]]), "same": changed(("model", "merges"), ["a b", "a b"]), "no_part": changed(("model", "merges"), ["a zz"]),
         "number": changed(("model", "vocab", "a"), 1 << 40), "empty_token": changed(("model", "vocab", ""), 300),
         "single_word": changed(("added_tokens", 0, "single_word"), True), "no_id": changed(("added_tokens", 0), {"content": "x"}),
-        "added_twice": changed(("added_tokens", 1), model()["added_tokens"][0]), "unknown_key": changed(("model", "more"), [1])}
+        "added_twice": changed(("added_tokens", 1), model()["added_tokens"][0]), "unknown_key": changed(("model", "more"), [1]),
+        "unknown_null": changed(("more",), None), "unknown_flag": changed(("added_tokens", 0, "more"), True),
+        "roberta_ends": changed(("post_processor",), ROBERTA_ENDS), "template": changed(("post_processor",), TEMPLATE),
+        "byte_level": changed(("post_processor",), byte_level),
+        "template_in_list": changed(("post_processor",), {"type": "Sequence", "processors": [byte_level, TEMPLATE]}),
+        "two_ends": changed(("post_processor",), {"type": "Sequence", "processors": [ROBERTA_ENDS, TEMPLATE]}),
+        "processors_in_list": changed(("post_processor",), {"type": "Sequence", "processors": [{"type": "Sequence", "processors": []}]}),
+        "two_before": changed(("post_processor",), {**TEMPLATE, "single": TEMPLATE["single"][:1] + TEMPLATE["single"]}),
+        "no_text": changed(("post_processor",), {**TEMPLATE, "single": []}), "no_specials": changed(("post_processor",), {"type": "TemplateProcessing", "single": TEMPLATE["single"]}),
+        "other_special": changed(("post_processor",), {**TEMPLATE, "special_tokens": {}}),
+        "two_numbers": changed(("post_processor",), {**TEMPLATE, "special_tokens": {"<s>": {"id": "<s>", "ids": [1, 2], "tokens": ["a", "b"]}}}),
+        "other_processor": changed(("post_processor",), {"type": "Other"}), "processor_key": changed(("post_processor",), {"type": "ByteLevel", "more": 1}),
+        "short_pair": changed(("post_processor",), {**ROBERTA_ENDS, "sep": ["</s>"]}), "end_of_no_token": changed(("post_processor",), {**ROBERTA_ENDS, "sep": ["</s>", 4000000]}),
+        "cut": changed(("truncation",), {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}),
+        "cut_left": changed(("truncation",), {"direction": "Left", "max_length": 5, "strategy": "LongestFirst", "stride": 0}),
+        "filled": changed(("padding",), PADDING), "filled_left": changed(("padding",), {**PADDING, "direction": "Left"})}
     for name, m in files.items():
         write("bpe", name, json.dumps(m, ensure_ascii=False).encode() + b"\0" + (TEXT if name in ("qwen2", "gpt2", "whole") else b"abc"))
     few = model()

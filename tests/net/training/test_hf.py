@@ -280,7 +280,7 @@ TARGETS = "targets: [query, value, attention.output.dense, intermediate.dense, e
 
 
 def adapted(folder, name):
-    """The ViT of tests/golden/peft, with its blocks in stages of their own and the head in another."""
+    """The ViT of tests/golden/peft: a stage for each block, and one for the head."""
     weights = f"weights: {{folder: {GOLDEN}}}"
     stages = [("embeddings..encoder.layer.0", TARGETS % (0, 6, folder)), ("encoder.layer.1", TARGETS % (1, 9, folder)), ("layernorm..classifier", None)]
     text = "".join(f"  - {{name: s{i}, at: {at}, layers: {layers}, {weights}{f', lora: {{{lora}}}' if lora else ''}}}\n"

@@ -249,8 +249,7 @@ def adapters_are_exported_and_begun_with():
 
 @suite.test
 def a_module_that_is_saved_reaches_the_stage_that_has_it():
-    """The classifier of the folder above, in a stage without adapters; and what does not learn is no
-    silent loss."""
+    """The classifier of the folder above, in a stage without adapters."""
     learned = safetensors(os.path.join(cluster.dir, "adapter/adapter_model.safetensors"))
     own = LORA.replace("r: 3", "from: adapter, r: 3") % ""
     cut = NET[2].index("{op: linear, out: 10, name: classifier}")

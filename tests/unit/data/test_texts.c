@@ -94,6 +94,45 @@ static void ends_and_padding_are_said(void **state) {
                &err);
 }
 
+/* A tokenizer.json of the fuzzer's corpus, which a NUL ends. */
+static const char *put_json(const char *name) {
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  char path[80];
+  clv_err err;
+  snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", name);
+  must(clv_file_read(path, 1 << 20, &file, &err), &err);
+  return put("tokenizer.json", file.data, strlen(file.data));
+}
+
+static void ends_pads_and_cuts_are_those_of_the_file(void **state) {
+  clv_dataset_options o = options_for("none.csv");
+  CLV_AUTO(clv_rows_done) clv_rows r = {0};
+  clv_err err = {0};
+  (void)state;
+  o.text.tokenizer = put_json("roberta_ends");
+  o.text.pad = "ab";
+  for (int i = 0; i < 3; i++) {
+    o.text.no_ends = i == 1;
+    o.text.last = i == 2 ? "ab" : NULL;
+    must(clv_rows_open(&r, &o, &err), &err);
+    assert_int_equal(r.first, i == 1 ? -1 : 256);
+    assert_int_equal(r.last, i == 0 ? 258 : i == 1 ? -1 : 257);
+    clv_rows_done(&r);
+  }
+  o.text.last = o.text.pad = NULL;
+  o.text.tokenizer = put_json("filled");
+  must(clv_rows_open(&r, &o, &err), &err);
+  assert_int_equal(r.pad, 257);
+  clv_rows_done(&r);
+  o.text.pad = "ab";
+  o.text.tokenizer = put_json("cut");
+  expect_error(CLV_INVALID, "cuts texts at 5 tokens (truncation.max_length), and rows have 6: give",
+               clv_rows_open(&r, &o, &err), &err);
+  clv_rows_done(&r);
+  o.text.max_tokens = 5;
+  must(clv_rows_open(&r, &o, &err), &err);
+}
+
 static void refused(const char *name, const char *text, const char *says) {
   clv_dataset_options o = options_for(put(name, text, strlen(text)));
   clv_dataset *ds = NULL;
@@ -197,6 +236,7 @@ int main(void) {
       cmocka_unit_test(both_kinds_give_the_same_rows),
       cmocka_unit_test(lines_of_json_do),
       cmocka_unit_test(ends_and_padding_are_said),
+      cmocka_unit_test(ends_pads_and_cuts_are_those_of_the_file),
       cmocka_unit_test(what_is_wrong_is_located),
       cmocka_unit_test(byte_order_marks_are_skipped),
       cmocka_unit_test(other_encodings_are_named),

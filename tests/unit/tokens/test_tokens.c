@@ -118,41 +118,106 @@ static void refused_json(const char *name, const char *says) {
   assert_null(t);
 }
 
+static const char *const not_done[][2] = {
+    {"nfkc", "of normalizers only NFC is known: 'NFKC'"},
+    {"pattern", "only the patterns of GPT-2, Llama 3 and Qwen2 are known: '\\w+'"},
+    {"behavior", "behavior Isolated: 'Removed'"},
+    {"invert", "a split by what does not match is not done"},
+    {"metaspace", "this pre_tokenizer is not known: 'Metaspace'"},
+    {"no_pre", "this pre_tokenizer is not known: expected ByteLevel"},
+    {"text_pattern", "this pre_tokenizer is not known: expected ByteLevel"},
+    {"three", "more than 2 steps of a pre_tokenizer"},
+    {"lists", "a list within a list of steps"},
+    {"unigram", "only models of type BPE are read: 'Unigram'"},
+    {"dropout", "dropout of merges is not done"},
+    {"prefix", "continuing_subword_prefix is not of byte-level BPE: '##'"},
+    {"suffix", "end_of_word_suffix is not of byte-level BPE: '</w>'"},
+    {"fallback", "byte_fallback is not of byte-level BPE"},
+    {"no_merge_token", "a merge needs 'az', which is no token"},
+    {"no_part", "a merge needs 'zz', which is no token"},
+    {"three_tokens", "a merge is two tokens with a space between them: 'a b c'"},
+    {"long_list", "a merge is two tokens"},
+    {"short_list", "a merge is two tokens"},
+    {"same", "of this list are the same"},
+    {"number", "is no whole number from 0 to 4194303"},
+    {"empty_token", "a token has 0 bytes, expected 1 to 1024"},
+    {"single_word", "single_word is not known, of the added token: '<s>'"},
+    {"no_id", "an added token needs id and content"},
+    {"added_twice", "the token '<s>' stands here twice"},
+    {"vocab_twice", "the token 'ab' stands here twice"},
+    {"missing_byte", "this vocabulary has no token for the byte 0x61"},
+    {"unknown_key", "the key 'more' is not known here"},
+    {"unknown_flag", "a key of an added token that is not known"},
+    {"other_processor", "the post_processor 'Other' is not known: there are ByteLevel"},
+    {"processor_key", "a key of post_processor that is not known"},
+    {"two_ends", "two processors put tokens around a text"},
+    {"two_before", "post_processor puts several tokens before a text"},
+    {"processors_in_list", "a list within a list of processors"},
+    {"no_text", "single has the text 0 times"},
+    {"no_specials", "post_processor has no special_tokens"},
+    {"other_special", "special_tokens has no '<s>'"},
+    {"two_numbers", "a special token of post_processor has one number"},
+    {"short_pair", "sep and cls are a token and its number"},
+    {"end_of_no_token", "post_processor or padding has a number that no token has"},
+    {"cut_left", "truncation.direction is 'Left': texts are cut at their end here"},
+    {"filled_left", "padding.direction is 'Left': texts are filled at their end here"},
+    {"no_model", "there is no model"},
+    {"no_pre_key", "there is no pre_tokenizer"},
+    {"no_vocab", "the model has no vocab"},
+    {"no_merges", "the model has no merges"}};
+
 static void what_is_not_done_is_refused_by_name(void **state) {
   (void)state;
-  static const char *const cases[][2] = {
-      {"nfkc", "of normalizers only NFC is known: 'NFKC'"},
-      {"pattern", "only the patterns of GPT-2, Llama 3 and Qwen2 are known: '\\w+'"},
-      {"behavior", "behavior Isolated: 'Removed'"},
-      {"invert", "a split by what does not match is not done"},
-      {"metaspace", "this pre_tokenizer is not known: 'Metaspace'"},
-      {"no_pre", "this pre_tokenizer is not known: expected ByteLevel"},
-      {"text_pattern", "this pre_tokenizer is not known: expected ByteLevel"},
-      {"three", "more than 2 steps of a pre_tokenizer"},
-      {"lists", "a list within a list of steps"},
-      {"unigram", "only models of type BPE are read: 'Unigram'"},
-      {"dropout", "dropout of merges is not done"},
-      {"prefix", "continuing_subword_prefix is not of byte-level BPE: '##'"},
-      {"suffix", "end_of_word_suffix is not of byte-level BPE: '</w>'"},
-      {"fallback", "byte_fallback is not of byte-level BPE"},
-      {"no_merge_token", "a merge needs 'az', which is no token"},
-      {"no_part", "a merge needs 'zz', which is no token"},
-      {"three_tokens", "a merge is two tokens with a space between them: 'a b c'"},
-      {"long_list", "a merge is two tokens"},
-      {"short_list", "a merge is two tokens"},
-      {"same", "of this list are the same"},
-      {"number", "is no whole number from 0 to 4194303"},
-      {"empty_token", "a token has 0 bytes, expected 1 to 1024"},
-      {"single_word", "single_word is not known, of the added token: '<s>'"},
-      {"no_id", "an added token needs id and content"},
-      {"added_twice", "the token '<s>' stands here twice"},
-      {"vocab_twice", "the token 'ab' stands here twice"},
-      {"missing_byte", "this vocabulary has no token for the byte 0x61"},
-      {"no_model", "there is no model"},
-      {"no_pre_key", "there is no pre_tokenizer"},
-      {"no_vocab", "the model has no vocab"},
-      {"no_merges", "the model has no merges"}};
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) refused_json(cases[i][0], cases[i][1]);
+  for (size_t i = 0; i < CLV_COUNT(not_done); i++) refused_json(not_done[i][0], not_done[i][1]);
+}
+
+/* As the library encodes with add_special_tokens, which is its default. */
+static void what_stands_around_a_text_is_read(void **state) {
+  static const struct {
+    const char *name;
+    clv_tokenizer_ends ends;
+  } cases[] = {{"qwen2", {-1, -1, -1, 0}},
+               {"byte_level", {-1, -1, -1, 0}},
+               {"roberta_ends", {256, 258, -1, 0}},
+               {"template", {256, -1, -1, 0}},
+               {"template_in_list", {256, -1, -1, 0}},
+               {"cut", {-1, -1, -1, 5}},
+               {"filled", {-1, -1, 257, 0}},
+               {"unknown_null", {-1, -1, -1, 0}}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+    clv_err err = {0};
+    char path[80];
+    snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", cases[i].name);
+    must(clv_file_read(path, 1 << 20, &file, &err), &err);
+    must(clv_bpe_parse(file.data, strlen(file.data), "tokenizer.json", &t, &err), &err);
+    clv_tokenizer_ends have = clv_tokenizer_ends_of(t), want = cases[i].ends;
+    if (have.before != want.before || have.after != want.after || have.filler != want.filler ||
+        have.most != want.most)
+      fail_msg("%s: %d %d %d %d", cases[i].name, have.before, have.after, have.filler,
+               (int)have.most);
+  }
+}
+
+/* Both kinds of file, of which Windows' editors mark the begin. */
+static void a_byte_order_mark_is_no_token(void **state) {
+  static const char *const paths[] = {"tests/golden/tokens/pieces.txt",
+                                      "tests/golden/tokens/gpt2.json"};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(paths); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, marked = {0};
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+    clv_tokenizer_options o = {0};
+    clv_err err = {0};
+    const char *name = i ? "marked.json" : "marked.txt";
+    must(clv_file_read(paths[i], 1 << 22, &file, &err), &err);
+    clv_bytes_printf(&marked, "\xef\xbb\xbf%s", file.data);
+    put(name, marked.data, marked.len);
+    must(clv_tokenizer_open(at(name), &o, &t, &err), &err);
+    if (!i) assert_int_equal(clv_tokenizer_id(t, "[PAD]"), 0);
+  }
 }
 
 static void text_that_is_not_utf8_is_refused(void **state) {
@@ -204,6 +269,8 @@ int main(void) {
       cmocka_unit_test(tokens_have_names_and_rows),
       cmocka_unit_test(damaged_pieces_are_refused),
       cmocka_unit_test(what_is_not_done_is_refused_by_name),
+      cmocka_unit_test(what_stands_around_a_text_is_read),
+      cmocka_unit_test(a_byte_order_mark_is_no_token),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
   };
