@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `pdftotext -bbox` prints: <page width height> elements with <word xMin yMin xMax yMax>
- * elements, whose text is escaped as XML's. All else in it does not matter. Its words are the
- * PDF's, so anything may stand in them; its tags are the program's.
+ * What `pdfinfo` and `pdftotext -bbox` print: lines, and <page width height> elements with <word
+ * xMin yMin xMax yMax> elements, whose text is escaped as XML's. All else in it does not matter.
+ * Its words are the PDF's, so anything may stand in them; its tags are the program's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,42 @@
 
 typedef struct printed {
   const char *label, *at, *begin, *end;
+  const clv_bytes *turned; /* of clv_turns_parse, or NULL */
 } printed;
+
+/* ---- how pages are turned -------------------------------------------------------------------- */
+
+/* "Page    3 rot:   90"; titles and the like may look the same, and come first. */
+static bool take_turn(const char *line, size_t *ret_page, long *ret_degrees) {
+  char *rest;
+  if (strncmp(line, "Page ", 5) != 0) return false;
+  long page = strtol(line + 5, &rest, 10);
+  if (page < 1 || page > CLV_PAGES_MOST || strncmp(rest, " rot:", 5) != 0) return false;
+  *ret_degrees = strtol(rest + 5, NULL, 10);
+  *ret_page = (size_t)page - 1;
+  return true;
+}
+
+clv_code clv_turns_parse(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
+  const char *end = text + len;
+  size_t page;
+  long degrees;
+  for (const char *at = text, *stop; at < end; at = stop + 1) {
+    stop = memchr(at, '\n', (size_t)(end - at));
+    if (take_turn(at, &page, &degrees)) {
+      while (ret->len <= page && !ret->failed) clv_bytes_add(ret, "", 1);
+      if (!ret->failed) ret->data[page] = degrees % 180 != 0;
+    }
+    if (!stop) break;
+  }
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for pages") : CLV_OK;
+}
+
+static bool is_turned(const printed *r, size_t page) {
+  return r->turned && page < r->turned->len && r->turned->data[page];
+}
+
+/* ---- words and boxes ------------------------------------------------------------------------- */
 
 static clv_code fail_here(const printed *r, clv_err *err, const char *what) {
   size_t line = 1;
@@ -79,6 +114,11 @@ static clv_code take_page(printed *r, const char *stop, clv_growing *g, double p
     return fail_here(r, err, "a page without a width and a height");
   if (g->n_pages == CLV_PAGES_MOST)
     return clv_fail(err, CLV_EXHAUSTED, "%.200s: more than %d pages", r->label, CLV_PAGES_MOST);
+  if (is_turned(r, g->n_pages)) {
+    double width = page[0];
+    page[0] = page[1];
+    page[1] = width;
+  }
   g->n_pages++;
   return CLV_OK;
 }
@@ -112,11 +152,11 @@ static clv_code take_tags(printed *r, clv_growing *g, clv_bytes *text, clv_err *
   return CLV_OK;
 }
 
-clv_code clv_bbox_parse(const char *text, size_t len, const char *label, clv_document *ret,
-                        clv_err *err) {
+clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
+                        clv_document *ret, clv_err *err) {
   CLV_AUTO(clv_growing_done) clv_growing g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
-  printed r = {.label = label, .at = text, .begin = text, .end = text + len};
+  printed r = {.label = label, .at = text, .begin = text, .end = text + len, .turned = turned};
   if (len) CLV_TRY(take_tags(&r, &g, &word, err));
   return clv_growing_take(&g, ret, err);
 }

@@ -187,7 +187,7 @@ static clv_code judge(const clv_child *c, const clv_child_limits *l, running *r,
   if (WIFEXITED(status) && WEXITSTATUS(status) == CANNOT_START)
     return clv_fail(err, CLV_NOT_FOUND, "%s: %s cannot be started: is it installed (Debian: %s)?",
                     c->label, program,
-                    strcmp(program, "pdftotext") == 0 ? "poppler-utils" : "tesseract-ocr");
+                    strcmp(program, "tesseract") == 0 ? "tesseract-ocr" : "poppler-utils");
   return clv_fail(err, CLV_DATA_LOSS,
                   "%s: %s ends with %s %d (it may have %llu MiB of memory)%s%.150s", c->label,
                   program, signal ? "signal" : "exit code", signal ? signal : WEXITSTATUS(status),

@@ -11,19 +11,33 @@
 
 #include "master/documents/documents_int.h"
 
+enum { LEADING = 1024 /* bytes that may be in front of a PDF, as its readers allow */ };
+
+typedef clv_code parse_fn(const char *text, size_t len, const char *label, const clv_bytes *turned,
+                          clv_document *ret, clv_err *err);
+
 typedef struct kind {
   const char *magic;
-  const char *const *args;
-  clv_code (*parse)(const char *text, size_t len, const char *label, clv_document *ret,
-                    clv_err *err);
+  size_t leading;           /* bytes that may be in front of it */
+  const char *const *turns; /* the child that prints how pages are turned; NULL: none is */
+  const char *const *args;  /* the child that prints the words */
+  parse_fn *parse;
 } kind;
 
-static const char *const of_pdf[] = {"pdftotext",    "-bbox", "-enc", "UTF-8",
-                                     CLV_CHILD_FILE, "-",     NULL};
+static clv_code parse_tsv(const char *text, size_t len, const char *label, const clv_bytes *turned,
+                          clv_document *ret, clv_err *err) {
+  (void)turned;
+  return clv_tsv_parse(text, len, label, ret, err);
+}
+
+/* -cropbox: the page as it is shown, without what lies outside. 10001: one page above the limit. */
+static const char *const of_pdf[] = {"pdftotext", "-bbox",        "-cropbox", "-enc",
+                                     "UTF-8",     CLV_CHILD_FILE, "-",        NULL};
+static const char *const of_turns[] = {"pdfinfo", "-f", "1", "-l", "10001", CLV_CHILD_FILE, NULL};
 static const char *const of_image[] = {"tesseract", CLV_CHILD_FILE, "stdout", "tsv", NULL};
-static const kind kinds[] = {{"%PDF-", of_pdf, clv_bbox_parse},
-                             {"\x89PNG\r\n\x1a\n", of_image, clv_tsv_parse},
-                             {"\xff\xd8\xff", of_image, clv_tsv_parse}};
+static const kind kinds[] = {{"\x89PNG\r\n\x1a\n", 0, NULL, of_image, parse_tsv},
+                             {"\xff\xd8\xff", 0, NULL, of_image, parse_tsv},
+                             {"%PDF-", LEADING, of_turns, of_pdf, clv_bbox_parse}};
 
 static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -42,26 +56,39 @@ static clv_code open_file(const char *path, int *ret, clv_err *err) {
 }
 
 static const kind *kind_of(int fd) {
-  char head[8] = "";
+  char head[LEADING + 8];
   ssize_t n = pread(fd, head, sizeof head, 0);
-  for (size_t i = 0; i < CLV_COUNT(kinds); i++)
-    if (n >= (ssize_t)strlen(kinds[i].magic) &&
-        memcmp(head, kinds[i].magic, strlen(kinds[i].magic)) == 0)
+  for (size_t i = 0; n > 0 && i < CLV_COUNT(kinds); i++) {
+    size_t len = strlen(kinds[i].magic);
+    if (memmem(head, CLV_MIN((size_t)n, kinds[i].leading + len), kinds[i].magic, len))
       return &kinds[i];
+  }
   return NULL;
+}
+
+static clv_code run_child(const char *const *args, int fd, const char *path,
+                          const clv_child_limits *limits, clv_bytes *ret, bool *ret_apart,
+                          clv_err *err) {
+  const clv_child child = {.args = args, .file = fd, .label = path, .limits = limits};
+  CLV_TRY(clv_child_run(&child, ret, ret_apart, err));
+  clv_bytes_add(ret, "", 0);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path) : CLV_OK;
 }
 
 clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv_document *ret,
                            clv_err *err) {
   CLV_AUTO(close_fd) int fd = -1;
-  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  bool apart = false;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, info = {0}, turned = {0};
+  bool apart = false, info_apart = true;
   CLV_TRY(open_file(path, &fd, err));
   const kind *k = kind_of(fd);
   if (!k) return clv_fail(err, CLV_INVALID, "%s: begins as no PDF, PNG or JPEG does", path);
-  const clv_child child = {.args = k->args, .file = fd, .label = path, .limits = limits};
-  CLV_TRY(clv_child_run(&child, &out, &apart, err));
-  CLV_TRY(k->parse(out.len ? out.data : "", out.len, path, ret, err));
-  ret->apart = apart;
+  CLV_TRY(run_child(k->args, fd, path, limits, &out, &apart, err));
+  if (k->turns) {
+    CLV_TRY(run_child(k->turns, fd, path, limits, &info, &info_apart, err));
+    CLV_TRY(clv_turns_parse(info.data, info.len, &turned, err));
+  }
+  CLV_TRY(k->parse(out.data, out.len, path, &turned, ret, err));
+  ret->apart = apart && info_apart;
   return CLV_OK;
 }

@@ -3,6 +3,9 @@
  * What pdftotext and tesseract print of a stranger's file: the first byte says which. Words are
  * UTF-8 without control characters, boxes lie within their page, and windows have room for all.
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "master/documents/documents.h"
 #include "tests/fuzz/never.h"
 
@@ -35,8 +38,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_document d = {0};
   clv_err err = {0};
   if (!size) return 0;
-  const char *text = (const char *)data + 1;
-  clv_code code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &d, &err)
+  CLV_AUTO(clv_freep) char *text = malloc(size); /* ends in a NUL, as what a child prints does */
+  NEVER(!text);
+  memcpy(text, data + 1, size - 1);
+  text[size - 1] = '\0';
+  CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
+  NEVER(clv_turns_parse(text, size - 1, &turned, &err) != CLV_OK);
+  clv_code code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &turned, &d, &err)
                               : clv_tsv_parse(text, size - 1, "fuzz", &d, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz: "));
   if (code != CLV_OK) return 0;

@@ -15,13 +15,14 @@ def write(path, objects):
         f.write(out)
 
 
-def pages(path, contents):
-    """A page of 600 x 800 for each content stream, which is compressed already or is not."""
+def pages(path, contents, extra=b""):
+    """A page of 600 x 800 for each content stream, compressed already or not. extra: of each page,
+    as /Rotate 90."""
     kids = b" ".join(b"%d 0 R" % (4 + 2 * i) for i in range(len(contents)))
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents)),
                b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     for i, (stream, packed) in enumerate(contents):
-        objects.append(b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources << /Font << /F 3 0 R >> >> /Contents %d 0 R >>" % (5 + 2 * i))
+        objects.append(b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources << /Font << /F 3 0 R >> >> /Contents %d 0 R %s >>" % (5 + 2 * i, extra))
         objects.append(b"<< /Length %d%s >>\nstream\n" % (len(stream), b" /Filter /FlateDecode" if packed else b"") + stream + b"\nendstream")
     write(path, objects)
 
@@ -31,8 +32,8 @@ def text_page(lines):
     return text, False
 
 
-def of_lines(path, *all_lines):
-    pages(path, [text_page(lines) for lines in all_lines])
+def of_lines(path, *all_lines, extra=b""):
+    pages(path, [text_page(lines) for lines in all_lines], extra)
 
 
 def bomb(path, unit, times):

@@ -32,6 +32,36 @@ def pages_of_a_pdf_have_words_and_boxes():
 
 
 @suite.test
+def boxes_are_those_of_the_page_as_shown():
+    pdfs.of_lines(path("plain.pdf"), ["Total 12"])
+    (plain,), _ = words("plain.pdf")
+    for degrees, turn in ((90, lambda x, y: (1000 - y, x)), (180, lambda x, y: (1000 - x, 1000 - y)), (270, lambda x, y: (y, 1000 - x))):
+        pdfs.of_lines(path("turned.pdf"), ["Total 12"], extra=b"/Rotate %d" % degrees)
+        (turned,), _ = words("turned.pdf")
+        assert sorted(turned["words"]) == ["12", "Total"], turned
+        for word, (x0, y0, x1, y1) in zip(plain["words"], plain["boxes"]):
+            (a, b), (c, d) = turn(x0, y0), turn(x1, y1)
+            box = turned["boxes"][turned["words"].index(word)]
+            assert all(abs(p - q) < 25 for p, q in zip(box, [min(a, c), min(b, d), max(a, c), max(b, d)])), (degrees, box)
+    pdfs.of_lines(path("part.pdf"), ["Total 12", "below"], extra=b"/CropBox [0 690 300 790]")
+    (part,), _ = words("part.pdf")
+    assert part["words"] == ["Total", "12"] and 170 < part["boxes"][0][0] < 230, part
+    assert 600 < part["boxes"][0][1] < part["boxes"][0][3] <= 1000, part
+
+
+@suite.test
+def bytes_before_a_pdf_are_skipped():
+    pdfs.of_lines(path("f.pdf"), ["Hello world"])
+    with open(path("f.pdf"), "rb") as f:
+        good = f.read()
+    for n, front in enumerate((b"\r\n", b"\xef\xbb\xbf", b"Content-Type: application/pdf\r\n\r\n", b" " * 1024, b" " * 1025)):
+        with open(path("g.pdf"), "wb") as f:
+            f.write(front + good)
+        lines, said = words("g.pdf", code=7 if n == 4 else 0)
+        assert "begins as no PDF" in said if n == 4 else lines[0]["words"] == ["Hello", "world"], (n, lines, said)
+
+
+@suite.test
 def images_of_pages_are_read():
     pdfs.of_lines(path("b.pdf"), ["Hello big world"])
     subprocess.run(["pdftoppm", "-r", "150", "-singlefile", "-png", path("b.pdf"), path("b")], check=True, timeout=60)
@@ -122,7 +152,7 @@ def check_finds_what_is_wrong_with_labelled_pages():
             ("huge", r"1e\+300 is no whole number from 0 to 1000", {"boxes": boxes[:2] + [[20, 0, 1e300, 10]]}),
             ("quoted", "a number is expected here, found a text", {"boxes": boxes[:2] + [["20", 0, 30, 10]]}),
             ("three", "a box has four numbers, and this one 3", {"boxes": boxes[:2] + [[20, 0, 30]]}),
-            ("class", "a text is expected here, found a number", {"labels": ["key", "key", 3]})):
+            ("class", "-3 is no whole number from 0 to", {"labels": ["key", "key", -3]})):
         checked(name, 7, r"data\.train: \S*lines\.jsonl:2:\d+: " + text, **changed)
     checked("unlabelled", 7, r"lines\.jsonl:2: has no 'labels'", labels=None)
     checked("short", 7, r"lines\.jsonl:2: has 3 words and 1 labels", labels=["key"])

@@ -35,13 +35,39 @@ static void boxes_of_pdftotext_are_read(void **state) {
   (void)state;
   CLV_AUTO(clv_document_done) clv_document d = {0};
   clv_err err;
-  must(clv_bbox_parse(bbox, sizeof bbox - 1, "a.pdf", &d, &err), &err);
+  must(clv_bbox_parse(bbox, sizeof bbox - 1, "a.pdf", NULL, &d, &err), &err);
   assert_int_equal(d.n, 2);
   assert_int_equal(d.pages[0].n, 3);
   assert_int_equal(d.pages[1].n, 0);
   same_word(&d.pages[0].words[0], "A&B<'&eacute;", 100, 100, 204, 500);
   same_word(&d.pages[0].words[1], "\xef\xbf\xbdz", 0, 0, 1000, 1000);
   same_word(&d.pages[0].words[2], "back", 50, 0, 450, 0);
+}
+
+/* pdftotext prints the size of the page before it was turned. */
+static void turned_pages_have_their_size_turned(void **state) {
+  (void)state;
+  static const char info[] =
+      "Title: x\nPage    1 rot:   90\n"
+      "Page    1 size:  612 x 792 pts\nPage    1 rot:   180\n"
+      "Page    2 rot:   270\nPage 0 rot: 90\nPage 99999 rot: 90\nPage 3";
+  static const char text[] =
+      "<page width=\"100\" height=\"200\">"
+      "<word xMin=\"50\" yMin=\"50\" xMax=\"60\" yMax=\"60\">a</word>"
+      "<page width=\"100\" height=\"200\">"
+      "<word xMin=\"50\" yMin=\"50\" xMax=\"60\" yMax=\"60\">b</word>"
+      "<page width=\"100\" height=\"200\">"
+      "<word xMin=\"50\" yMin=\"50\" xMax=\"60\" yMax=\"60\">c</word>";
+  CLV_AUTO(clv_document_done) clv_document d = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
+  clv_err err;
+  must(clv_turns_parse(info, sizeof info - 1, &turned, &err), &err);
+  assert_int_equal(turned.len, 2);
+  must(clv_bbox_parse(text, sizeof text - 1, "a.pdf", &turned, &d, &err), &err);
+  assert_int_equal(d.n, 3);
+  same_word(&d.pages[0].words[0], "a", 500, 250, 600, 300);
+  same_word(&d.pages[1].words[0], "b", 250, 500, 300, 600);
+  same_word(&d.pages[2].words[0], "c", 500, 250, 600, 300);
 }
 
 static void rows_of_tesseract_are_read(void **state) {
@@ -75,7 +101,7 @@ static void damaged_output_names_file_and_line(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_document d = {0};
     clv_err err = {0};
-    clv_code code = clv_bbox_parse(cases[i][0], strlen(cases[i][0]), "a.pdf", &d, &err);
+    clv_code code = clv_bbox_parse(cases[i][0], strlen(cases[i][0]), "a.pdf", NULL, &d, &err);
     expect_error(CLV_DATA_LOSS, cases[i][1], code, &err);
     assert_non_null(strstr(err.text, "a.pdf: "));
   }
@@ -249,6 +275,7 @@ static void each_word_is_labelled_once(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(boxes_of_pdftotext_are_read),
+      cmocka_unit_test(turned_pages_have_their_size_turned),
       cmocka_unit_test(rows_of_tesseract_are_read),
       cmocka_unit_test(damaged_output_names_file_and_line),
       cmocka_unit_test(a_child_sees_its_file_and_no_network),
