@@ -240,6 +240,30 @@ def texts_are_grouped_by_a_column():
 
 
 @suite.test
+def pages_and_documents_stay_together():
+    """A page of several windows is held back whole; with `by: group` all pages of a file are."""
+    def pages(named):
+        with open(path("data", "d.jsonl"), "w") as f:
+            for i in range(20):
+                words = [f"word{k}" for k in range(24 if i % 2 else 3)]
+                page = {"words": words, "boxes": [[0, 0, 9, 9]] * len(words), "label": "ab"[i // 2 % 2]}
+                f.write(json.dumps({**page, "file": f"{i // 4}.pdf"} if named else page) + "\n")
+    layers = "stages:\n  - {name: a, at: master, layers: [{op: embedding, rows: 1600, out: 4}, {op: mean, dim: 1}, {op: linear, out: 2}]}\n"
+    body = ("data: {format: documents, root: data, inputs: [ids], train: [d.jsonl], validation: {fraction: 0.2}, "
+            f"documents: {{labels_of: pages, max_tokens: 16}}, tokenizer: {{file: {PIECES}}}}}\n" + layers + TAIL)
+    pages(False)
+    done = master("check", cluster.session("pages", body), cwd=cluster.dir)
+    assert done.returncode == 0 and "are held back for validation: in whole pages, drawn by the seed" in done.stdout, done
+    by_file = cluster.session("files", body.replace("fraction: 0.2", "fraction: 0.2, by: group"))
+    done = master("check", by_file, cwd=cluster.dir)
+    assert done.returncode == 7 and re.search(r"d\.jsonl:1: has no 'file', and data\.validation\.by: group", done.stderr), done.stderr
+    pages(True)
+    done = master("check", by_file, cwd=cluster.dir)
+    held, all = map(int, re.search(r"(\d+) of (\d+) records are held back for validation: in whole groups", done.stdout).groups())
+    assert done.returncode == 0 and all == 5 * held, done  # of five files that are alike
+
+
+@suite.test
 def predict_takes_the_first_records():
     arrays()
     session = cluster.session("first", DATA + STAGES + TAIL)
