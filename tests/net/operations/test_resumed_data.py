@@ -166,7 +166,8 @@ def changed_keys_are_told_and_kept():
                     ("steps of train.schedule, which follow the run (total_steps: 8 keeps them)", "8", "20")], told
     assert [(c["key"], c["before"], c["after"], c["attempt"]) for c in changes("keys")] == [(*t, 2) for t in told]
     done = resumed(session, "--max-steps", "5", "--set", "train.drop_last=true", "--set", "train.batch=11",
-                   "--set", f"train.seed={SEED[::-1]}", "--accept-data")
+                   "--set", f"train.seed={SEED[::-1]}", "--set", "checkpoint.best=validation.loss", "--accept-data")
+    assert "changed since the last attempt: checkpoint.best: not given -> validation.loss\n" in done.stdout, done.stdout
     assert re.search(r"changed since the last attempt: train\.drop_last: false -> true\n", done.stdout), done.stdout
     assert re.search(r"steps of the run: 20 -> 8\n", done.stdout) and "train.seed: (secret) -> another one" in done.stdout, done.stdout
     assert SEED[::-1] not in done.stdout + open(path("runs", "keys", "changes.jsonl")).read()
@@ -306,6 +307,14 @@ def losses_that_are_not_finite_are_said():
     assert "-nan" not in done.stdout + done.stderr, done.stdout
     assert re.search(r"SKIPPED \d of 4 steps \(loss or gradient not finite\)", done.stdout), (done.stdout, done.stderr)
     assert re.search(r"step 8/8 .* loss nan ", done.stdout), done.stdout
+    one = [(i * 37 % 101) / 50 - 1 for i in range(360)]
+    one[96] = 3e38  # which data.scale makes infinite: one step of an epoch is bad
+    write_npy(path("data", "x.npy"), (60, 6), "<f4", struct.pack("<360f", *one))
+    body = (DATA.replace("validation: {fraction: 0.2}", "scale: 10") + STAGES +
+            TAIL.replace("lr: 0.1", "lr: 0.001") + "log: {every: 5}\n")
+    done = cluster.train(cluster.session("one", body), "--fresh")
+    told = re.findall(r"step \d+/10 .* loss (\S+) .*SKIPPED 1 of 5 steps", done.stdout)
+    assert len(told) == 2 and all(0 < float(v) < 9 for v in told), done.stdout
 
 
 @suite.test
