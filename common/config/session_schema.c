@@ -419,7 +419,7 @@ static const clv_row rows[] = {
     {.path = "train.batch", .kind = CLV_ROW_INT, .offset = AT(train.batch), .min = 1,
      .max = 1048576, .required = true, .sample = "128", .doc = "Records per step."},
     {.path = "train.eval_batch", .kind = CLV_ROW_INT, .offset = AT(train.eval_batch), .min = 1,
-     .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given."},
+     .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given. Another number may change the last bits."},
     {.path = "train.seed", .kind = CLV_ROW_SEED, .offset = AT(train.seed), .commented = true,
      .sample = "00112233445566778899aabbccddeeff",
      .doc = "For equal bits in every run: 32 hexadecimal digits that nobody else knows. Weights, "

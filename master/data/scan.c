@@ -84,6 +84,7 @@ static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
   size_t row = row_of(t), number = clv_dataset_number(ds, at / row);
   bool label = t == ds->labels;
   double value = value_of(t, at);
+  if (isnan(value)) value = fabs(value); /* printf shows the sign of a NaN */
   if (t->shape.rank > 2) place_text(t, number * row + at % row, place, sizeof place);
   snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s", path_of(ds, t),
            label ? "label of " : "", number, at % row, place, value,

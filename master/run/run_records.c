@@ -88,8 +88,9 @@ static void csv_record(clv_bytes *out, const clv_records *r, size_t row) {
     clv_bytes_puts(out, ",");
     csv_text(out, name ? name : "");
   }
+  char number[CLV_JSON_NUMBER];
   for (size_t k = 0; k < width_of(r); k++)
-    clv_bytes_printf(out, ",%.9g", (double)outputs_of(r, row)[k]);
+    clv_bytes_printf(out, ",%s", clv_text_number("%.9g", (double)outputs_of(r, row)[k], number));
   clv_bytes_puts(out, "\n");
 }
 

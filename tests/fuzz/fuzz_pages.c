@@ -42,6 +42,7 @@ static void check_pages(const clv_page_set *p) {
     int64_t label = ((const int64_t *)p->labels->data)[i];
     NEVER(label != CLV_LABEL_IGNORED && (label < 0 || label >= (int64_t)p->names.n));
   }
+  NEVER(p->groups.len != (size_t)p->ids->shape.dim[0] * sizeof(int64_t));
   for (size_t i = 1; i < p->names.n; i++) NEVER(strcmp(p->classes[i - 1], p->classes[i]) >= 0);
 }
 
@@ -68,6 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
                      .wants = (clv_page_labels)(data[0] % 3),
                      .keeps = data[0] % 6 == 3,
+                     .by_file = data[0] & 64,
                      .ignored = CLV_LABEL_IGNORED,
                      .max_bytes = 1 << 20};
   NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokens.tokenizer,

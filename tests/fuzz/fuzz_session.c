@@ -22,6 +22,10 @@ static void check_written(const clv_session_config *config) {
   NEVER(clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &again, NULL));
   NEVER(clv_session_config_write(again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
+  first.len = second.len = 0;
+  NEVER(clv_session_config_list(config, &first, NULL));
+  NEVER(clv_session_config_list(again, &second, NULL));
+  NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
 /* Adapters beside layers of an accepted graph, or a reason for none; no layer's number changes. */

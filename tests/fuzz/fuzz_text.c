@@ -21,11 +21,12 @@ static void check_rows(const clv_texts *t) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
-  const clv_text_options o = {.column = "text", .label = "label"};
   const clv_tokenizer_options pieces = {0};
   clv_texts *t = NULL;
   clv_err err = {0};
   if (!size) return 0;
+  const clv_text_options o = {
+      .column = "text", .label = "label", .group = data[0] & 4 ? "group" : NULL};
   clv_rows r = {.path = data[0] & 1 ? "fuzz.csv" : "fuzz.jsonl",
                 .first = 2,
                 .last = 3,
@@ -39,6 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = clv_text_table(&r, &o, text.data, text.len, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz."));
   if (code == CLV_OK && clv_texts_of(&r, &t, &err) == CLV_OK) check_rows(t);
+  NEVER(t && t->groups.len != (o.group ? (size_t)t->tokens->shape.dim[0] * sizeof(int64_t) : 0));
   clv_texts_free(t);
   clv_rows_done(&r);
   return 0;

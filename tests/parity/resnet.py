@@ -185,7 +185,7 @@ def fashion_net(seed):
 
 def fashion_sets(weights, schedule, chunks, lr, momentum):
     """Overrides of deploy/sessions/resnet18-fashion-mnist.yaml, for the run of fashion_torch."""
-    sets = [f"data.limit_train={LEARN_STEPS * LEARN_BATCH}", "train.epochs=1",
+    sets = [f"data.limit_train={LEARN_STEPS * LEARN_BATCH}", "data.limit_by=first", "train.epochs=1",
             "train.shuffle=false", f"train.batch={LEARN_BATCH}",
             f"pipeline.micro_batches={chunks}", f"pipeline.schedule={schedule}",
             f"train.optimizer.lr={lr}", f"train.optimizer.momentum={momentum}",

@@ -166,7 +166,7 @@ class Cnn(Case):
     optimizer = "{kind: adam, lr: 0.001}"
     data = ("data:\n  format: idx\n  root: /usr/share/datasets/fashion-mnist\n"
             "  train: [train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]\n"
-            "  normalize: {mean: [0.2860], std: [0.3530]}\n  limit_train: 6400\n")
+            "  normalize: {mean: [0.2860], std: [0.3530]}\n  limit_train: 6400\n  limit_by: first\n")
     loss = staticmethod(nn.functional.cross_entropy)
 
     def net(self):

@@ -108,6 +108,13 @@ FILES = {"metrics.jsonl": ("train", {"loss": "loss", "grad_norm": "gradient_norm
          "evaluations.jsonl": (None, {"loss": "loss", "accuracy": "accuracy"})}
 
 
+def scores(line):
+    """Those of an evaluation that are one number and defined."""
+    told = line.get("scores", {})
+    pairs = [(f"f1_{k}", v) for k, v in told.get("f1", {}).items()] + [(k, told.get(k)) for k in ("auc", "perplexity")]
+    return [(k, v) for k, v in pairs if v is not None]
+
+
 def expected(run_dir):
     """The same from the lines of a run folder: {tag: {step: value}}; None is a number that is not
     finite."""
@@ -119,4 +126,6 @@ def expected(run_dir):
                     steps = found.setdefault(f"{prefix or line['event']}/{tags[key]}", {})
                     assert line["step"] not in steps, f"{file}: step {line['step']} twice"
                     steps[line["step"]] = line[key]
+                for key, value in scores(line):
+                    found.setdefault(f"{line['event']}/{key}", {})[line["step"]] = value
     return found

@@ -166,7 +166,8 @@ def changed_keys_are_told_and_kept():
                     ("steps of train.schedule, which follow the run (total_steps: 8 keeps them)", "8", "20")], told
     assert [(c["key"], c["before"], c["after"], c["attempt"]) for c in changes("keys")] == [(*t, 2) for t in told]
     done = resumed(session, "--max-steps", "5", "--set", "train.drop_last=true", "--set", "train.batch=11",
-                   "--set", f"train.seed={SEED[::-1]}", "--accept-data")
+                   "--set", f"train.seed={SEED[::-1]}", "--set", "checkpoint.best=validation.loss", "--accept-data")
+    assert "changed since the last attempt: checkpoint.best: not given -> validation.loss\n" in done.stdout, done.stdout
     assert re.search(r"changed since the last attempt: train\.drop_last: false -> true\n", done.stdout), done.stdout
     assert re.search(r"steps of the run: 20 -> 8\n", done.stdout) and "train.seed: (secret) -> another one" in done.stdout, done.stdout
     assert SEED[::-1] not in done.stdout + open(path("runs", "keys", "changes.jsonl")).read()
@@ -240,6 +241,30 @@ def texts_are_grouped_by_a_column():
 
 
 @suite.test
+def pages_and_documents_stay_together():
+    """A page of several windows is held back whole; with `by: group` all pages of a file are."""
+    def pages(named):
+        with open(path("data", "d.jsonl"), "w") as f:
+            for i in range(20):
+                words = [f"word{k}" for k in range(24 if i % 2 else 3)]
+                page = {"words": words, "boxes": [[0, 0, 9, 9]] * len(words), "label": "ab"[i // 2 % 2]}
+                f.write(json.dumps({**page, "file": f"{i // 4}.pdf"} if named else page) + "\n")
+    layers = "stages:\n  - {name: a, at: master, layers: [{op: embedding, rows: 1600, out: 4}, {op: mean, dim: 1}, {op: linear, out: 2}]}\n"
+    body = ("data: {format: documents, root: data, inputs: [ids], train: [d.jsonl], validation: {fraction: 0.2}, "
+            f"documents: {{labels_of: pages, max_tokens: 16}}, tokenizer: {{file: {PIECES}}}}}\n" + layers + TAIL)
+    pages(False)
+    done = master("check", cluster.session("pages", body), cwd=cluster.dir)
+    assert done.returncode == 0 and "are held back for validation: in whole pages, drawn by the seed" in done.stdout, done
+    by_file = cluster.session("files", body.replace("fraction: 0.2", "fraction: 0.2, by: group"))
+    done = master("check", by_file, cwd=cluster.dir)
+    assert done.returncode == 7 and re.search(r"d\.jsonl:1: has no 'file', and data\.validation\.by: group", done.stderr), done.stderr
+    pages(True)
+    done = master("check", by_file, cwd=cluster.dir)
+    held, all = map(int, re.search(r"(\d+) of (\d+) records are held back for validation: in whole groups", done.stdout).groups())
+    assert done.returncode == 0 and all == 5 * held, done  # of five files that are alike
+
+
+@suite.test
 def predict_takes_the_first_records():
     arrays()
     session = cluster.session("first", DATA + STAGES + TAIL)
@@ -282,6 +307,14 @@ def losses_that_are_not_finite_are_said():
     assert "-nan" not in done.stdout + done.stderr, done.stdout
     assert re.search(r"SKIPPED \d of 4 steps \(loss or gradient not finite\)", done.stdout), (done.stdout, done.stderr)
     assert re.search(r"step 8/8 .* loss nan ", done.stdout), done.stdout
+    one = [(i * 37 % 101) / 50 - 1 for i in range(360)]
+    one[96] = 3e38  # which data.scale makes infinite: one step of an epoch is bad
+    write_npy(path("data", "x.npy"), (60, 6), "<f4", struct.pack("<360f", *one))
+    body = (DATA.replace("validation: {fraction: 0.2}", "scale: 10") + STAGES +
+            TAIL.replace("lr: 0.1", "lr: 0.001") + "log: {every: 5}\n")
+    done = cluster.train(cluster.session("one", body), "--fresh")
+    told = re.findall(r"step \d+/10 .* loss (\S+) .*SKIPPED 1 of 5 steps", done.stdout)
+    assert len(told) == 2 and all(0 < float(v) < 9 for v in told), done.stdout
 
 
 @suite.test

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """A frozen front with a cache: its outputs are sent once and kept by the worker behind it, under
-quota and expiry, and are gone when the run ends. The bits are those of a run without it where a
-product rounds a row alike wherever it stands. With AVX2 oneDNN's does not behind the last six rows
-of a call, but all of four are alike. So calls have four records but where it is said."""
+quota and expiry, and are gone when the run ends. The bits are those of a run without it where all
+calls of the front round a row alike: calls of one size, in which its place does not count. With
+AVX2 the last six rows of a call are rounded otherwise by oneDNN, but all of four are alike. So
+calls have four records but where it is said."""
 import json, os, random, re, signal, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -99,7 +100,7 @@ def near(one, other):
 
 
 @suite.test
-def bits_are_those_without_it():
+def calls_of_one_size_give_the_bits_without_it():
     """Losses, validations and weights, in both shapes; dropout of the front is off, and that of
     the rest is as it was."""
     for tail in (False, True):

@@ -159,7 +159,7 @@ static void test_draw(void **state) {
   expect_drawn(zb, NULL, 120, NULL, "rank 1 ..F0F1..I0F2I1W0F3I2W1I3W2W3\n");
   expect_drawn(s, NULL, 40, names,
                "master     F0F1F2........B0--F3B1--..B2-\n"
-               "gpu-1 of t ..F0F1....B0--F2B1--F3B2--..B\n"
+               "gpu-1 o... ..F0F1....B0--F2B1--F3B2--..B\n"
                "rank 2     ....F0B0--F1B1--F2B2--F3B3--.\n");
   clv_sched_costs_equal(&c, 0.001, 0.001, 0.001);
   c.forward[2] = c.input[2] = c.weight[2] = 0;
