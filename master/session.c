@@ -11,13 +11,16 @@
 
 /* Any thread may be the one that a signal interrupts; gRPC has some. */
 static _Atomic(int) interrupted;
+static bool nothing_to_finish; /* by this command: set before signals are caught */
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
 static void on_interrupt(int signal, siginfo_t *info, void *context) {
   (void)signal;
   (void)context;
   bool asked = clv_is_stop_request(info);
-  if (interrupted && !asked) _exit(CLV_EXIT_INTERRUPTED); /* the second one means now */
+  if ((interrupted || nothing_to_finish) && !asked)
+    _exit(CLV_EXIT_INTERRUPTED); /* the second one means now */
+  clv_interrupt();
   if (!interrupted) interrupted = asked ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
 }
 
@@ -45,6 +48,7 @@ static int with_session_of(clv_master_arguments *a, session_loader *load,
   a->run.log_json = clv_cli_json(&a->line, config->log.json);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, a->run.log_json);
   a->run.interrupted = &interrupted;
+  clv_open_files_raise();
   catch_signals();
   return command(config, &a->run);
 }
@@ -62,8 +66,14 @@ static int with_checkpoint(clv_master_arguments *a, session_command *command) {
 int clv_cmd_train(void *args) { return with_session(args, clv_run_train); }
 int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
 int clv_cmd_predict(void *args) { return with_checkpoint(args, clv_run_predict); }
-int clv_cmd_check(void *args) { return with_session(args, clv_run_check); }
-int clv_cmd_doctor(void *args) { return with_session(args, clv_run_doctor); }
+
+static int at_once(void *args, session_command *command) {
+  nothing_to_finish = true;
+  return with_session(args, command);
+}
+
+int clv_cmd_check(void *args) { return at_once(args, clv_run_check); }
+int clv_cmd_doctor(void *args) { return at_once(args, clv_run_doctor); }
 
 int clv_cmd_plan(void *args) {
   clv_master_arguments *a = args;
@@ -78,7 +88,7 @@ int clv_cmd_plan(void *args) {
     return clv_cli_usage(&a->line, "--ask goes with a plan alone");
   if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
     return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");
-  return with_session(a, clv_run_plan);
+  return at_once(a, clv_run_plan);
 }
 
 int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load, clv_show_caches); }

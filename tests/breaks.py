@@ -534,7 +534,7 @@ of("common/link/departures.c", SIMULATED,
    credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/context.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
-of("master/api/workers.c", SIMULATED,
+of("master/api/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
 of("master/api/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
@@ -618,7 +618,7 @@ of("master/api/rejoin_int.h", REJOIN,
 of("master/api/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
 of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
-   the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) end_session(p);", ""))
+   the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) api_end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
 of("master/api/place.c", "tests/net/api/test_api_optimizers.py",

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,11 +59,7 @@ static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
 /* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
  * are off since main began (common/cli). */
 static void harden(void) {
-  struct rlimit files;
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-  }
+  clv_open_files_raise();
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 

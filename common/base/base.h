@@ -309,9 +309,24 @@ void clv_notify(clv_notifier to, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* "2026-01-31T12:00:00.000Z" */
 char *clv_time_text(uint64_t wall_ms, char text[32]);
 
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+/* Raises this process's limit of open files (RLIMIT_NOFILE) as far as it may. */
+void clv_open_files_raise(void);
+/* CLV_EXHAUSTED, with the limit and what to do, unless `n` more files can be opened now: libraries
+ * that find none left blame what they were reading. */
+clv_code clv_open_files_check(unsigned n, clv_err *err) CLV_USE_RESULT;
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
 uint64_t clv_now_ns(void);  /* monotonic */
+
+/* The person at the terminal wants this process to end. A signal handler of cleave-master notes it,
+ * once; calls that wait for a worker look at it a few times a second and end with CLV_CANCELLED.
+ * libcleave and the worker never note it. Returns for how long it has been so, 0: it is not. */
+void clv_interrupt(void); /* safe in a signal handler */
+uint64_t clv_interrupted_ms(void);
+clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT; /* CLV_CANCELLED: it is so */
 uint64_t clv_wall_ms(void); /* milliseconds since 1970, for people and records only */
 
 /* Where the engine and what lies below it have the time from: handed in, so that a simulation can

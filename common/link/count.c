@@ -62,6 +62,15 @@ void clv_link_ask(clv_link *l) {
     clv_log(CLV_LOG_DEBUG, "no PING to %s: %s", l->peer, ignored.text);
 }
 
+void clv_link_ask_or_end(clv_link *l, unsigned ms, const char *text) {
+  clv_link_ask(l);
+  pthread_mutex_lock(&l->lock);
+  uint64_t waited = clv_clock_now(&l->clock) - l->ping_sent_ns;
+  bool silent = l->pongs != l->pings && waited >= (uint64_t)ms * 1000000u;
+  pthread_mutex_unlock(&l->lock);
+  if (silent) clv_link_end(l, CLV_UNAVAILABLE, text);
+}
+
 static bool ended(const clv_link *l) { return l->life >= CLV_LIFE_ENDING; }
 
 clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_err *err) {

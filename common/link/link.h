@@ -267,6 +267,8 @@ void clv_link_measure_load(clv_link *link, clv_link_load *ret);
 /* A PING whose PONG clv_link_count shows, unless one is out or the last has just left. Nobody else
  * may PING over this link then. */
 void clv_link_ask(clv_link *link);
+/* The same; a PING that has been out for `ms` ends the link with CLV_UNAVAILABLE and `text`. */
+void clv_link_ask_or_end(clv_link *link, unsigned ms, const char *text);
 const char *clv_link_peer(const clv_link *link);
 /* Whether a message of the peer that makes no sense has ended the link; for on_closed. */
 bool clv_link_refused(const clv_link *link);

@@ -12,6 +12,11 @@
 
 #include "common/rpc/stream_int.h"
 
+enum {
+  LOOK_MS = 100,
+  GRACE_MS = 1000
+}; /* of calls that are at work when this process should end */
+
 struct clv_rpc_channel {
   clv_rpc_runtime *runtime;
   char *target;
@@ -111,6 +116,21 @@ typedef struct unary {
   grpc_slice details;
 } unary;
 
+/* What a call of an interrupted process is given from its begin, which may be later: a worker that
+ * answers can still be told that the session ends. */
+static void await_call(grpc_call *call, grpc_completion_queue *queue) {
+  uint64_t began = clv_now_ns();
+  bool cancelled = false;
+  while (grpc_completion_queue_pluck(queue, call, rpc_deadline(LOOK_MS), NULL).type ==
+         GRPC_QUEUE_TIMEOUT) {
+    if (cancelled || clv_interrupted_ms() <= GRACE_MS ||
+        clv_now_ns() - began < GRACE_MS * 1000000ull)
+      continue;
+    grpc_call_cancel_with_status(call, GRPC_STATUS_CANCELLED, "interrupted", NULL);
+    cancelled = true;
+  }
+}
+
 /* Run the batch on `call` to its end on this thread. */
 static clv_code run_unary(grpc_call *call, grpc_completion_queue *queue, const grpc_op *ops,
                           size_t n, clv_err *err) {
@@ -118,7 +138,7 @@ static clv_code run_unary(grpc_call *call, grpc_completion_queue *queue, const g
   if (refused != GRPC_CALL_OK)
     return clv_fail(err, CLV_INTERNAL, "gRPC refused a call: %s",
                     grpc_call_error_to_string(refused));
-  grpc_completion_queue_pluck(queue, call, rpc_forever(), NULL);
+  await_call(call, queue);
   return CLV_OK;
 }
 
@@ -291,7 +311,9 @@ static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_tim
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(diagnose(channel, dial, err));
-    if (!wait_change(dial, state, deadline))
+    CLV_TRY(clv_interrupt_check(err));
+    gpr_timespec look = gpr_time_min(deadline, rpc_deadline(LOOK_MS));
+    if (!wait_change(dial, state, look) && gpr_time_cmp(look, deadline) == 0)
       return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,
                       deadline_ms);
   }

@@ -506,6 +506,7 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   clv_tls_probe_result r;
   char host[256];
   uint16_t port;
+  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return; /* there was no refusal */
   if (!clv_tls_split_address(address, host, &port)) return;
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
   if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;

@@ -315,7 +315,8 @@ bool clv_tls_split_address(const char *address, char host[256], uint16_t *ret_po
 
 /* Why a worker at "host:port" refused us: asks it once more, and when it says in its handshake that
  * we are not in its table (CLV_DENIED) or over a quota (CLV_EXHAUSTED), *err becomes that. Else
- * *err stays as it is. gRPC tells of a refusal only that the connection was closed. */
+ * *err stays as it is, and after CLV_DEADLINE nobody is asked. gRPC tells of a refusal only that
+ * the connection was closed. */
 void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identity,
                              uint32_t timeout_ms, clv_err *err);
 

@@ -106,7 +106,7 @@ typedef struct api_peer {
   uint32_t life;                 /* times that it has, */
   char wire[CLEAVE_NAME + 1];    /* and its name in frames, if it has */
   bool coming, fell;             /* and was lost on the way */
-  uint64_t answer_by;            /* 0: as the session's connect_timeout says */
+  uint64_t answer_by;            /* connecting: monotonic ns until it has to be done; 0: not yet */
   uint64_t bytes_up, bytes_down; /* over the links that it had */
   uint32_t loading;              /* modules on their way there */
 } api_peer;

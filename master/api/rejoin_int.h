@@ -32,6 +32,9 @@ bool api_is_of_earlier_life(const cleave_runtime *rt, const api_peer *to, const 
 
 /* ---- workers.c: without the lock, BLOCKS ----------------------------------------------------- */
 
+clv_rpc_pem api_pem_of(const cleave_runtime *rt);
+void api_end_session(const api_peer *p); /* CloseSession; whoever does not answer has no session */
+unsigned api_timeout_of(const api_peer *p); /* ms that connecting to it may still take */
 /* Hello and OpenSession, behind CloseSession of what an earlier life has left there. */
 cleave_status api_connect_to(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 

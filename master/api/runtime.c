@@ -62,7 +62,8 @@ static void believe(cleave_runtime *rt) {
 
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
 
-enum { LATE_NS = 300000000 };
+enum { LATE_NS = 300000000, LOOK_NS = 250000000 }; /* ns */
+enum { SILENCE_MS = 3000 };
 static const uint64_t HEAR_NS = 5000000000;
 
 /* A timer that comes much later than it was set for: the process was stopped. What its links have
@@ -76,12 +77,22 @@ bool api_is_late(const cleave_runtime *rt, uint64_t until_ns) {
   return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
 }
 
+/* Of a process that is to end: a worker that answers is waited for, and no other. */
+static void give_up_silent(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (!rt->peers[i].lost && rt->peers[i].link)
+      clv_link_ask_or_end(rt->peers[i].link, SILENCE_MS,
+                          "it does not answer, and after an interrupt it has 3 s for that");
+}
+
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   uint64_t began = api_now(rt);
   until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
   api_send_step(rt);
   uint64_t until = CLV_MIN(until_ns, api_resend_ends(rt));
   if (rt->broken.status) until = CLV_MIN(until, rt->broken_until);
+  if (!rt->world.clock.now_ns) until = CLV_MIN(until, began + LOOK_NS);
+  if (clv_interrupted_ms()) give_up_silent(rt);
   bool in_time = sleep_until(rt, until);
   notice_stop(rt, began, until);
   believe(rt);

@@ -8,17 +8,26 @@
 /* A worker that claims more memory for a module does not tell the truth: 64 TiB. */
 #define MOST_MODULE_BYTES ((uint64_t)64 << 40)
 
+enum { OWN_FILES = 8, WORKER_FILES = 2 + API_BULK_LANES }; /* open files: gRPC's, and connections */
+
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
-static clv_rpc_pem pem_of(const cleave_runtime *rt) {
+clv_rpc_pem api_pem_of(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-/* Of one that is to come back: what is left until then. */
-static unsigned timeout_of(const api_peer *p) {
+/* What is left until answer_by. */
+unsigned api_timeout_of(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
   if (!p->answer_by) return (unsigned)ms;
-  return (unsigned)CLV_MIN(ms, CLV_MAX((p->answer_by - CLV_MIN(now, p->answer_by)) / 1000000u, 1));
+  uint64_t left = p->answer_by - CLV_MIN(now, p->answer_by);
+  return (unsigned)CLV_MIN(ms, CLV_MAX((left + 999999u) / 1000000u, 1));
+}
+
+/* connect_timeout is for dialling, Hello and the opening of the session together. */
+static void begin_connecting(api_peer *p) {
+  uint64_t ms = p->runtime->config->limits.connect_timeout_ms;
+  if (!p->answer_by) p->answer_by = api_now(p->runtime) + ms * 1000000u;
 }
 
 static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
@@ -123,7 +132,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   q.about.limits.credit_bytes = c->limits.credit_bytes;
   q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, timeout_of(p), &reply, err), err));
+  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, api_timeout_of(p), &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
@@ -163,7 +172,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
     if (i != p->index && api_may_be_direct(p, &rt->peers[i]))
       identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
   CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
-  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, timeout_of(p), &reply, err));
+  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, api_timeout_of(p), &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
   p->opened = true;
@@ -177,18 +186,18 @@ static clv_code open_session(api_peer *p, clv_err *err) {
 
 static clv_code dial_worker(api_peer *p, clv_err *err) {
   clv_rpc_channel_options o = {
-      .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
+      .target = p->spec->address, .expected_uri = p->spec->identity, .pem = api_pem_of(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
-  unsigned ms = timeout_of(p);
-  clv_code code = clv_rpc_channel_connect(p->channel, ms, err);
+  begin_connecting(p);
+  clv_code code = clv_rpc_channel_connect(p->channel, api_timeout_of(p), err);
   if (code != CLV_OK) {
-    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, ms, err);
+    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, api_timeout_of(p), err);
     return err->code;
   }
   return CLV_OK;
 }
 
-static void end_session(const api_peer *p) {
+void api_end_session(const api_peer *p) {
   clv_err ignored;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
@@ -198,10 +207,18 @@ static void end_session(const api_peer *p) {
 }
 
 static clv_code connect_worker(api_peer *p, clv_err *err) {
+  CLV_TRY(clv_interrupt_check(err));
   if (!p->runtime->world.call) CLV_TRY(dial_worker(p, err));
   CLV_TRY(hello(p, err));
-  if (p->coming) end_session(p);
+  if (p->coming) api_end_session(p);
   return open_session(p, err);
+}
+
+static clv_code connect_in_time(api_peer *p, clv_err *err) {
+  bool given = p->answer_by != 0;
+  clv_code code = connect_worker(p, err);
+  if (!given) p->answer_by = 0;
+  return code;
 }
 
 /* Whose error it is, and what helps a master that a worker does not know: it tells a stranger
@@ -219,6 +236,7 @@ static void explain(const api_peer *p, clv_err *err) {
 
 static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
+  TRY(clv_open_files_check(OWN_FILES + WORKER_FILES * (rt->n_peers - 1), &err));
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
   TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
   TRY(clv_tls_floor_install(&err));
@@ -230,7 +248,7 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
 
 cleave_status api_connect_to(api_peer *p, cleave_error *error) {
   clv_err err;
-  if (connect_worker(p, &err) == CLV_OK) return CLEAVE_OK;
+  if (connect_in_time(p, &err) == CLV_OK) return CLEAVE_OK;
   explain(p, &err);
   api_from(error, &err);
   api_place_error(error, p->name, "connect");
@@ -241,109 +259,6 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   if (!rt->world.call) PASS(start_transport(rt, error));
   for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_to(&rt->peers[i], error));
   return CLEAVE_OK;
-}
-
-/* ---- links ----------------------------------------------------------------------------------- */
-
-static void on_packet(void *user, clv_link *link, clv_packet *p) {
-  api_peer *from = user;
-  (void)link;
-  __atomic_store_n(&from->heard_ns, api_now(from->runtime), __ATOMIC_RELAXED);
-  api_event(from, p);
-}
-
-/* Those that waited for the lost worker alone. */
-static void forget_ended(cleave_runtime *rt) {
-  for (size_t i = 0; i < rt->contexts.cap; i++) {
-    size_t n = rt->contexts.n;
-    if (rt->contexts.ids[i]) api_context_ended(rt, rt->contexts.things[i]);
-    if (rt->contexts.n != n) i = (size_t)-1; /* the table has moved up */
-  }
-}
-
-/* However it is noticed that nobody is there. */
-static clv_code loss_of(clv_code code) {
-  bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
-                code == CLV_UNKNOWN || code == CLV_ABORTED;
-  return silent ? CLV_UNAVAILABLE : code;
-}
-
-/* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
-static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
-  api_peer *p = user;
-  cleave_runtime *rt = p->runtime;
-  clv_code why = clv_link_refused(link) ? CLV_ANSWER : loss_of(code);
-  LOCKED(rt);
-  p->fell |= p->coming;
-  if (p->lost) return;
-  p->lost = true;
-  api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
-           why == CLV_ANSWER ? "sent what makes no sense" : "was lost", text);
-  api_place_error(&p->why_lost, p->name, "link");
-  if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
-  api_node_fail(rt, p->index, &p->why_lost);
-  forget_ended(rt);
-}
-
-static clv_code open_link(api_peer *p, const clv_link_options *o, const clv_link_dial *d,
-                          clv_err *err) {
-  const api_world *w = &p->runtime->world;
-  return w->open_link ? w->open_link(w->user, p->name, o, d, &p->link, err)
-                      : clv_link_open(p->runtime->rpc, o, d, &p->link, err);
-}
-
-cleave_status api_open_link(api_peer *p, cleave_error *error) {
-  cleave_runtime *rt = p->runtime;
-  clv_wire_limits accept = clv_wire_limits_default();
-  accept.credit_bytes = rt->config->limits.credit_bytes;
-  clv_link_options o = {
-      .clock = rt->world.clock,
-      .peer_name = api_wire_name(p),
-      .pool = rt->pool,
-      .accept = accept,
-      .send_credit = p->limits.credit_bytes,
-      .events = {
-          .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
-  clv_link_dial d = {
-      .address = p->spec->address,
-      .identity = p->spec->identity,
-      .pem = rt->identity ? pem_of(rt) : (clv_rpc_pem){0},
-      .limits = {.max_message = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
-      .session = rt->session,
-      .incarnation = p->incarnation,
-      .epoch = rt->epoch,
-      .bulk_lanes = API_BULK_LANES,
-      .role = CLV_ATTACH_MASTER,
-      .timeout_ms = timeout_of(p)};
-  p->heard_ns = api_now(rt);
-  clv_err err;
-  if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;
-  clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
-  api_from(error, &err);
-  api_place_error(error, p->name, "attach");
-  return (cleave_status)err.code;
-}
-
-static void close_session(api_peer *p) {
-  api_lock(p->runtime);
-  bool was_lost = p->lost;
-  p->lost = true; /* its end is no surprise */
-  api_unlock(p->runtime);
-  if (p->opened && !was_lost) end_session(p);
-  if (p->link) clv_link_close(p->link);
-}
-
-void api_hang_up(cleave_runtime *rt) {
-  for (uint32_t i = 1; i < rt->n_peers; i++) close_session(&rt->peers[i]);
-}
-
-void api_disconnect(cleave_runtime *rt) {
-  for (uint32_t i = 1; i < rt->n_peers; i++) {
-    clv_link_unref(rt->peers[i].link);
-    clv_rpc_channel_free(rt->peers[i].channel);
-  }
-  clv_rpc_runtime_free(rt->rpc);
-  rt->rpc = NULL;
 }
 
 /* ---- modules as data ------------------------------------------------------------------------- */

@@ -155,6 +155,17 @@ static clv_code fill(const folder *f, bool signed_only, const clv_bytes *text, c
   return clv_policy_config_parse(path, text->data, text->len, &p->config, err);
 }
 
+/* A signature without what it signed: the policy was taken away. */
+static clv_code check_none_is_meant(const folder *f, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
+  bool there;
+  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
+  if (!there) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s/%s is there, and %s is not: put the policy back, or remove its signature",
+                  f->path, CLV_POLICY_SIGNATURE, CLV_POLICY_FILE);
+}
+
 clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, clv_err *err) {
   CLV_AUTO(folder_done) folder f;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -163,9 +174,9 @@ clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, c
   *ret = NULL;
   CLV_TRY(open_folder(path, &f, err));
   if (f.fd < 0) return CLV_OK;
+  CLV_TRY(check_folder(&f, err)); /* also without a policy: somebody may have taken it away */
   CLV_TRY(read_file(&f, CLV_POLICY_FILE, &there, &text, err));
-  if (!there) return CLV_OK;
-  CLV_TRY(check_folder(&f, err));
+  if (!there) return check_none_is_meant(&f, err);
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   CLV_TRY(fill(&f, signed_only, &text, p, err));
   *ret = clv_steal(&p);

@@ -53,6 +53,11 @@ void clv_run_print_notices(const clv_run *r) {
 
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
+/* What was going on was given up, as was a worker that did not answer any more. */
+static bool was_interrupted(const clv_err *err) {
+  return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
+}
+
 clv_exit clv_run_setup_exit(const clv_err *err) {
   switch (err->code) {
     case CLV_DATA_LOSS:
@@ -76,10 +81,12 @@ clv_exit clv_run_setup_exit(const clv_err *err) {
 }
 
 clv_exit clv_run_connect_exit(const clv_err *err) {
+  if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
   return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit(err);
 }
 
 clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
+  if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;

@@ -284,6 +284,7 @@ static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
       .subset = &e->sent, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .evaluation = true};
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->at < e->rows->n || e->in_flight) {
+    if (e->t->use == CLV_TRAINER_EVALUATES) CLV_TRY(clv_interrupt_check(err));
     while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(inject(e, err));
     CLV_TRY(finish_one(e, ret, err));
   }

@@ -147,9 +147,11 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->stages[b->n_stages].worker,
                                 &t->modules[b->n_stages], err));
   if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));
-  for (uint32_t i = 0; i <= b->n_stages; i++)
+  for (uint32_t i = 0; i <= b->n_stages; i++) {
+    CLV_TRY(clv_interrupt_check(err));
     CLV_API(
         cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));
+  }
   return t->use == CLV_TRAINER_BEGINS ? clv_trainer_push_files(t, err) : CLV_OK;
 }
 

@@ -132,6 +132,7 @@ static clv_code give_of_file(void *user, size_t item, uint64_t offset, void *dat
   const putting *s = user;
   clv_dtype as = s->items[item].dtype;
   size_t size = clv_dtype_size(as);
+  CLV_TRY(clv_interrupt_check(err)); /* nothing has begun that could be finished */
   return clv_weights_part_as(s->file, s->entries[item], as, (size_t)offset / size, data,
                              length / size, err);
 }
@@ -141,6 +142,7 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
   const putting *s = user;
   const clv_weights_want *w = &s->items[item];
   size_t size = clv_dtype_size(w->dtype);
+  CLV_TRY(clv_interrupt_check(err));
   return clv_weights_folder_part(s->folder->folder, s->found[item], w, (size_t)offset / size,
                                  length / size, data, err);
 }

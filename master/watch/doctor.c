@@ -10,6 +10,7 @@
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
 #include "common/wire/wire.h"
+#include "master/egress/egress.h"
 #include "master/watch/hello_int.h"
 
 typedef struct doctor {
@@ -241,6 +242,17 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime_free(runtime);
 }
 
+/* The policy of this host, or that there is none: what is wrong with it ends every run. */
+static void check_policy(doctor *d) {
+  CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
+  clv_err err;
+  bool good = clv_policy_find(&p, &err) == CLV_OK;
+  report(d, good, CLV_EXIT_CONFIG, "policy", NULL, "%s",
+         !good ? err.text
+         : p   ? clv_policy_path(p)
+               : "none on this host: `privacy` in the session file decides");
+}
+
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
   doctor d = {.config = config, .json = o->json};
   clv_err err;
@@ -256,6 +268,7 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
            code == CLV_OK ? "shapes fit" : err.text);
     clv_run_data_done(&data);
   }
+  check_policy(&d);
   if (config->n_workers) {
     code = clv_tls_floor_install(&err);
     if (code == CLV_OK)

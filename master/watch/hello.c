@@ -18,9 +18,12 @@ clv_code clv_watch_hello(const clv_session_config *config, clv_rpc_runtime *runt
   clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL, .unix_ms = clv_wall_ms()}};
   unsigned ms = (unsigned)config->limits.connect_timeout_ms;
   CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
+  uint64_t began = clv_now_ns();
   CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
+  uint64_t spent = (clv_now_ns() - began) / 1000000u;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
+  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len,
+                       (unsigned)(ms - CLV_MIN(spent, ms - 1)), &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, ret, err));
   return clv_wire_limits_check(&ret->about.limits, err);

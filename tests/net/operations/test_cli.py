@@ -1,5 +1,5 @@
 """Clumsy input: every mistake is answered with file, line, a suggestion and the documented code."""
-import glob, json, os, re, shutil, signal, subprocess, sys, time
+import glob, json, os, re, resource, shutil, signal, socket, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -315,6 +315,74 @@ def interrupt_writes_a_checkpoint():
     assert p.returncode == 130 and "--resume" in out, (p.returncode, out, err)
     steps = [int(d.split("-")[1]) for d in os.listdir(os.path.join(cluster.dir, "runs", "ctrlc")) if d.startswith("checkpoint-")]
     done = cluster.train(session, "--resume", "--max-steps", str(max(steps) + 2))
+    assert done.returncode == 0, done.stderr
+
+
+def connecting(name, port, timeout):
+    """A master whose worker accepts connections and says nothing."""
+    session = cluster.session(name, DATA + STAGES + TAIL + f"limits: {{connect_timeout: {timeout}}}\n")
+    return [session, "--set", f"workers.w1.address=127.0.0.1:{port}"]
+
+
+@suite.test
+def connect_timeout_is_kept():
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for command in (["train"], ["plan", "--ask"], ["status"]):
+            began = time.monotonic()
+            done = run(MASTER, *command, *connecting("mute", mute.getsockname()[1], "2s"), cwd=cluster.dir)
+            took = time.monotonic() - began
+            assert done.returncode in (4, 5) and "within 2" in done.stdout + done.stderr, (command, done)
+            assert 1.9 < took < 2 + 1.5 * SLOW, (command, took)
+
+
+@suite.test
+def interrupt_ends_connecting_at_once():
+    assert cluster.train(cluster.session("mute", DATA + STAGES + TAIL)).returncode == 0
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for command in (["train", "--fresh"], ["eval"], ["predict"], ["plan", "--ask"], ["doctor"]):
+            p = subprocess.Popen([MASTER, *command, *connecting("mute", mute.getsockname()[1], "30s")],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
+            held = mute.accept()[0]
+            time.sleep(0.2 * SLOW)
+            began = time.monotonic()
+            p.send_signal(signal.SIGINT)
+            _, errors = p.communicate(timeout=20 * SLOW)
+            assert p.returncode == 130 and time.monotonic() - began < 2 * SLOW, (command, p.returncode, errors)
+            held.close()
+
+
+@suite.test
+def interrupt_waits_for_no_silent_worker():
+    """One that answers is waited for, as long as a step takes."""
+    body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000")
+    p = subprocess.Popen([MASTER, "train", cluster.session("silent", body)], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
+    worker = cluster.workers[0].process
+    until_checkpoint("silent")
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(0.5)
+        began = time.monotonic()
+        p.send_signal(signal.SIGINT)
+        out, errors = p.communicate(timeout=40 * SLOW)
+        took = time.monotonic() - began
+    finally:
+        worker.send_signal(signal.SIGCONT)
+    assert p.returncode == 130 and took < 6 * SLOW, (p.returncode, took, out, errors)
+    assert "it does not answer" in errors and re.search("checkpoint of step .* is complete", errors), errors
+    done = master("runs", "--json", cwd=cluster.dir)
+    assert '"interrupted"' in done.stdout, done.stdout
+
+
+@suite.test
+def few_open_files_are_named():
+    """Not the certificates, which could not be read for want of a descriptor."""
+    session = cluster.session("files", DATA + STAGES + TAIL)
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+    done = subprocess.run([MASTER, "train", session], cwd=cluster.dir, capture_output=True, text=True, preexec_fn=few)
+    assert done.returncode == 1 and "may have 20 files open" in done.stderr and "ulimit -n" in done.stderr, done
+    soft = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 1024))
+    done = subprocess.run([MASTER, "train", session], cwd=cluster.dir, capture_output=True, text=True, preexec_fn=soft)
     assert done.returncode == 0, done.stderr
 
 

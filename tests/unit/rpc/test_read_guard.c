@@ -121,9 +121,9 @@ static wire dial(void) {
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  struct timeval patience = {.tv_sec = 2};
-  setsockopt(w.fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  struct timeval wait = {.tv_sec = 2};
+  setsockopt(w.fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
+  setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
   assert_int_equal(connect(w.fd, (struct sockaddr *)&at, sizeof at), 0);
   SSL_set_fd(w.ssl, w.fd);
   assert_int_equal(SSL_connect(w.ssl), 1);

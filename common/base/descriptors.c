@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include "common/base/base.h"
+
+enum { PLENTY = 4096 }; /* descriptors: a limit above is not looked at */
+
+void clv_open_files_raise(void) {
+  struct rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &files);
+}
+
+clv_code clv_open_files_check(unsigned n, clv_err *err) {
+  struct rlimit files;
+  unsigned open = 0;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur > PLENTY) return CLV_OK;
+  unsigned limit = (unsigned)files.rlim_cur;
+  for (unsigned fd = 0; fd < limit; fd++) open += fcntl((int)fd, F_GETFD) != -1;
+  if (limit - open >= n) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "this process may have %u files open, has %u and needs %u more for its workers: "
+                  "raise the limit, as with `ulimit -n 1024` or LimitNOFILE= of its unit",
+                  limit, open, n);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+
+#include "common/base/base.h"
+
+static atomic_uint_fast64_t since_ns; /* 0: nobody has asked */
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a signal handler may not wait");
+
+void clv_interrupt(void) {
+  uint_fast64_t never = 0;
+  atomic_compare_exchange_strong(&since_ns, &never, clv_now_ns());
+}
+
+uint64_t clv_interrupted_ms(void) {
+  uint64_t since = atomic_load_explicit(&since_ns, memory_order_relaxed);
+  return since ? 1 + (clv_now_ns() - since) / 1000000u : 0;
+}
+
+clv_code clv_interrupt_check(clv_err *err) {
+  return clv_interrupted_ms() ? clv_fail(err, CLV_CANCELLED, "interrupted") : CLV_OK;
+}
