@@ -78,7 +78,7 @@ static bool is_drawn(const clv_stage_spec *s, const clv_param *p) {
   return !(clv_stage_pushes(s) || s->weights_artifact) || is_fresh(s, p);
 }
 
-/* A layer that stays at home is no news of this session, but of an earlier one it may be. */
+/* Looks up a parameter of a stage at home: in this run, and by the key of its layer. */
 static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, const clv_param *p,
                              clv_err *err) {
   const clv_session_config *c = r->b->config;

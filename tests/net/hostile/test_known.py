@@ -141,8 +141,8 @@ def nothing_is_sent_without_a_ledger():
 
 @suite.test
 def labels_by_order_are_named():
-    """Where classes are contiguous or come in turns, and records are not shuffled."""
-    for name, labels in (("sorted", [i // 13 for i in range(64)]), ("turns", [i % 5 for i in range(64)]),
+    """Where classes are contiguous or repeat, and records are not shuffled."""
+    for name, labels in (("sorted", [i // 13 for i in range(64)]), ("periodic", [i % 5 for i in range(64)]),
                          ("drawn", [random.Random(i).randrange(5) for i in range(64)])):
         write_npy(os.path.join(cluster.dir, "data/y2.npy"), (64,), "<i8", struct.pack("<64q", *labels))
         for shuffle in (False, True):
@@ -153,7 +153,7 @@ def labels_by_order_are_named():
             checked = run(MASTER, "check", session, cwd=cluster.dir)
             assert named == ("LABELS BY ORDER" in checked.stdout + checked.stderr) == (said is not None), (name, shuffle, said)
             assert named == (not shuffle and name != "drawn"), (name, shuffle, said)
-            assert not said or said["lag"] == (5 if name == "turns" else 1) and said["share"] > 0.9, said
+            assert not said or said["lag"] == (5 if name == "periodic" else 1) and said["share"] > 0.9, said
     done = run(MASTER, "train", cluster.session("order", text.replace("shuffle: true", "shuffle: false").replace("y2", "y"), ""), cwd=cluster.dir)
     assert done.returncode == 0 and "LABELS BY ORDER" not in done.stdout, done.stdout
 

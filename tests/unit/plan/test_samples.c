@@ -109,7 +109,7 @@ static void contiguous_classes_stand_out(void **state) {
   assert_int_equal(order_of(labels, 20).lag, 1);
 }
 
-static void so_do_blocks_and_turns(void **state) {
+static void so_do_blocks_and_periods(void **state) {
   (void)state;
   static double labels[LABELS];
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i / 3 * 7 % 11 % CLASSES);
@@ -133,7 +133,7 @@ int main(void) {
       cmocka_unit_test(biases_and_counts_are_none),
       cmocka_unit_test(drawn_labels_have_no_order),
       cmocka_unit_test(contiguous_classes_stand_out),
-      cmocka_unit_test(so_do_blocks_and_turns),
+      cmocka_unit_test(so_do_blocks_and_periods),
       cmocka_unit_test(one_class_has_no_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
