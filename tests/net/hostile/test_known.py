@@ -109,6 +109,12 @@ def weights_that_a_worker_had_are_no_secret():
     shutil.copy(os.path.join(cluster.dir, "runs/taught/checkpoint-2/model-00001-of-00003.safetensors"), trained)
     refused("train", "learned", at="master", weights=f"weights: {{file: {trained}, secret: true}}, ",
             says="has weights that were at 'spiffe://test/w1'")
+    adapted = f"weights: {{file: {trained}, secret: true}}, lora: {{targets: [a], r: 2, alpha: 400}}, "
+    well("train", "adapted", at="w1", weights=adapted, more=RAW, train="clip_grad_norm: 1.0, ")
+    done = run(MASTER, "export", "adapted", "--merge", "merged", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    refused("train", "sum", at="master", weights="weights: {file: merged/model.safetensors, secret: true}, ",
+            says="has weights that were at 'spiffe://test/w1'")
 
 
 @suite.test
