@@ -136,7 +136,7 @@ $(call layer, master/history, common/tensor common/weights master/report)
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
 
-# the record of what left: written ahead, settled, read; the policy of whoever answers for it
+# the record of what left: written ahead, settled, read; the ledger of keys; the policy
 $(call layer, master/egress, common/tensor common/config common/tls)
 
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts

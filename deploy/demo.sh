@@ -6,6 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$(cd "$1" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/cleave-demo.XXXXXX")
+export XDG_STATE_HOME="$work/state" # its keys are of no use to anybody: not in the user's ledger
 pids=()
 
 stop() {

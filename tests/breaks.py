@@ -5,7 +5,8 @@ A break is a name, a file, edits and a test. An edit is (in, old, new): `old` ha
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
-transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py.
+transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
+for what workers know in breaks_known.py.
 """
 import collections
 
@@ -794,7 +795,8 @@ of("master/run/run_export.c", HF_SPLIT,
 of("common/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
 
-import breaks_gpu  # as the next two
+import breaks_gpu  # as the next ones
+import breaks_known
 import breaks_ops
 import breaks_runs
 import breaks_transformers  # its rows are made by `of` above

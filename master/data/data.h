@@ -214,6 +214,8 @@ const int32_t *clv_dataset_places(const clv_dataset *ds, size_t record, size_t *
 int64_t clv_dataset_tokens(const clv_dataset *ds);
 /* Smallest and largest class label that is not ignored; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
+/* The one label of a record; false: it has none, or several. */
+bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
 /* The number in its file of the first record with the largest class label. False where classes are
  * not counted by looking at
  * records: they have names, or are tokens. */

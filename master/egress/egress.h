@@ -264,4 +264,58 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
 clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                          clv_err *err) CLV_USE_RESULT;
 
+/* ---- the ledger (ledger.c, ledger_file.c) ----------------------------------------------------
+ *
+ * Which layers' keys and weights have reached a worker, in sessions and runs of this user on this
+ * host. A file of digests, of mode 0600, in the first of these folders that is named: the first of
+ * $STATE_DIRECTORY, $XDG_STATE_HOME/cleave, $HOME/.local/state/cleave. */
+
+enum {
+  CLV_LEDGER_BYTES = 64 << 20, /* of the file at most */
+  CLV_LEDGER_MARK = 16,        /* bytes that tell keys and tensors apart */
+  CLV_LEDGER_DATE = 11,        /* "2026-11-28" with the NUL */
+  CLV_LEDGER_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
+};
+
+typedef enum clv_ledger_kind {
+  CLV_LEDGER_KEY = 1, /* the key of a layer: its first values and its dropout */
+  CLV_LEDGER_RUN,     /* a parameter in a run, whatever it has learned since */
+  CLV_LEDGER_WEIGHTS, /* values of a tensor */
+  CLV_LEDGER_KINDS
+} clv_ledger_kind;
+
+/* What is going to reach a worker. */
+typedef struct clv_ledger_item {
+  clv_ledger_kind kind;
+  clv_sha256 of;        /* digest that names the key, parameter or tensor */
+  const char *identity; /* of the worker; borrowed */
+} clv_ledger_item;
+
+/* What the ledger says: who had it first, and when. */
+typedef struct clv_ledger_entry {
+  char identity[CLV_LEDGER_IDENTITY + 1], date[CLV_LEDGER_DATE];
+} clv_ledger_entry;
+
+typedef struct clv_ledger clv_ledger; /* as it was when it was read */
+
+/* Reads the ledger; a file that is missing is an empty one. CLV_PRECONDITION: it cannot be read;
+ * CLV_INVALID: others may write to it; CLV_DATA_LOSS: it is damaged. Texts name the file and what
+ * helps. */
+clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
+/* Of [len] bytes; label stands for the path. *ret_whole: bytes of whole lines; a last one may be
+ * cut short. */
+clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
+                          size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
+void clv_ledger_free(clv_ledger *l); /* NULL is allowed */
+void clv_ledger_freep(clv_ledger **l);
+size_t clv_ledger_count(const clv_ledger *l); /* lines but the first */
+clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                         clv_ledger_entry *ret, bool *ret_found, clv_err *err) CLV_USE_RESULT;
+/* Lines for the items that are not there yet. CLV_INVALID: an identity that fits no line. */
+clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
+                        clv_err *err) CLV_USE_RESULT;
+/* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
+ * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
+clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
+
 #endif

@@ -27,6 +27,8 @@ void clv_blueprint_free(clv_blueprint *b) {
   free(b->stages);
   free(b->egress);
   free(b->worker_used);
+  for (int k = 0; b->known && k < b->whole->n_nodes; k++) free(b->known[k]);
+  free(b->known);
   clv_graph_free(b->whole);
   free(b);
 }
@@ -278,10 +280,12 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
   }
 }
 
-static clv_code make_egress(clv_blueprint *b, clv_err *err) {
+clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   const clv_stage_plan *loss = &b->stages[b->n_stages];
   size_t n_rows = 3 * (size_t)b->n_stages + 8;
+  free(b->egress);
+  b->n_egress = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_leaves;
   CLV_TRY(clv_alloc(n_rows, sizeof *b->egress, &b->egress, err));
   for (uint32_t i = 0; i < b->n_stages; i++) leaf_rows(b, i);
@@ -360,7 +364,7 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
   b->caches = b->config->stages[0].cache;
-  return make_egress(b, err);
+  return clv_blueprint_make_table(b, err);
 }
 
 clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_inputs *inputs,

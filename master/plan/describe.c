@@ -245,6 +245,8 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     text_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
+  clv_known_describe(b, false, out);
+  clv_label_order_describe(b, false, out);
   clv_cache_describe(b, false, out);
   text_policy(b->policy, out);
 }
@@ -371,6 +373,10 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_blueprint_egress(b, true, out);
     clv_bytes_puts(out, ",\"privacy\":");
     clv_privacy_describe(b, true, out);
+    clv_bytes_puts(out, ",\"known_layers\":");
+    clv_known_describe(b, true, out);
+    clv_bytes_puts(out, ",\"labels_by_order\":");
+    clv_label_order_describe(b, true, out);
     clv_bytes_puts(out, ",\"cache\":");
     clv_cache_describe(b, true, out);
     json_seed(b, out);

@@ -113,6 +113,12 @@ typedef struct clv_stage_plan {
   bool has_modules;     /* parameters of it that are no adapters are in that folder */
 } clv_stage_plan;
 
+/* How far labels follow from the order of the records, which is that of the files. */
+typedef struct clv_label_order {
+  uint32_t lag;           /* records apart; 0: they do not, or records are shuffled */
+  double share, shuffled; /* of records with the label of the one so far before; in any order */
+} clv_label_order;
+
 typedef struct clv_blueprint {
   const clv_session_config *config; /* borrowed */
   clv_graph *whole;                 /* never packed */
@@ -126,9 +132,14 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;
-  bool *worker_used;  /* [config->n_workers] */
-  bool caches;        /* the outputs of the first stage are kept by the worker behind it */
-  clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
+  bool *worker_used;     /* [config->n_workers] */
+  bool caches;           /* the outputs of the first stage are kept by the worker behind it */
+  clv_policy *policy;    /* borrowed; what may leave besides by the table. NULL: no policy */
+  char **known;          /* [whole->n_nodes] why the ledger knows a layer at home ("was at ...");
+                            NULL in it: it does not; NULL: nobody has looked */
+  const clv_sha256 *run; /* borrowed; the run's secret, by which the ledger names its parameters;
+                            NULL: none */
+  clv_label_order order;
 } clv_blueprint;
 
 /* inputs: of one record, N = 1. Errors point into the session file. */
@@ -187,6 +198,44 @@ clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends,
 /* A row as a policy sees it. */
 clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress_row *r);
 
+/* ---- what workers know from earlier sessions (known.c, sample.c) ----------------------------- */
+
+/* Looks the layers at home up in the ledger, and makes the table again with what was found. run: as
+ * the field. Without workers nothing is read. Errors as of clv_ledger_open. */
+clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *err) CLV_USE_RESULT;
+/* CLV_INVALID: the session does not permit what the blueprint shows by now. */
+clv_code clv_blueprint_permits(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
+/* For `plan`: a line for each layer at home that counts as known, or a JSON array. */
+void clv_known_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+
+/* Names in the ledger: of the key of the layer that node k of a stage's graph, or of the whole
+ * model, is of; of a parameter in a run. */
+clv_code clv_known_key(const clv_session_config *c, const clv_graph *g, int k, clv_sha256 *ret,
+                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_known_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
+                         clv_err *err) CLV_USE_RESULT;
+
+enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART = 64 };
+
+/* Values of a tensor that name it. */
+typedef struct clv_weights_sample {
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t count;       /* values of the tensor */
+  size_t parts, part; /* runs of values that are taken; values of one */
+  char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
+} clv_weights_sample;
+
+/* false: the tensor is none that hides anything: its rank is below 2, or its type no float. */
+bool clv_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
+size_t clv_sample_first(const clv_weights_sample *s, size_t part); /* number of its first value */
+void *clv_sample_room(clv_weights_sample *s, size_t part);         /* where s->part values go */
+/* Bytes of the tensor from `offset` on, in any order until all have come. */
+void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
+clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
+                           clv_err *err) CLV_USE_RESULT;
+
 /* ---- data ------------------------------------------------------------------------------------ */
 
 typedef struct clv_run_data {
@@ -233,6 +282,13 @@ clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
  * plans: the next above their places. Others would cost a plan and its memory for nearly every
  * micro-batch; this costs half of a 32nd of the padded size on average. */
 enum { CLV_PACKED_SIZES = 32 };
+/* Fills b->order (label_order.c). */
+clv_code clv_run_data_find_order(const clv_run_data *d, clv_blueprint *b,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Of so many labels; sorts them. */
+clv_label_order clv_label_order_of(double *labels, size_t n);
+/* For `plan`, `check` and `train`: a line where labels follow, or JSON: an object or null. */
+void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Notes how long the sequences of data.train are, where they are packed. */
 void clv_run_data_count_places(const clv_run_data *d, clv_blueprint *b);
 

@@ -39,6 +39,9 @@ const char *clv_lengths_json(const clv_blueprint *b, bool any);
 uint64_t clv_lengths_expect(const clv_blueprint *b, int64_t places, uint64_t bytes);
 void clv_lengths_about(const clv_blueprint *b, int64_t places, uint64_t bytes, clv_bytes *out);
 
+/* The rows of the egress table, once more if what is shown has changed (blueprint.c). */
+clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
 /* ---- labels (data_fits.c) -------------------------------------------------------------------- */
 
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */

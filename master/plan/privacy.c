@@ -69,6 +69,7 @@ static const char *excuse(const view *v, int k, bool labels) {
     return "has weights from a file that is not declared secret: true";
   if (drawn && v->b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
+  if (v->b->known && v->b->known[k]) return v->b->known[k];
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
 }

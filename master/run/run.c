@@ -66,7 +66,7 @@ static clv_exit unasked_exit(clv_code code) {
 
 /* What the workers say of their devices is asked first: figures are of what they name. */
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .looks = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
   clv_err err, unanswered;
   clv_code asked = CLV_OK;
@@ -78,6 +78,8 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   fputs(text.data, stdout);
+  if (clv_blueprint_permits(r.blueprint, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (asked != CLV_OK) return (clv_exit)clv_exit_report(unasked_exit(asked), &unanswered);
   fputs(kinds.data ? kinds.data : "", stdout);
   return CLV_EXIT_OK;
@@ -104,6 +106,7 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
     if (r->config->stages[i].weights_folder)
       CLV_TRY(clv_stage_folder_open(r->blueprint, (uint32_t)i, &folder, &notes, err));
   }
+  clv_label_order_describe(r->blueprint, false, &notes);
   clv_run_print_notes(r, "notice", notes.data);
   return CLV_OK;
 }

@@ -14,11 +14,22 @@ static clv_sends sends_of(const clv_run *r) {
                      .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
 }
 
+/* Layers at home that a worker knows from an earlier session hide nothing in this one. */
+static clv_code recall(clv_run *r, clv_err *err) {
+  clv_blueprint *b = r->blueprint;
+  CLV_TRY(clv_run_find_key(r, err));
+  b->run = r->has_secret ? &r->secret : NULL;
+  CLV_TRY(clv_blueprint_recall(b, b->run, err));
+  return r->looks ? CLV_OK : clv_blueprint_permits(b, err);
+}
+
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_blueprint_freep(&r->blueprint);
   CLV_TRY(clv_blueprint_of_data(r->config, d, &r->blueprint, err));
   r->blueprint->policy = r->policy;
+  CLV_TRY(recall(r, err));
+  CLV_TRY(clv_run_data_find_order(&r->data, r->blueprint, err));
   const clv_sends sends = sends_of(r);
   return clv_blueprint_hold(r->blueprint, &sends, err);
 }

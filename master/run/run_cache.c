@@ -31,10 +31,18 @@ static clv_code secret_of(const clv_run *r, clv_sha256 *ret, clv_err *err) {
 clv_code clv_run_cache_begin(clv_run *r, clv_err *err) {
   clv_sha256 secret;
   const char *worker;
+  uint64_t dropped;
   char text[200];
   if (!r->blueprint->caches) return CLV_OK;
   CLV_TRY(secret_of(r, &secret, err));
-  CLV_TRY(clv_trainer_cache(r->trainer, r->data.train, &secret, &worker, err));
+  CLV_TRY(clv_trainer_cache(r->trainer, r->data.train, &secret, &worker, &dropped, err));
+  if (dropped) {
+    snprintf(text, sizeof text,
+             "%llu cached rows of version 0.7, by their places in the files, are deleted at the "
+             "worker: all rows are sent again",
+             (unsigned long long)dropped);
+    clv_run_warn(r, CLV_LOG_WARN, "cache", text);
+  }
   if (!worker) return CLV_OK;
   snprintf(text, sizeof text, "worker '%s' has the cached rows of all records: none is sent again",
            worker);

@@ -27,6 +27,8 @@ typedef struct export {
   clv_weights_tensor *list; /* [n], with names and merged values in `made` */
   size_t n, n_made;
   void **made;
+  clv_ledger_item *known; /* [n_known] merged tensors of stages that are at workers */
+  size_t n_known;
 }
 export;
 
@@ -37,6 +39,7 @@ static void export_done(export *x) {
   free(x->model);
   free(x->list);
   free(x->made);
+  free(x->known);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -61,6 +64,7 @@ static clv_code read_all(export *x, clv_err *err) {
     most += clv_weights_count(x->model[i]);
   }
   CLV_TRY(clv_alloc(2 * most, sizeof *x->list, &x->list, err));
+  CLV_TRY(clv_alloc(most, sizeof *x->known, &x->known, err));
   return clv_alloc(4 * most, sizeof(void *), &x->made, err);
 }
 
@@ -286,6 +290,24 @@ static bool is_turned(const export *x, uint32_t stage, const char *weight) {
          says_turned(c->stages[stage].layers, c->stages[stage].n_layers, weight);
 }
 
+/* A worker that has both halves and the base can merge them as well: the sum is no secret. */
+static clv_code note_merged(export *x, uint32_t stage, const clv_shape *shape, const float *sum,
+                            clv_err *err) {
+  int worker = x->config->stages[stage].worker;
+  CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
+  clv_ledger_item item = {.kind = CLV_LEDGER_WEIGHTS};
+  size_t bytes;
+  if (worker < 0) return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  CLV_TRY(clv_shape_bytes(shape, CLV_F32, &bytes, err));
+  if (!clv_sample_begin(s, CLV_F32, shape)) return CLV_OK;
+  clv_sample_take(s, 0, sum, bytes);
+  CLV_TRY(clv_sample_digest(s, &item.of, err));
+  item.identity = x->config->workers[worker].identity;
+  x->known[x->n_known++] = item;
+  return CLV_OK;
+}
+
 static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,
                       const clv_weights_entry *a, const clv_weights_entry *b, clv_err *err) {
   double scale = scale_of(&x->config->stages[stage].lora);
@@ -300,7 +322,7 @@ static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,
   x->made[x->n_made++] = sum;
   add_product(w, a, b, scale, turned, sum);
   x->list[x->n++] = (clv_weights_tensor){w->name, CLV_F32, w->shape, sum};
-  return CLV_OK;
+  return note_merged(x, stage, &w->shape, sum, err);
 }
 
 /* "NAME.lora_A.weight" of "NAME.weight"; NULL: there is none. */
@@ -357,7 +379,8 @@ static clv_code check_whole(const export *x, clv_err *err) {
 
 static clv_code merge_all(export *x, clv_err *err) {
   for (uint32_t i = 0; i < x->n_stages; i++) CLV_TRY(merge_stage(x, i, err));
-  return check_whole(x, err);
+  CLV_TRY(check_whole(x, err));
+  return clv_ledger_add(x->known, x->n_known, err);
 }
 
 clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err *err) {

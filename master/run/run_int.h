@@ -49,6 +49,8 @@ typedef struct clv_run {
   const clv_session_config *config;
   clv_session_config own; /* a copy with the seed, the attempt, and micro-batches that were auto */
   clv_sha256 secret;      /* of the run: see clv_run_settle_key */
+  bool has_secret;        /* it is settled, or found in the folder */
+  bool looks;             /* `plan`: what the session does not permit is described, then refused */
   const clv_run_options *o;
   clv_run_data data;
   uint64_t left_out; /* records with values that are not finite */
@@ -96,6 +98,9 @@ clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * train.seed the seed follows from it. Before the data is read. CLV_NOT_FOUND: there are
  * checkpoints, but no secret and no seed. */
 clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
+/* For commands that look alone: the secret of the run that --resume would go on with, if the folder
+ * has checkpoints and a key. */
+clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Into the locked run folder, for the owner alone. */
 clv_code clv_run_keep_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 

@@ -40,6 +40,7 @@ clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) {
     CLV_TRY(no_key(r, &r->secret, err));
   else if (code != CLV_OK)
     return clv_fail(err, code, "%s", missing.text);
+  r->has_secret = true;
   r->own = *r->config;
   r->config = &r->own;
   clv_seed *seed = &r->own.train.seed;
@@ -47,6 +48,14 @@ clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) {
   seed->drawn = true;
   return clv_key_derive("cleave seed of a run", &(clv_key){{0}}, &r->secret, sizeof r->secret,
                         &seed->key, err);
+}
+
+/* A folder without a key has no run whose layers a worker could know. */
+clv_code clv_run_find_key(clv_run *r, clv_err *err) {
+  if (r->has_secret || !clv_checkpoint_any(r->config->checkpoint.dir)) return CLV_OK;
+  clv_code code = read_key(r, &r->secret, err);
+  r->has_secret = code == CLV_OK;
+  return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
 
 clv_code clv_run_keep_key(const clv_run *r, clv_err *err) {

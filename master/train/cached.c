@@ -40,20 +40,14 @@ static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *
 }
 
 /* Has the worker delete what an attempt of an older version left, whose numbers are places. */
-static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
+static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
+                              clv_err *err) {
   enum { DROP_MS = 3000 };
   cleave_cached old = t->cache.to;
-  char text[200];
-  uint64_t rows;
   clv_err ignored;
   if (t->use != CLV_TRAINER_GOES_ON) return CLV_OK;
   CLV_TRY(key_of(t, secret, BY_PLACE, &old.key, err));
-  if (cleave_cache_end(&old, DROP_MS, &rows, &ignored) != CLV_OK || !rows) return CLV_OK;
-  snprintf(text, sizeof text,
-           "worker '%s' had %llu cached rows by their places in the files, from an older version: "
-           "they are deleted, and all rows are sent again",
-           cleave_module_node(t->modules[1]), (unsigned long long)rows);
-  clv_trainer_on_notice(t, text);
+  if (cleave_cache_end(&old, DROP_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
   return CLV_OK;
 }
 
@@ -72,9 +66,10 @@ static const char *who_has_all(clv_trainer *t) {
 }
 
 clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                           const char **ret_worker, clv_err *err) {
+                           const char **ret_worker, uint64_t *ret_dropped, clv_err *err) {
   clv_trainer_rows *c = &t->cache;
   *ret_worker = NULL;
+  *ret_dropped = 0;
   if (!t->b->caches) return CLV_OK;
   c->to = (cleave_cached){.from = t->modules[0],
                           .to = t->modules[1],
@@ -92,7 +87,7 @@ clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sh
     (void)clv_trainer_explain(t, &refused, &why);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
   }
-  CLV_TRY(drop_by_place(t, secret, err));
+  CLV_TRY(drop_by_place(t, secret, ret_dropped, err));
   c->data = data;
   *ret_worker = who_has_all(t);
   return CLV_OK;

@@ -200,6 +200,7 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
                       t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
+  CLV_TRY(clv_trainer_note_layers(t, err));
   CLV_TRY(connect(t, err));
   return load_modules(t, err);
 }

@@ -19,6 +19,7 @@ typedef struct collecting {
   clv_weights_tensor *list; /* [n], as they will be in the file */
   clv_weights_want *items;  /* [n] */
   size_t n;
+  clv_weights_sample *samples; /* [n] for the ledger; NULL: the stage is at home */
   clv_weights_writer *file;
 } collecting;
 
@@ -26,6 +27,7 @@ static void collecting_done(collecting *s) {
   cleave_state_list_done(&s->all);
   free(s->list);
   free(s->items);
+  free(s->samples);
   clv_weights_writer_free(s->file);
 }
 
@@ -53,6 +55,8 @@ static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kin
 static clv_code take_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,
                            clv_err *err) {
   const collecting *s = user;
+  if (s->samples && s->samples[item].parts)
+    clv_sample_take(&s->samples[item], offset, data, length);
   return clv_weights_put(s->file, item, offset, data, length, err);
 }
 
@@ -61,10 +65,12 @@ static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_check
   CLV_AUTO(collecting_done) collecting s = {0};
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   CLV_TRY(list_state(t, i, kind, &s, err));
+  CLV_TRY(clv_trainer_watch(t, i, kind, s.items, s.n, &s.samples, err));
   CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.list, s.n, &s.file, err));
   if (s.n)
     CLV_API(
         cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, take_piece, &s, CLV_WHY));
+  CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));
   return clv_checkpoint_end_part(w, clv_steal(&s.file), err);
 }
 
@@ -147,11 +153,28 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
                                  length / size, data, err);
 }
 
+/* What the values are is in the ledger before they leave. They are read once more then. */
+static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
+                           putting *s, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
+  CLV_TRY(clv_trainer_watch(t, stage, kind, items, n, &samples, err));
+  for (size_t i = 0; samples && i < n; i++) {
+    clv_weights_sample *of = &samples[i];
+    size_t size = clv_dtype_size(items[i].dtype);
+    for (size_t k = 0; k < of->parts; k++)
+      CLV_TRY(
+          give(s, i, clv_sample_first(of, k) * size, clv_sample_room(of, k), of->part * size, err));
+  }
+  return clv_trainer_note_values(t, stage, samples, n, err);
+}
+
 static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
                           putting *s, clv_err *err) {
   if (!n) return CLV_OK;
   s->items = items;
+  CLV_TRY(note_given(t, stage, kind, items, n, give, s, err));
   CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
   CLV_API(cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_WHY));
   return CLV_OK;

@@ -58,9 +58,11 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
  * outlives the trainer, are kept by the worker behind it from here on. The cache's key follows from
  * `secret`, which stands for the run, its records and the front's weights. Where an earlier attempt
  * left the rows of all records under that key, none is sent again, and *ret_worker is who has them;
- * else NULL. CLV_INVALID: that worker keeps none. Of other sessions nothing. */
+ * else NULL. *ret_dropped: rows that an attempt of version 0.7 had left, which the worker has
+ * deleted. CLV_INVALID: that worker keeps none. Of other sessions nothing. */
 clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                           const char **ret_worker, clv_err *err) CLV_USE_RESULT;
+                           const char **ret_worker, uint64_t *ret_dropped,
+                           clv_err *err) CLV_USE_RESULT;
 /* BLOCKS for one call: the worker deletes them. *ret_rows: that were there; *ret_worker: its name,
  * NULL where nothing was cached. */
 clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t *ret_rows,

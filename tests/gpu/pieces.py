@@ -80,7 +80,8 @@ def ours(*command, timeout=LIMIT_S, before=(), cwd=None):
     """Runs one of our programs; those that look for the cases of ops, from the folder above
     these."""
     root = os.path.dirname(beside("kernels", "../.."))
-    return run([*before, program(command[0]), *command[1:]], timeout, environment(), cwd or root)
+    ledger = {"XDG_STATE_HOME": os.path.join(cwd, "state")} if cwd else {}  # not the user's
+    return run([*before, program(command[0]), *command[1:]], timeout, {**environment(), **ledger}, cwd or root)
 
 
 def told(done, good):

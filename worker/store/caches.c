@@ -236,7 +236,7 @@ static uint64_t row_at(const file *f, int64_t row) {
 static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
     if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)
-      return clv_fail(err, CLV_INVALID, "record %lld of a cache of %llu", (long long)rows[i],
+      return clv_fail(err, CLV_INVALID, "the number of a row is not below the %llu of the cache",
                       (unsigned long long)c->records);
   return CLV_OK;
 }
@@ -251,13 +251,12 @@ static clv_code get_row(const file *f, int64_t row, void *data, clv_err *err) {
   mark m, gone = {0};
   CLV_TRY(read_at(f, mark_at(f, row), &m, sizeof m, err));
   if (m.there != 1)
-    return clv_fail(err, CLV_NOT_FOUND, "row %lld is not in the cache", (long long)row);
+    return clv_fail(err, CLV_NOT_FOUND, "a row is not in the cache");
   CLV_TRY(read_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
   if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;
   CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));
   return clv_fail(err, CLV_DATA_LOSS,
-                  "row %lld of the cache has other bytes than were kept, and was dropped",
-                  (long long)row);
+                  "a row of the cache has other bytes than were kept, and was dropped");
 }
 
 /* ---- outward --------------------------------------------------------------------------------- */

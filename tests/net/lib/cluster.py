@@ -1,10 +1,14 @@
 """Real daemons with real certificates for the process-level tests. Standard library only."""
-import functools, json, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+import atexit, functools, json, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, time
 
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
 SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are not the program's
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
+# Ledgers of keys: none of a test is the user's, and each cluster begins with one of its own.
+os.environ.pop("STATE_DIRECTORY", None)
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cleave-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], True)
 
 
 def below_ephemeral():
@@ -122,6 +126,7 @@ class Cluster:
         self.near, self.far, self.host, self.env = near, far, host, env
         self.dir = tempfile.mkdtemp(prefix="cleave-test-")
         self.certs = os.path.join(self.dir, "certs")
+        os.environ["XDG_STATE_HOME"] = os.path.join(self.dir, "state")
         assert master("certs", "init", "--dir", self.certs).returncode == 0
         self.issue("master", "spiffe://test/master")
         self.ports = [free_port() for _ in range(n)]

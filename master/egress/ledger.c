@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lines of a ledger. Call clv_ledger_parse with the bytes of a file, then clv_ledger_find for
+ * each key or tensor that must be secret. clv_ledger_put formats lines that are not there yet;
+ * ledger_file.c writes them. A line is "KIND MARK DATE IDENTITY". MARK is the first half of an
+ * HMAC-SHA256, in hex, with the salt in the file's first line, so equal keys have different marks
+ * on two hosts.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "master/egress/egress_int.h"
+
+#define HEAD "cleave ledger 1 "
+enum { HEX = 64, HEAD_LEN = sizeof HEAD - 1 + HEX, DATE_LEN = CLV_LEDGER_DATE - 1 };
+
+static const char *const kind_names[] = {
+    [CLV_LEDGER_KEY] = "key", [CLV_LEDGER_RUN] = "run", [CLV_LEDGER_WEIGHTS] = "weights"};
+
+/* A line in memory. */
+typedef struct ledger_line {
+  clv_ledger_kind kind;
+  uint8_t mark[CLV_LEDGER_MARK];
+  size_t at;            /* its number in the file, from 0 */
+  const char *date;     /* DATE_LEN bytes of the text */
+  const char *identity; /* bytes of the text */
+  size_t identity_len;
+} ledger_line;
+
+struct clv_ledger {
+  clv_bytes text;
+  clv_sha256 salt;
+  bool is_new;        /* there is no first line yet: the salt is drawn */
+  ledger_line *lines; /* [n] by kind, mark and place in the file */
+  size_t n, cap;
+};
+
+void clv_ledger_free(clv_ledger *l) {
+  if (!l) return;
+  clv_bytes_done(&l->text);
+  free(l->lines);
+  free(l);
+}
+
+void clv_ledger_freep(clv_ledger **l) { clv_ledger_free(*l); }
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Takes `word` and the space behind it from the text at *p; false: another word is there. */
+static bool take_word(const char **p, const char *end, const char *word) {
+  size_t len = strlen(word);
+  if ((size_t)(end - *p) <= len || memcmp(*p, word, len) != 0 || (*p)[len] != ' ') return false;
+  *p += len + 1;
+  return true;
+}
+
+static bool take_kind(const char **p, const char *end, clv_ledger_kind *ret) {
+  for (int k = CLV_LEDGER_KEY; k < CLV_LEDGER_KINDS; k++)
+    if (take_word(p, end, kind_names[k])) return *ret = (clv_ledger_kind)k, true;
+  return false;
+}
+
+static bool take_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MARK]) {
+  char hex[2 * CLV_LEDGER_MARK + 1];
+  if ((size_t)(end - *p) < sizeof hex || (*p)[sizeof hex - 1] != ' ') return false;
+  memcpy(hex, *p, sizeof hex - 1);
+  hex[sizeof hex - 1] = '\0';
+  *p += sizeof hex;
+  return clv_hex_parse(hex, ret, CLV_LEDGER_MARK);
+}
+
+static bool take_date(const char **p, const char *end, const char **ret) {
+  static const char form[] = "dddd-dd-dd ";
+  if ((size_t)(end - *p) < sizeof form) return false;
+  for (size_t i = 0; form[i]; i++)
+    if (form[i] == 'd' ? !isdigit((unsigned char)(*p)[i]) : (*p)[i] != form[i]) return false;
+  *ret = *p;
+  *p += sizeof form - 1;
+  return true;
+}
+
+/* An identity is printed: it has no control characters, and an end. */
+static bool is_identity(const char *text, size_t len) {
+  for (size_t i = 0; i < len; i++)
+    if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return false;
+  return len >= 1 && len <= CLV_LEDGER_IDENTITY;
+}
+
+static clv_code make_room(clv_ledger *l, clv_err *err) {
+  size_t cap = l->cap ? 2 * l->cap : 64;
+  if (l->n < l->cap) return CLV_OK;
+  ledger_line *more = realloc(l->lines, cap * sizeof *more);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu lines", cap);
+  l->lines = more;
+  l->cap = cap;
+  return CLV_OK;
+}
+
+static clv_code take_head(clv_ledger *l, const char *line, size_t len, clv_err *err) {
+  char hex[HEX + 1] = "";
+  bool fits = len == HEAD_LEN && memcmp(line, HEAD, sizeof HEAD - 1) == 0;
+  if (fits) memcpy(hex, line + sizeof HEAD - 1, HEX);
+  if (fits && clv_sha256_parse(hex, &l->salt)) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "no ledger of this version");
+}
+
+static clv_code take_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
+  const char *p = line, *end = line + len;
+  if (line == l->text.data) return take_head(l, line, len, err);
+  CLV_TRY(make_room(l, err));
+  ledger_line *to = &l->lines[l->n];
+  if (!take_kind(&p, end, &to->kind) || !take_mark(&p, end, to->mark) ||
+      !take_date(&p, end, &to->date) || !is_identity(p, (size_t)(end - p)))
+    return clv_fail(err, CLV_DATA_LOSS, "no line of a ledger (KIND MARK DATE IDENTITY)");
+  to->identity = p;
+  to->identity_len = (size_t)(end - p);
+  to->at = l->n++;
+  return CLV_OK;
+}
+
+/* Takes every whole line. The last one may lack its end, or be bytes of 0: a machine that went down
+ * while a command added to the file leaves it so. */
+static clv_code take_lines(clv_ledger *l, const char *label, size_t *ret_whole, clv_err *err) {
+  const char *text = l->text.data, *end;
+  size_t at = 0, number = 1, left = l->text.len;
+  for (; (end = memchr(text + at, '\n', left)); number++, left = l->text.len - at) {
+    size_t len = (size_t)(end - (text + at));
+    if (memchr(text + at, '\0', len))
+      return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: bytes of 0 stand before whole lines", label,
+                      number);
+    if (take_line(l, text + at, len, err) != CLV_OK)
+      return clv_err_prefix(err, "%s:%zu", label, number);
+    at += len + 1;
+  }
+  *ret_whole = at;
+  return CLV_OK;
+}
+
+static int by_mark(const void *a, const void *b) {
+  const ledger_line *x = a, *y = b;
+  if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+  int order = memcmp(x->mark, y->mark, sizeof x->mark);
+  if (order) return order;
+  return x->at < y->at ? -1 : x->at > y->at;
+}
+
+clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
+                          size_t *ret_whole, clv_err *err) {
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
+  if (len > CLV_LEDGER_BYTES)
+    return clv_fail(err, CLV_EXHAUSTED, "%s has more than %d MiB", label, CLV_LEDGER_BYTES >> 20);
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  clv_bytes_add(&l->text, len ? text : "", len);
+  if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
+  CLV_TRY(take_lines(l, label, ret_whole, err));
+  if (!*ret_whole) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
+  l->is_new = !*ret_whole;
+  if (l->n) qsort(l->lines, l->n, sizeof *l->lines, by_mark);
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+size_t clv_ledger_count(const clv_ledger *l) { return l->n; }
+
+static clv_code mark_of(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                        ledger_line *ret, clv_err *err) {
+  clv_sha256 digest;
+  uint8_t text[1 + sizeof *of] = {(uint8_t)kind};
+  memcpy(text + 1, of, sizeof *of);
+  CLV_TRY(clv_hmac_sha256(&l->salt, text, sizeof text, &digest, err));
+  *ret = (ledger_line){.kind = kind};
+  memcpy(ret->mark, &digest, sizeof ret->mark);
+  return CLV_OK;
+}
+
+/* The first line of that kind and mark; NULL: there is none. */
+static const ledger_line *first_of(const clv_ledger *l, const ledger_line *like) {
+  size_t low = 0, high = l->n;
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (by_mark(&l->lines[mid], like) < 0)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  const ledger_line *line = low < l->n ? &l->lines[low] : NULL;
+  bool same =
+      line && line->kind == like->kind && memcmp(line->mark, like->mark, sizeof line->mark) == 0;
+  return same ? line : NULL;
+}
+
+clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                         clv_ledger_entry *ret, bool *ret_found, clv_err *err) {
+  ledger_line like;
+  CLV_TRY(mark_of(l, kind, of, &like, err));
+  const ledger_line *line = first_of(l, &like);
+  *ret_found = line != NULL;
+  if (!line) return CLV_OK;
+  snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, line->date);
+  snprintf(ret->identity, sizeof ret->identity, "%.*s", (int)line->identity_len, line->identity);
+  return CLV_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static bool is_there(const clv_ledger *l, const ledger_line *like, const char *identity) {
+  const ledger_line *line = first_of(l, like);
+  size_t len = strlen(identity);
+  for (; line && line < l->lines + l->n && line->kind == like->kind; line++) {
+    if (memcmp(line->mark, like->mark, sizeof line->mark) != 0) break;
+    if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
+  }
+  return false;
+}
+
+static void put_date(clv_bytes *out) {
+  time_t now = (time_t)(clv_wall_ms() / 1000);
+  char text[CLV_LEDGER_DATE] = "1970-01-01";
+  struct tm tm;
+  if (gmtime_r(&now, &tm)) (void)strftime(text, sizeof text, "%Y-%m-%d", &tm);
+  clv_bytes_puts(out, text);
+}
+
+static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_bytes *out,
+                         clv_err *err) {
+  ledger_line like;
+  char hex[2 * CLV_LEDGER_MARK + 1];
+  if (!is_identity(item->identity, strlen(item->identity)))
+    return clv_fail(err, CLV_INVALID, "an identity of %zu bytes, or with control characters",
+                    strlen(item->identity));
+  CLV_TRY(mark_of(l, item->kind, &item->of, &like, err));
+  if (is_there(l, &like, item->identity)) return CLV_OK;
+  clv_hex(like.mark, sizeof like.mark, hex);
+  clv_bytes_printf(out, "%s %s ", kind_names[item->kind], hex);
+  put_date(out);
+  clv_bytes_printf(out, " %s\n", item->identity);
+  return CLV_OK;
+}
+
+clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
+                        clv_err *err) {
+  char hex[HEX + 1];
+  clv_sha256_hex(&l->salt, hex);
+  if (l->is_new) clv_bytes_printf(out, HEAD "%s\n", hex);
+  for (size_t i = 0; i < n; i++) CLV_TRY(put_item(l, &items[i], out, err));
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}

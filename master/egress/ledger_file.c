@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The file of the ledger: where it is, who holds it, and what is added. clv_ledger_open reads it
+ * for whoever asks. clv_ledger_add locks it, reads it, appends what is new and waits for the disk,
+ * so nothing leaves before its line is there. A line that was cut short is of a command that never
+ * sent anything, and is taken away.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/egress/egress_int.h"
+
+#define FILE_NAME "keys.ledger"
+enum { LOCK_MS = 10000, LOCK_STEP_MS = 20 };
+
+/* ---- where ----------------------------------------------------------------------------------- */
+
+/* Of several folders of a service (systemd's StateDirectory=) the first. */
+static bool of_service(clv_bytes *ret) {
+  const char *list = getenv("STATE_DIRECTORY");
+  if (!list || list[0] != '/') return false;
+  clv_bytes_add(ret, list, strcspn(list, ":"));
+  return true;
+}
+
+static bool of_variable(const char *name, const char *within, clv_bytes *ret) {
+  const char *folder = getenv(name);
+  if (!folder || folder[0] != '/') return false; /* as XDG says of paths that are relative */
+  clv_bytes_printf(ret, "%s%s", folder, within);
+  return true;
+}
+
+static bool of_user(const char *within, clv_bytes *ret) {
+  const struct passwd *user = getpwuid(geteuid());
+  if (!user || !user->pw_dir || user->pw_dir[0] != '/' || !user->pw_dir[1]) return false;
+  clv_bytes_printf(ret, "%s%s", user->pw_dir, within);
+  return true;
+}
+
+static clv_code folder_of(clv_bytes *ret, clv_err *err) {
+  static const char within[] = "/.local/state/cleave";
+  if (!of_service(ret) && !of_variable("XDG_STATE_HOME", "/cleave", ret) &&
+      !of_variable("HOME", within, ret) && !of_user(within, ret))
+    return clv_fail(err, CLV_PRECONDITION,
+                    "there is no folder for the ledger of keys: set XDG_STATE_HOME to one that "
+                    "stays, since neither HOME nor STATE_DIRECTORY names any");
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+typedef struct ledger_file {
+  clv_bytes folder, path, text;
+  int fd; /* -1: there is none */
+  bool made;
+} ledger_file;
+
+static void file_done(ledger_file *f) {
+  if (f->fd >= 0) close(f->fd);
+  clv_bytes_done(&f->folder);
+  clv_bytes_done(&f->path);
+  clv_bytes_done(&f->text);
+}
+
+static clv_code find_file(ledger_file *f, clv_err *err) {
+  CLV_TRY(folder_of(&f->folder, err));
+  clv_bytes_printf(&f->path, "%s/" FILE_NAME, f->folder.data);
+  return f->path.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+static clv_code fail_file(const ledger_file *f, const char *what, const char *why, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION,
+                  "the ledger of keys %s cannot be %s: %s; it keeps which layers workers know: set "
+                  "XDG_STATE_HOME to a folder that stays and that you may write to",
+                  f->path.data, what, why);
+}
+
+/* Whoever else may write to it could take lines away. */
+static clv_code check_owner(const ledger_file *f, clv_err *err) {
+  struct stat st;
+  if (fstat(f->fd, &st) != 0) return fail_file(f, "read", strerror(errno), err);
+  if (S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)))
+    return CLV_OK;
+  return clv_fail(
+      err, CLV_INVALID,
+      "the ledger of keys %s must be a plain file of user %u that nobody else may write "
+      "to, and is one of user %u with mode %04o; fix: chown, chmod 600",
+      f->path.data, (unsigned)geteuid(), (unsigned)st.st_uid, (unsigned)(st.st_mode & 07777));
+}
+
+static clv_code read_file(ledger_file *f, clv_err *err) {
+  char part[65536];
+  CLV_TRY(check_owner(f, err));
+  for (;;) {
+    ssize_t n = pread(f->fd, part, sizeof part, (off_t)f->text.len);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_file(f, "read", strerror(errno), err);
+    if (n == 0 || f->text.len > CLV_LEDGER_BYTES) break;
+    clv_bytes_add(&f->text, part, (size_t)n);
+    if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  }
+  return CLV_OK;
+}
+
+static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_whole,
+                           clv_err *err) {
+  if (clv_ledger_parse(f->text.data, f->text.len, f->path.data, ret, ret_whole, err) == CLV_OK)
+    return CLV_OK;
+  clv_err why = *err;
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "the ledger of keys is damaged: %s; move it away to begin another: layers that "
+                  "workers had until now count as secret then",
+                  why.text);
+}
+
+clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) {
+  CLV_AUTO(file_done) ledger_file f = {.fd = -1};
+  size_t whole;
+  CLV_TRY(find_file(&f, err));
+  f.fd = open(f.path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (f.fd < 0 && errno != ENOENT && errno != ENOTDIR)
+    return fail_file(&f, "read", strerror(errno), err);
+  if (f.fd >= 0) CLV_TRY(read_file(&f, err));
+  return parse_file(&f, ret, &whole, err);
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+static clv_code make_folder(const ledger_file *f, clv_err *err) {
+  struct stat st;
+  clv_err why;
+  if (stat(f->folder.data, &st) == 0) return CLV_OK;
+  if (clv_mkdirs(f->folder.data, &why) != CLV_OK) return fail_file(f, "written", why.text, err);
+  return chmod(f->folder.data, 0700) == 0 ? CLV_OK : fail_file(f, "written", strerror(errno), err);
+}
+
+/* A process that stands still with the lock must not stop every other without a word. */
+static clv_code lock_file(const ledger_file *f, clv_err *err) {
+  for (int waited = 0; flock(f->fd, LOCK_EX | LOCK_NB) != 0; waited += LOCK_STEP_MS) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return fail_file(f, "locked", strerror(errno), err);
+    if (waited >= LOCK_MS)
+      return fail_file(f, "locked", "another process has held it for 10 s", err);
+    usleep(LOCK_STEP_MS * 1000);
+  }
+  return CLV_OK;
+}
+
+static clv_code open_for_adding(ledger_file *f, clv_err *err) {
+  CLV_TRY(find_file(f, err));
+  CLV_TRY(make_folder(f, err));
+  f->made = access(f->path.data, F_OK) != 0;
+  f->fd = open(f->path.data, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+  if (f->fd < 0) return fail_file(f, "written", strerror(errno), err);
+  CLV_TRY(lock_file(f, err));
+  return read_file(f, err);
+}
+
+static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, clv_err *err) {
+  if (at + lines->len > CLV_LEDGER_BYTES)
+    return fail_file(f, "written", "it has 64 MiB, the most it may (moved away, another begins)",
+                     err);
+  if (ftruncate(f->fd, (off_t)at) != 0) return fail_file(f, "written", strerror(errno), err);
+  for (size_t put = 0; put < lines->len;) {
+    ssize_t n = pwrite(f->fd, lines->data + put, lines->len - put, (off_t)(at + put));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_file(f, "written", strerror(errno), err);
+    put += (size_t)n;
+  }
+  if (fsync(f->fd) != 0) return fail_file(f, "written", strerror(errno), err);
+  return f->made ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
+}
+
+clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
+  CLV_AUTO(file_done) ledger_file f = {.fd = -1};
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
+  size_t whole;
+#ifdef CLV_MUTATE_LEDGER
+  return CLV_OK;
+#endif
+  if (!n) return CLV_OK;
+  CLV_TRY(open_for_adding(&f, err));
+  CLV_TRY(parse_file(&f, &l, &whole, err));
+  CLV_TRY(clv_ledger_put(l, items, n, &lines, err));
+  return lines.len ? append(&f, whole, &lines, err) : CLV_OK;
+}

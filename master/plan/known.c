@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layers at home whose weights a worker knows from an earlier session. clv_known_key,
+ * clv_known_param and clv_sample_digest name what the ledger keeps. The trainer adds what is going
+ * to reach workers under these names, and clv_blueprint_recall looks the layers at home up.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+/* ---- names in the ledger --------------------------------------------------------------------- */
+
+/* A node behind another one of its layer has a key of its own, as an adapter has. */
+static bool is_further(const clv_graph *g, int k) {
+  const clv_node *n = &g->nodes[k];
+  return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
+}
+
+clv_code clv_known_key(const clv_session_config *c, const clv_graph *g, int k, clv_sha256 *ret,
+                       clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
+  clv_bytes_add(&of, &c->train.seed.key, sizeof c->train.seed.key);
+  clv_bytes_printf(&of, " %u %s", g->nodes[k].layer, is_further(g, k) ? g->nodes[k].name : "");
+  if (of.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_sha256_of(of.data, of.len, ret, err);
+  explicit_bzero(of.data, of.len);
+  return code;
+}
+
+clv_code clv_known_param(const clv_sha256 *run, const char *name, clv_sha256 *ret, clv_err *err) {
+  return clv_hmac_sha256(run, name, strlen(name), ret, err);
+}
+
+/* ---- looking up ------------------------------------------------------------------------------ */
+
+typedef struct recall {
+  clv_blueprint *b;
+  const clv_ledger *ledger;
+  clv_ledger_entry found;
+} recall;
+
+/* Notes at node k of the whole model why it is known, if the ledger has it; the first reason stays.
+ * why: a format for the identity and the date. */
+static clv_code look_up(recall *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
+                        const char *before, const char *behind, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  bool there;
+  if (r->b->known[k]) return CLV_OK;
+  CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found, &there, err));
+  if (!there) return CLV_OK;
+  clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", before, r->found.identity, behind,
+                   r->found.date);
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_strdup(text.data, &r->b->known[k], err);
+}
+
+static int node_named(const clv_graph *g, const char *name) {
+  for (int k = 0; k < g->n_nodes; k++)
+    if (strcmp(g->nodes[k].name, name) == 0) return k;
+  return -1;
+}
+
+/* The node of a stage's parameter in the whole model. */
+static int node_of(const clv_blueprint *b, const clv_stage_plan *s, const clv_param *p) {
+  return node_named(b->whole, s->graph->nodes[p->node].name);
+}
+
+static bool is_fresh(const clv_stage_spec *spec, const clv_param *p) {
+  return clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
+                              spec->weights_new.n);
+}
+
+/* Are the first values of the parameter those that its layer's key gives? */
+static bool is_drawn(const clv_stage_spec *s, const clv_param *p) {
+  if (clv_lora_is_adapter(p->name)) return !s->lora.from;
+  return !(clv_stage_pushes(s) || s->weights_artifact) || is_fresh(s, p);
+}
+
+/* Looks up a parameter of a stage at home: in this run, and by the key of its layer. */
+static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, const clv_param *p,
+                             clv_err *err) {
+  const clv_session_config *c = r->b->config;
+  int k = node_of(r->b, &r->b->stages[stage], p);
+  clv_sha256 of;
+  if (k < 0 || p->shape.rank < 2) return CLV_OK;
+  if (run) {
+    CLV_TRY(clv_known_param(run, p->name, &of, err));
+    CLV_TRY(look_up(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
+  }
+  if (!is_drawn(&c->stages[stage], p) || !(c->train.seed.given || c->train.seed.drawn))
+    return CLV_OK;
+  CLV_TRY(clv_known_key(c, r->b->whole, k, &of, err));
+  return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
+}
+
+static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
+                              const clv_weights_sample *s, clv_err *err) {
+  clv_sha256 of;
+  int k = node_of(r->b, &r->b->stages[stage], p);
+  CLV_TRY(clv_sample_digest(s, &of, err));
+  return k < 0 ? CLV_OK
+               : look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
+                         " in an earlier session", err);
+}
+
+/* ---- weights of secret files ----------------------------------------------------------------- */
+
+/* A file that cannot be read is refused by what reads it for the session: nothing is sent then. */
+static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  const clv_params *params = r->b->stages[stage].params;
+  clv_err ignored;
+  if (clv_stage_file_open(r->b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
+  for (int i = 0; i < params->n; i++) {
+    const clv_weights_entry *e = found[i];
+    if (!e || !clv_sample_begin(s, e->dtype, &e->shape)) continue;
+    for (size_t k = 0; k < s->parts; k++)
+      CLV_TRY(clv_weights_part_as(f, e, e->dtype, clv_sample_first(s, k), clv_sample_room(s, k),
+                                  s->part, err));
+    CLV_TRY(recall_sample(r, stage, &params->list[i], s, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
+  clv_err ignored;
+  if (clv_stage_folder_open(r->b, stage, &f, &notes, &ignored) != CLV_OK) return CLV_OK;
+  for (size_t i = 0; i < f.n; i++) {
+    const clv_weights_want *w = &f.want[i];
+    const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
+    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !clv_sample_begin(s, w->dtype, &w->shape)) continue;
+    for (size_t k = 0; k < s->parts; k++)
+      CLV_TRY(clv_weights_folder_part(f.folder, f.found[i], w, clv_sample_first(s, k), s->part,
+                                      clv_sample_room(s, k), err));
+    CLV_TRY(recall_sample(r, stage, p, s, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
+  const clv_stage_spec *spec = &r->b->config->stages[stage];
+  CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
+  if (!spec->weights_secret) return CLV_OK; /* others count as known */
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  if (spec->weights_file) CLV_TRY(recall_file(r, stage, s, err));
+  return spec->weights_folder ? recall_folder(r, stage, s, err) : CLV_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static clv_code recall_stage(recall *r, const clv_sha256 *run, uint32_t i, clv_err *err) {
+  const clv_stage_plan *s = &r->b->stages[i];
+  if (s->worker >= 0) return CLV_OK;
+  for (int k = 0; k < s->params->n; k++) CLV_TRY(recall_param(r, run, i, &s->params->list[k], err));
+  return recall_files(r, i, err);
+}
+
+/* What has its weights of another layer is known where that is. */
+static clv_code recall_ties(clv_blueprint *b, clv_err *err) {
+  for (int k = 0; k < b->whole->n_nodes; k++) {
+    const char *tied = b->whole->nodes[k].tied;
+    int owner = tied[0] ? node_named(b->whole, tied) : -1;
+    if (owner >= 0 && b->known[owner] && !b->known[k])
+      CLV_TRY(clv_strdup(b->known[owner], &b->known[k], err));
+  }
+  return CLV_OK;
+}
+
+static bool uses_workers(const clv_blueprint *b) {
+  for (size_t i = 0; i < b->config->n_workers; i++)
+    if (b->worker_used[i]) return true;
+  return false;
+}
+
+clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {
+  CLV_AUTO(clv_ledger_freep) clv_ledger *ledger = NULL;
+  if (!uses_workers(b)) return CLV_OK;
+  CLV_TRY(clv_ledger_open(&ledger, err));
+  recall r = {.b = b, .ledger = ledger};
+  CLV_TRY(clv_alloc((size_t)b->whole->n_nodes, sizeof *b->known, &b->known, err));
+  for (uint32_t i = 0; clv_ledger_count(ledger) && i < b->n_stages; i++)
+    CLV_TRY(recall_stage(&r, run, i, err));
+  CLV_TRY(recall_ties(b, err));
+  clv_privacy_find(b);
+  return clv_blueprint_make_table(b, err);
+}
+
+void clv_known_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+  const char *between = "";
+  if (json) clv_bytes_puts(out, "[");
+  for (int k = 0; b->known && k < b->whole->n_nodes; k++) {
+    const clv_node *n = &b->whole->nodes[k];
+    if (!b->known[k]) continue;
+    if (!json)
+      clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->known[k]);
+    if (!json) continue;
+    clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", between, n->layer);
+    clv_bytes_json(out, n->name);
+    clv_bytes_puts(out, ",\"why\":");
+    clv_bytes_json(out, b->known[k]);
+    clv_bytes_puts(out, "}");
+    between = ",";
+  }
+  if (json) clv_bytes_puts(out, "]");
+}
+
+clv_code clv_blueprint_permits(const clv_blueprint *b, clv_err *err) {
+  CLV_TRY(clv_privacy_check(b, err));
+  return clv_cache_check(b, err);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Labels that follow from the order of the records. Without train.shuffle records are sent as they
+ * stand. Where classes are contiguous, or come in turns, whoever knows the class of a few records
+ * knows those of their neighbours. Each record is compared with the one before it, then with the
+ * one two before it, and so on: the largest share of equal labels counts, against the share that a
+ * shuffle would give.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "master/plan/plan_int.h"
+
+enum { MAX_LAG = 64, RECORDS_PER_LAG = 8 };
+/* Of standard deviations that a shuffle has; more where the best of many is taken. */
+static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 4, LAG_SIGMAS = 6;
+
+/* Labels of the training rows in their order; numbers become the side of their mean on which they
+ * are. false: a record has not one label. */
+static bool read_labels(const clv_run_data *d, double *labels) {
+  size_t n = d->train_rows.n;
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!clv_dataset_label(d->train, d->train_rows.index[i], &labels[i])) return false;
+    sum += labels[i];
+  }
+  if (clv_dataset_y_dtype(d->train) != CLV_F32) return true;
+  for (size_t i = 0; i < n; i++) labels[i] = labels[i] > sum / (double)n;
+  return true;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The share of pairs of records with equal labels, whatever their order. Sorts. */
+static double share_of_pairs(double *labels, size_t n) {
+  double pairs = 0;
+  qsort(labels, n, sizeof *labels, by_value);
+  for (size_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && labels[end] == labels[i];) end++;
+    pairs += (double)(end - i) * (double)(end - i - 1);
+  }
+  return pairs / ((double)n * (double)(n - 1));
+}
+
+static double share_at(const double *labels, size_t n, size_t lag) {
+  size_t same = 0;
+  for (size_t i = lag; i < n; i++) same += labels[i] == labels[i - lag];
+  return (double)same / (double)(n - lag);
+}
+
+/* Far above what a shuffle gives, and more than chance. */
+static bool stands_out(const clv_label_order *o, size_t n) {
+  double more = o->share - o->shuffled, left = 1 - o->shuffled;
+  double sigmas = o->lag > 1 ? LAG_SIGMAS : NEXT_SIGMAS;
+  return o->lag && left > 0 && more >= LEAST_EXCESS * left &&
+         more * sqrt((double)n) >= sigmas * sqrt(o->shuffled * left);
+}
+
+clv_label_order clv_label_order_of(double *labels, size_t n) {
+  size_t lags = CLV_MIN(n / RECORDS_PER_LAG, (size_t)MAX_LAG);
+  if (!lags) return (clv_label_order){0};
+  clv_label_order next = {.lag = 1, .share = share_at(labels, n, 1)}, best = {0};
+  for (size_t lag = 2; lag <= lags; lag++) {
+    double share = share_at(labels, n, lag);
+    if (share > best.share) best = (clv_label_order){.lag = (uint32_t)lag, .share = share};
+  }
+  next.shuffled = best.shuffled = share_of_pairs(labels, n);
+  if (stands_out(&next, n)) return next;
+  return stands_out(&best, n) ? best : (clv_label_order){0};
+}
+
+static bool sends_records(const clv_blueprint *b) {
+  for (size_t i = 0; i < b->n_egress; i++)
+    if (b->egress[i].kind != CLEAVE_SENDING_WEIGHTS) return true;
+  return false;
+}
+
+clv_code clv_run_data_find_order(const clv_run_data *d, clv_blueprint *b, clv_err *err) {
+  CLV_AUTO(clv_freep) double *labels = NULL;
+  size_t n = d->train_rows.n;
+  b->order = (clv_label_order){0};
+  if (b->config->train.shuffle || !d->train || !clv_dataset_has_labels(d->train) || n < 2 ||
+      !sends_records(b))
+    return CLV_OK;
+  CLV_TRY(clv_alloc(n, sizeof *labels, &labels, err));
+  if (read_labels(d, labels)) b->order = clv_label_order_of(labels, n);
+  return CLV_OK;
+}
+
+void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+  const clv_label_order *o = &b->order;
+  if (json && !o->lag) clv_bytes_puts(out, "null");
+  if (json && o->lag)
+    clv_bytes_printf(out, "{\"share\":%.4f,\"shuffled\":%.4f,\"lag\":%u}", o->share, o->shuffled,
+                     o->lag);
+  if (json || !o->lag) return;
+  clv_bytes_printf(out,
+                   "LABELS BY ORDER: train.shuffle is false, and %.0f %% of the training "
+                   "records have the label of the record %u before them (%.0f %% if they were "
+                   "shuffled): workers see which records are neighbours; train.shuffle: true mixes "
+                   "them\n",
+                   100 * o->share, o->lag, 100 * o->shuffled);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What workers are going to know of the layers, added to the ledger before it leaves: keys and
+ * parameters of a run before anybody is dialled, values of tensors before they are given. Values
+ * that come home for a checkpoint are added as well: the worker has them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+/* Items of one stage, for the identity of its worker. */
+typedef struct note {
+  clv_ledger_item *items;
+  size_t n, cap;
+} note;
+
+static void note_done(note *o) { free(o->items); }
+
+static clv_code add(note *o, const clv_trainer *t, uint32_t stage, clv_ledger_kind kind,
+                    const clv_sha256 *of, clv_err *err) {
+  const clv_session_config *c = t->config;
+  if (o->n == o->cap) {
+    size_t cap = o->cap ? 2 * o->cap : 64;
+    clv_ledger_item *more = realloc(o->items, cap * sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    o->items = more;
+    o->cap = cap;
+  }
+  o->items[o->n++] = (clv_ledger_item){kind, *of, c->workers[t->b->stages[stage].worker].identity};
+  return CLV_OK;
+}
+
+/* ---- keys and parameters --------------------------------------------------------------------- */
+
+static clv_code add_param(note *o, const clv_trainer *t, uint32_t stage, const char *name,
+                          clv_err *err) {
+  clv_sha256 of;
+  if (!t->b->run) return CLV_OK;
+  CLV_TRY(clv_known_param(t->b->run, name, &of, err));
+  return add(o, t, stage, CLV_LEDGER_RUN, &of, err);
+}
+
+/* A worker has the values of what its layers are tied to, wherever that is. */
+static clv_code add_params(note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
+  const clv_params *p = t->b->stages[stage].params;
+  const char *weight;
+  uint32_t of;
+  for (int k = 0; k < p->n; k++)
+    if (p->list[k].shape.rank >= 2) CLV_TRY(add_param(o, t, stage, p->list[k].name, err));
+  for (int k = 0; k < p->n_ties; k++)
+    if (clv_tie_of_stage(t->b, stage, k, &of, &weight))
+      CLV_TRY(add_param(o, t, stage, weight, err));
+  return CLV_OK;
+}
+
+static clv_code add_keys(note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
+  const clv_graph *g = t->b->stages[stage].graph;
+  clv_sha256 of;
+  for (int k = 0; k < g->n_nodes; k++) {
+    if (g->nodes[k].op == CLV_OP_INPUT) continue;
+    CLV_TRY(clv_known_key(t->config, g, k, &of, err));
+    CLV_TRY(add(o, t, stage, CLV_LEDGER_KEY, &of, err));
+  }
+  return CLV_OK;
+}
+
+clv_code clv_trainer_note_layers(const clv_trainer *t, clv_err *err) {
+  CLV_AUTO(note_done) note o = {0};
+  if (t->use == CLV_TRAINER_TRIES) return CLV_OK; /* its seed is forgotten */
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    if (t->b->stages[i].worker < 0) continue;
+    CLV_TRY(add_keys(&o, t, i, err));
+    CLV_TRY(add_params(&o, t, i, err));
+  }
+  return clv_ledger_add(o.items, o.n, err);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                           const clv_weights_want *items, size_t n, clv_weights_sample **ret,
+                           clv_err *err) {
+  bool noted = t->b->stages[stage].worker >= 0 && kind == CLEAVE_STATE_WEIGHTS;
+  *ret = NULL;
+  if (!noted || t->use == CLV_TRAINER_TRIES) return CLV_OK;
+  CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
+  for (size_t i = 0; i < n; i++)
+    (void)clv_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape); /* no parts: not noted */
+  return CLV_OK;
+}
+
+clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
+                                 const clv_weights_sample *samples, size_t n, clv_err *err) {
+  CLV_AUTO(note_done) note o = {0};
+  clv_sha256 of;
+  for (size_t i = 0; samples && i < n; i++) {
+    if (!samples[i].parts) continue;
+    CLV_TRY(clv_sample_digest(&samples[i], &of, err));
+    CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of, err));
+  }
+  return clv_ledger_add(o.items, o.n, err);
+}

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks on purpose, as breaks.py says: what workers know from earlier sessions, and orders."""
+from breaks import of
+
+KNOWN = "tests/net/hostile/test_known.py"
+of("master/plan/known.c", KNOWN,
+   keys_that_workers_had_are_forgotten=("static clv_code recall_param(", 'return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
+   what_a_run_gave_away_is_forgotten=("static clv_code recall_param(", "if (run) {", "if (!r) {"),
+   secret_files_are_not_looked_up=("static clv_code recall_files(", "if (!spec->weights_secret) return CLV_OK;", "if (spec) return CLV_OK;"))
+of("master/train/state.c", KNOWN,
+   weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
+   weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
+of("master/plan/sample.c", "tests/unit/plan/test_samples",
+   a_tensor_is_named_by_its_front=("size_t clv_sample_first(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"))
+of("master/plan/label_order.c", "tests/unit/plan/test_samples",
+   periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, n) ? best : (clv_label_order){0};", "return (clv_label_order){0};"))
+of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
+   two_may_add_at_once=("static clv_code open_for_adding(", "CLV_TRY(lock_file(f, err));", "if (f->fd < 0) CLV_TRY(lock_file(f, err));"),
+   a_cut_line_stays=("static clv_code append(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"))

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A ledger of keys. What is added to one that is accepted is found in it, and is not added again.
+ */
+#include "master/egress/egress.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static clv_ledger *parsed(const clv_bytes *text) {
+  clv_ledger *l = NULL;
+  size_t whole = 0;
+  clv_err err = {0};
+  clv_code code = clv_ledger_parse(text->data ? text->data : "", text->len, "l", &l, &whole, &err);
+  NEVER(code != CLV_OK && (l || !err.text[0]));
+  NEVER(code == CLV_OK && (!l || whole > text->len));
+  return l;
+}
+
+static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
+  static const clv_sha256 some = {{7}};
+  const clv_ledger_item item = {CLV_LEDGER_RUN, some, "spiffe://acme/w1"};
+  CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, more = {0};
+  clv_ledger_entry e = {0};
+  bool found = false;
+  NEVER(clv_ledger_put(l, &item, 1, &lines, NULL) != CLV_OK);
+  text->len = whole;
+  clv_bytes_add(text, lines.data, lines.len);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *again = parsed(text);
+  NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 1);
+  NEVER(clv_ledger_find(again, item.kind, &some, &e, &found, NULL) != CLV_OK || !found);
+  NEVER(strcmp(e.identity, item.identity) != 0 || strlen(e.date) != 10);
+  NEVER(clv_ledger_put(again, &item, 1, &more, NULL) != CLV_OK || more.len);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t whole = 0;
+  clv_bytes_add(&text, data ? (const char *)data : "", size);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = parsed(&text);
+  if (!l) return 0;
+  CLV_AUTO(clv_ledger_freep) clv_ledger *same = NULL;
+  NEVER(clv_ledger_parse(text.data, text.len, "l", &same, &whole, NULL) != CLV_OK);
+  /* A ledger without a first line draws its salt: only `l` knows it. */
+  add(whole ? l : same, &text, whole);
+  return 0;
+}

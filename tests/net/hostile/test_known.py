@@ -1,0 +1,170 @@
+#!/usr/bin/python3
+"""Layers at home whose keys or weights a worker had in an earlier session: the ledger of keys finds
+them, and they hide nothing."""
+import json, os, random, re, shutil, struct, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+OTHER = "0badcafe0badcafe0badcafe0badcafe"
+RAW = "privacy: {raw_input_leaves: true}\n"
+FRONT = "privacy: {front_known: true}\n"
+cluster = None
+
+
+def make_data(folder):
+    os.makedirs(folder)
+    r = random.Random(7)
+    write_npy(os.path.join(folder, "x.npy"), (64, 16), "<f4", struct.pack("<1024f", *[r.uniform(-1, 1) for _ in range(1024)]))
+    write_npy(os.path.join(folder, "y.npy"), (64,), "<i8", struct.pack("<64q", *[r.randrange(10) for _ in range(64)]))
+
+
+def body(at, seed=None, more="", steps=2, weights="", layer="{op: linear, out: 16, name: a}", train=""):
+    """`at` is where the first layer is; the next one is at the worker, and the rest at home."""
+    return ("data: {format: npy, root: data, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n"
+            f"stages:\n  - {{name: a, at: {at}, {weights}layers: [{layer}]}}\n"
+            "  - {name: b, at: w1, layers: [{op: scale, factor: 1}]}\n"
+            "  - {name: c, at: master, layers: [{op: relu}, {op: linear, out: 32, name: c}, {op: relu}, {op: linear, out: 10}]}\n"
+            "loss: {kind: cross_entropy}\n"
+            f"train: {{batch: 8, max_steps: {steps}, {f'seed: {seed}, ' if seed else ''}{train}"
+            "optimizer: {kind: sgd, lr: 0.001}}\n" + more)
+
+
+def command(name, of, *args, **kw):
+    return run(MASTER, name, cluster.session(of, body(**kw), ""), *args, cwd=cluster.dir)
+
+
+def well(*args, **kw):
+    done = command(*args, **kw)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refused(*args, says="was at 'spiffe://test/w1'", **kw):
+    done = command(*args, **kw)
+    assert done.returncode == 3 and says in done.stderr and "privacy.front_known" in done.stderr, (done.returncode, done.stderr)
+    return done
+
+
+def planned(of, **kw):
+    """What plan --json says, of a session that it refuses, too."""
+    done = command("plan", of, "--json", **kw)
+    return done.returncode, json.loads(done.stdout)
+
+
+@suite.test
+def a_key_that_a_worker_had_hides_nothing():
+    """A seed in two sessions; another seed is as good as new."""
+    well("train", "one", at="w1", seed=SEED, more=RAW)
+    code, said = planned("two", at="master", seed=SEED)
+    assert code == 3 and said["privacy"]["records"] == "front_known", (code, said["privacy"])
+    (known,) = said["known_layers"]
+    assert known["name"] == "a" and "'spiffe://test/w1' in an earlier session, by its key (20" in known["why"], known
+    for name in ("check", "train"):
+        refused(name, "two", at="master", seed=SEED)
+    assert not os.path.exists(os.path.join(cluster.dir, "runs/two/metrics.jsonl"))
+    done = well("train", "allowed", at="master", seed=SEED, more=FRONT)
+    assert "FRONT KNOWN" in done.stdout and "known: layer 0 'a' was at" in done.stdout, done.stdout
+    code, said = planned("other", at="master", seed=OTHER)
+    assert code == 0 and said["privacy"]["records"] == "mixed" and said["known_layers"] == [], said
+    well("train", "other", at="master", seed=OTHER)
+
+
+@suite.test
+def a_run_that_goes_on_with_a_layer_at_home():
+    """It was at the worker at first: whatever it has learned there is known. The seed may be
+    another, and the run folder may have moved."""
+    well("train", "run", at="w1", more=RAW)
+    code, said = planned("run", at="master")
+    assert code == 3 and said["privacy"]["records"] == "front_known", (code, said["privacy"])
+    for args in (("--resume",), ("--resume", "--accept-egress"), ("--resume", "--accept-egress", "--set", f"train.seed={OTHER}")):
+        refused("train", "run", *args, at="master", steps=3, says="'spiffe://test/w1' earlier in this run (20")
+    for name in ("eval", "predict"):
+        refused(name, "run", "--accept-egress", at="master")
+    shutil.copytree(os.path.join(cluster.dir, "runs/run"), os.path.join(cluster.dir, "runs/moved"))
+    refused("train", "moved", "--resume", "--accept-egress", at="master", steps=3)
+    well("train", "run", "--resume", "--accept-egress", at="master", steps=3, more=FRONT)
+    well("train", "run", "--fresh", at="master")  # with another secret
+
+
+@suite.test
+def a_layer_that_stays_where_it_was_is_nothing_new():
+    for steps in (2, 3):
+        well("train", "stays", "--resume", at="master", steps=steps)
+    well("eval", "stays", at="master")
+
+
+@suite.test
+def weights_that_a_worker_had_are_no_secret():
+    """First weights of a file, and those that were trained there."""
+    well("train", "home", at="master")
+    first = os.path.join(cluster.dir, "first.safetensors")
+    shutil.copy(os.path.join(cluster.dir, "runs/home/checkpoint-2/model-00001-of-00003.safetensors"), first)
+    secret = f"weights: {{file: {first}, secret: true}}, "
+    well("train", "kept", at="master", weights=secret)
+    well("train", "given", at="w1", weights=secret, more=RAW)
+    refused("train", "again", at="master", weights=secret, says="has weights that were at 'spiffe://test/w1' in an earlier session")
+    well("train", "taught", at="w1", more=RAW, train="shuffle: false, ")
+    trained = os.path.join(cluster.dir, "trained.safetensors")
+    shutil.copy(os.path.join(cluster.dir, "runs/taught/checkpoint-2/model-00001-of-00003.safetensors"), trained)
+    refused("train", "learned", at="master", weights=f"weights: {{file: {trained}, secret: true}}, ",
+            says="has weights that were at 'spiffe://test/w1'")
+    adapted = f"weights: {{file: {trained}, secret: true}}, lora: {{targets: [a], r: 2, alpha: 400}}, "
+    well("train", "adapted", at="w1", weights=adapted, more=RAW, train="clip_grad_norm: 1.0, ")
+    done = run(MASTER, "export", "adapted", "--merge", "merged", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    refused("train", "sum", at="master", weights="weights: {file: merged/model.safetensors, secret: true}, ",
+            says="has weights that were at 'spiffe://test/w1'")
+
+
+@suite.test
+def nothing_is_sent_without_a_ledger():
+    """Who cannot write it down is told before anybody is dialled; what stays at home needs none."""
+    blocked = os.path.join(cluster.dir, "blocked")
+    with open(blocked, "w"):
+        pass
+    session = cluster.session("dark", body("master"), "")
+    for name, args in (("train", ()), ("plan", ())):
+        done = run(MASTER, name, session, *args, cwd=cluster.dir, env={"XDG_STATE_HOME": blocked})
+        if name == "plan":
+            assert done.returncode == 0, done.stderr
+            continue
+        assert done.returncode == 1 and "cannot be written" in done.stderr and "XDG_STATE_HOME" in done.stderr, done.stderr
+    assert not os.path.exists(os.path.join(cluster.dir, "runs/dark/metrics.jsonl"))
+    os.makedirs(os.path.join(cluster.dir, "spoilt/cleave"))
+    with open(os.path.join(cluster.dir, "spoilt/cleave/keys.ledger"), "w") as f:
+        f.write("nonsense\n")
+    for name in ("plan", "check", "train"):
+        done = run(MASTER, name, session, cwd=cluster.dir, env={"XDG_STATE_HOME": os.path.join(cluster.dir, "spoilt")})
+        assert done.returncode and "the ledger of keys is damaged" in done.stderr and "move it away" in done.stderr, done.stderr
+    home = cluster.session("home-alone", body("master").replace("at: w1", "at: master"), "")
+    assert run(MASTER, "train", home, cwd=cluster.dir, env={"XDG_STATE_HOME": blocked}).returncode == 0
+    with open(os.path.join(os.environ["XDG_STATE_HOME"], "cleave/keys.ledger")) as f:
+        lines = f.read().splitlines()
+    assert all(re.fullmatch(r"(key|run|weights) [0-9a-f]{32} \d{4}-\d\d-\d\d spiffe://test/w1", l) for l in lines[1:]), lines
+    assert len(set(lines)) == len(lines)
+
+
+@suite.test
+def labels_by_order_are_named():
+    """Where classes are contiguous or repeat, and records are not shuffled."""
+    for name, labels in (("sorted", [i // 13 for i in range(64)]), ("periodic", [i % 5 for i in range(64)]),
+                         ("drawn", [random.Random(i).randrange(5) for i in range(64)])):
+        write_npy(os.path.join(cluster.dir, "data/y2.npy"), (64,), "<i8", struct.pack("<64q", *labels))
+        for shuffle in (False, True):
+            text = body("master", train=f"shuffle: {str(shuffle).lower()}, ").replace("train: [x.npy, y.npy]", "train: [x.npy, y2.npy]")
+            session = cluster.session("order", text, "")
+            said = json.loads(run(MASTER, "plan", session, "--json", cwd=cluster.dir).stdout)["labels_by_order"]
+            named = "LABELS BY ORDER: train.shuffle is false" in run(MASTER, "plan", session, cwd=cluster.dir).stdout
+            checked = run(MASTER, "check", session, cwd=cluster.dir)
+            assert named == ("LABELS BY ORDER" in checked.stdout + checked.stderr) == (said is not None), (name, shuffle, said)
+            assert named == (not shuffle and name != "drawn"), (name, shuffle, said)
+            assert not said or said["lag"] == (5 if name == "periodic" else 1) and said["share"] > 0.9, said
+    done = run(MASTER, "train", cluster.session("order", text.replace("shuffle: true", "shuffle: false").replace("y2", "y"), ""), cwd=cluster.dir)
+    assert done.returncode == 0 and "LABELS BY ORDER" not in done.stdout, done.stdout
+
+
+if __name__ == "__main__":
+    with Cluster(1) as cluster:
+        make_data(os.path.join(cluster.dir, "data"))
+        suite.main()

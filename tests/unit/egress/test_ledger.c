@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger of keys: what is added is found, once, whoever asks; what is damaged, or others may
+ * write to, or cannot be written, is named; two processes at once lose nothing.
+ */
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "master/egress/egress_int.h"
+#include "tests/unit/files.h"
+
+#define W1 "spiffe://acme/w1"
+#define W2 "spiffe://acme/w2"
+
+static const char head[] =
+    "cleave ledger 1 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+
+static clv_sha256 digest(uint32_t i) {
+  clv_sha256 d;
+  assert_int_equal(clv_sha256_of(&i, sizeof i, &d, NULL), CLV_OK);
+  return d;
+}
+
+static clv_ledger_item item(clv_ledger_kind kind, uint32_t i, const char *identity) {
+  return (clv_ledger_item){kind, digest(i), identity};
+}
+
+static const char *path(void) { return at("state/cleave/keys.ledger"); }
+
+static void begin(void) {
+  char command[300];
+  snprintf(command, sizeof command, "chmod -R u+rwX %s/state 2>/dev/null; rm -rf %s/state", scratch,
+           scratch);
+  (void)!system(command);
+  unsetenv("STATE_DIRECTORY");
+  setenv("XDG_STATE_HOME", at("state"), 1);
+}
+
+static void add(clv_ledger_item i) {
+  clv_err err = {0};
+  assert_ok(clv_ledger_add(&i, 1, &err), &err);
+}
+
+static bool knows(clv_ledger_kind kind, uint32_t i, clv_ledger_entry *ret) {
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
+  const clv_sha256 of = digest(i);
+  clv_err err = {0};
+  bool found;
+  assert_ok(clv_ledger_open(&l, &err), &err);
+  assert_ok(clv_ledger_find(l, kind, &of, ret, &found, &err), &err);
+  return found;
+}
+
+static size_t lines(void) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t n = 0;
+  assert_int_equal(clv_file_read(path(), 1 << 20, &text, NULL), CLV_OK);
+  for (size_t i = 0; i < text.len; i++) n += text.data[i] == '\n';
+  return n;
+}
+
+static void what_is_added_is_found(void **state) {
+  (void)state;
+  clv_ledger_entry e;
+  struct stat st;
+  begin();
+  assert_false(knows(CLV_LEDGER_KEY, 1, &e)); /* a file that is missing is an empty ledger */
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+  assert_string_equal(e.identity, W1);
+  assert_int_equal(strlen(e.date), 10);
+  assert_false(knows(CLV_LEDGER_RUN, 1, &e)); /* kinds are apart */
+  assert_false(knows(CLV_LEDGER_KEY, 2, &e));
+  assert_int_equal(stat(path(), &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void nothing_is_added_twice(void **state) {
+  (void)state;
+  clv_ledger_entry e;
+  const clv_ledger_item all[] = {item(CLV_LEDGER_KEY, 1, W1), item(CLV_LEDGER_WEIGHTS, 1, W1),
+                                 item(CLV_LEDGER_KEY, 1, W2)};
+  clv_err err = {0};
+  begin();
+  add(all[0]);
+  for (int i = 0; i < 3; i++) assert_ok(clv_ledger_add(all, CLV_COUNT(all), &err), &err);
+  assert_int_equal(lines(), 4);
+  assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+  assert_string_equal(e.identity, W1); /* the first who had it */
+}
+
+static void the_file_tells_nothing(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
+  char hex[65];
+  const clv_sha256 of = digest(1);
+  begin();
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(clv_file_read(path(), 1 << 20, &one, NULL), CLV_OK);
+  begin();
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(clv_file_read(path(), 1 << 20, &two, NULL), CLV_OK);
+  clv_sha256_hex(&of, hex);
+  hex[32] = '\0';
+  assert_null(strstr(one.data, hex));
+  assert_string_not_equal(strchr(one.data, '\n'), strchr(two.data, '\n')); /* the salt differs */
+}
+
+static void a_line_that_was_cut_is_taken_away(void **state) {
+  (void)state;
+  clv_ledger_entry e;
+  static const char *const tails[] = {"key 0011", "key 00112233445566778899aabbccddeeff 2026-1",
+                                      "k"};
+  for (size_t i = 0; i < CLV_COUNT(tails); i++) {
+    begin();
+    add(item(CLV_LEDGER_KEY, 1, W1));
+    FILE *f = fopen(path(), "ab");
+    fputs(tails[i], f);
+    if (i == 2) fputc('\0', f); /* as after a power cut */
+    fclose(f);
+    assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+    add(item(CLV_LEDGER_KEY, 2, W2));
+    assert_true(knows(CLV_LEDGER_KEY, 1, &e) && knows(CLV_LEDGER_KEY, 2, &e));
+    assert_int_equal(lines(), 3);
+  }
+}
+
+static void refused(const char *text, size_t len, const char *says) {
+  clv_ledger *l = NULL;
+  clv_err err = {0};
+  begin();
+  assert_int_equal(mkdir(at("state"), 0700), 0);
+  assert_int_equal(mkdir(at("state/cleave"), 0700), 0);
+  put("state/cleave/keys.ledger", text, len);
+  assert_int_not_equal(clv_ledger_open(&l, &err), CLV_OK);
+  assert_says(&err, says);
+  assert_says(&err, "keys.ledger");
+  const clv_ledger_item one = item(CLV_LEDGER_KEY, 1, W1);
+  assert_int_not_equal(clv_ledger_add(&one, 1, &err), CLV_OK);
+}
+
+static void damage_is_named(void **state) {
+  (void)state;
+  static const char *const bad[] = {
+      "key 00112233445566778899aabbccddeeff 2026-11-28 \n", /* no identity */
+      "key 00112233445566778899aabbccddeef 2026-11-28 a\n",
+      "key 00112233445566778899aabbccddeegg 2026-11-28 a\n",
+      "lock 00112233445566778899aabbccddeeff 2026-11-28 a\n",
+      "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
+      "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
+      "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
+      "key\n",
+      "\n"};
+  char text[400];
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    int n = snprintf(text, sizeof text, "%s%s", head, bad[i]);
+    refused(text, (size_t)n, "keys.ledger:2: no line of a ledger");
+  }
+  refused("cleave ledger 2 00\n", 19, "keys.ledger:1: no ledger of this version");
+  refused("\n", 1, "move it away to begin another");
+  int n = snprintf(text, sizeof text, "%skey 0%c\nkey 1\n", head, '\0');
+  refused(text, (size_t)n, ":2: bytes of 0 stand before whole lines");
+}
+
+static void others_may_not_write(void **state) {
+  (void)state;
+  clv_ledger *l = NULL;
+  clv_err err = {0};
+  begin();
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(chmod(path(), 0620), 0);
+  assert_int_equal(clv_ledger_open(&l, &err), CLV_INVALID);
+  assert_says(&err, "nobody else may write to");
+  assert_int_equal(unlink(path()), 0);
+  assert_int_equal(symlink("/dev/null", path()), 0);
+  assert_int_equal(clv_ledger_open(&l, &err), CLV_PRECONDITION);
+}
+
+static void a_place_that_cannot_be_written_is_named(void **state) {
+  (void)state;
+  clv_err err = {0};
+  const clv_ledger_item one = item(CLV_LEDGER_KEY, 1, W1);
+  begin();
+  put("state", "", 0); /* a file where the folder should be */
+  assert_int_equal(clv_ledger_add(&one, 1, &err), CLV_PRECONDITION);
+  assert_says(&err, "cannot be written: ");
+  assert_says(&err, "set XDG_STATE_HOME to a folder that stays");
+  assert_int_equal(unlink(at("state")), 0);
+}
+
+static void folders_by_their_variables(void **state) {
+  (void)state;
+  char list[420], first[200], home[200];
+  begin();
+  snprintf(first, sizeof first, "%s", at("state"));
+  snprintf(list, sizeof list, "%s:%s", first, at("elsewhere"));
+  setenv("STATE_DIRECTORY", list, 1);
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(access(at("state/keys.ledger"), F_OK), 0);
+  unsetenv("STATE_DIRECTORY");
+  setenv("XDG_STATE_HOME", "relative", 1); /* which counts as none */
+  snprintf(home, sizeof home, "%s", getenv("HOME") ? getenv("HOME") : "/");
+  setenv("HOME", first, 1);
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  setenv("HOME", home, 1);
+  assert_int_equal(access(at("state/.local/state/cleave/keys.ledger"), F_OK), 0);
+}
+
+static void two_at_once_lose_nothing(void **state) {
+  (void)state;
+  enum { EACH = 40 };
+  clv_ledger_entry e;
+  pid_t child[2];
+  begin();
+  for (uint32_t c = 0; c < 2; c++) {
+    child[c] = fork();
+    if (child[c]) continue;
+    for (uint32_t i = 0; i < EACH; i++) {
+      const clv_ledger_item one = item(CLV_LEDGER_KEY, 2 * i + c, c ? W1 : W2);
+      if (clv_ledger_add(&one, 1, NULL) != CLV_OK) _exit(1);
+    }
+    _exit(0);
+  }
+  for (int c = 0; c < 2; c++) {
+    int status;
+    assert_int_equal(waitpid(child[c], &status, 0), child[c]);
+    assert_int_equal(status, 0);
+  }
+  for (uint32_t i = 0; i < 2 * EACH; i++) assert_true(knows(CLV_LEDGER_KEY, i, &e));
+  assert_int_equal(lines(), 2 * EACH + 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_added_is_found),
+      cmocka_unit_test(nothing_is_added_twice),
+      cmocka_unit_test(the_file_tells_nothing),
+      cmocka_unit_test(a_line_that_was_cut_is_taken_away),
+      cmocka_unit_test(damage_is_named),
+      cmocka_unit_test(others_may_not_write),
+      cmocka_unit_test(a_place_that_cannot_be_written_is_named),
+      cmocka_unit_test(folders_by_their_variables),
+      cmocka_unit_test(two_at_once_lose_nothing),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

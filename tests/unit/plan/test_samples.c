@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tells a tensor from others in the ledger, and which orders of labels stand out.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/plan/plan_int.h"
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+enum { ROWS = 300, COLUMNS = 70, VALUES = ROWS * COLUMNS };
+
+static clv_sha256 digest_of(clv_dtype dtype, const clv_shape *shape, const void *data,
+                            size_t piece) {
+  clv_weights_sample s;
+  clv_sha256 d;
+  size_t bytes;
+  assert_true(clv_sample_begin(&s, dtype, shape));
+  assert_int_equal(clv_shape_bytes(shape, dtype, &bytes, NULL), CLV_OK);
+  memset(s.values, 0xee, sizeof s.values);
+  for (size_t at = 0; at < bytes; at += piece)
+    clv_sample_take(&s, at, (const char *)data + at, CLV_MIN(piece, bytes - at));
+  assert_int_equal(clv_sample_digest(&s, &d, NULL), CLV_OK);
+  return d;
+}
+
+static bool equal(clv_sha256 a, clv_sha256 b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+static void fill(float *v) {
+  const clv_rng_key key = {.seed = 5};
+  clv_rng_uniform(&key, -1, 1, v, VALUES);
+}
+
+static void pieces_of_any_size_are_one_tensor(void **state) {
+  (void)state;
+  static float v[VALUES];
+  const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS), other = CLV_SHAPE(COLUMNS, ROWS);
+  fill(v);
+  clv_sha256 d = digest_of(CLV_F32, &shape, v, sizeof v);
+  for (size_t piece = 4; piece < sizeof v; piece = 3 * piece + 4)
+    assert_true(equal(digest_of(CLV_F32, &shape, v, piece), d));
+  assert_false(equal(digest_of(CLV_F32, &other, v, sizeof v), d));
+  v[0] += 1;
+  assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
+  v[0] -= 1;
+  v[VALUES - 1] += 1; /* the last value is in the sample, too */
+  assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
+}
+
+static void a_copy_in_bf16_is_the_same(void **state) {
+  (void)state;
+  static float v[VALUES];
+  static uint16_t half[VALUES];
+  const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS);
+  fill(v);
+  for (size_t i = 0; i < VALUES; i++) half[i] = clv_bf16_of(v[i]);
+  assert_true(equal(digest_of(CLV_F32, &shape, v, 4096), digest_of(CLV_BF16, &shape, half, 4096)));
+}
+
+static void biases_and_counts_are_none(void **state) {
+  (void)state;
+  clv_weights_sample s;
+  const clv_shape bias = CLV_SHAPE(8), weight = CLV_SHAPE(8, 8), none = CLV_SHAPE(0, 8);
+  assert_false(clv_sample_begin(&s, CLV_F32, &bias));
+  assert_false(clv_sample_begin(&s, CLV_I64, &weight));
+  assert_false(clv_sample_begin(&s, CLV_F32, &none));
+  assert_true(clv_sample_begin(&s, CLV_F32, &weight));
+  assert_int_equal(s.parts * s.part, 64);
+}
+
+/* ---- orders of labels ------------------------------------------------------------------------ */
+
+enum { LABELS = 600, CLASSES = 5 };
+
+static clv_label_order order_of(const double *labels, size_t n) {
+  static double copy[LABELS];
+  memcpy(copy, labels, n * sizeof *copy);
+  return clv_label_order_of(copy, n);
+}
+
+static void drawn_labels_have_no_order(void **state) {
+  (void)state;
+  static double labels[LABELS];
+  uint32_t order[LABELS];
+  for (uint64_t seed = 1; seed <= 40; seed++) {
+    const clv_rng_key key = {.seed = seed};
+    clv_rng_permutation(&key, order, LABELS);
+    for (size_t i = 0; i < LABELS; i++) labels[i] = order[i] % CLASSES;
+    for (size_t n = 4; n <= LABELS; n = 2 * n + 1)
+      if (order_of(labels, n).lag) fail_msg("seed %d, %zu labels", (int)seed, n);
+  }
+}
+
+static void contiguous_classes_stand_out(void **state) {
+  (void)state;
+  static double labels[LABELS];
+  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i * CLASSES / LABELS);
+  clv_label_order o = order_of(labels, LABELS);
+  assert_int_equal(o.lag, 1);
+  assert_true(o.share > 0.99 && o.shuffled > 0.19 && o.shuffled < 0.21);
+  for (size_t i = 0; i < 20; i++) labels[i] = i >= 10;
+  assert_int_equal(order_of(labels, 20).lag, 1);
+}
+
+static void so_do_blocks_and_periods(void **state) {
+  (void)state;
+  static double labels[LABELS];
+  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i / 3 * 7 % 11 % CLASSES);
+  assert_true(order_of(labels, LABELS).lag != 0);
+  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % CLASSES);
+  assert_int_equal(order_of(labels, LABELS).lag, CLASSES);
+}
+
+static void one_class_has_no_order(void **state) {
+  (void)state;
+  static const double labels[LABELS] = {0};
+  assert_int_equal(order_of(labels, LABELS).lag, 0);
+  assert_int_equal(order_of(labels, 1).lag, 0);
+  assert_int_equal(order_of(labels, 0).lag, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(pieces_of_any_size_are_one_tensor),
+      cmocka_unit_test(a_copy_in_bf16_is_the_same),
+      cmocka_unit_test(biases_and_counts_are_none),
+      cmocka_unit_test(drawn_labels_have_no_order),
+      cmocka_unit_test(contiguous_classes_stand_out),
+      cmocka_unit_test(so_do_blocks_and_periods),
+      cmocka_unit_test(one_class_has_no_order),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
