@@ -360,7 +360,7 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
   clv_adapters_find(b);
-  clv_privacy_find(b);
+  CLV_TRY(clv_privacy_find(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
   b->caches = b->config->stages[0].cache;

@@ -187,7 +187,7 @@ clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *
   for (uint32_t i = 0; clv_ledger_count(ledger) && i < b->n_stages; i++)
     CLV_TRY(recall_stage(&r, run, i, err));
   CLV_TRY(recall_ties(b, err));
-  clv_privacy_find(b);
+  CLV_TRY(clv_privacy_find(b, err));
   return clv_blueprint_make_table(b, err);
 }
 

@@ -74,6 +74,11 @@ clv_shows clv_findings_worst(clv_findings f);
 /* The findings that `privacy` in the session does not permit; 0: none. */
 clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
 
+/* The fewest places that an element is made of, of all that a record has; places 0: none is. */
+typedef struct clv_picture {
+  int64_t least, places;
+} clv_picture;
+
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
@@ -102,6 +107,7 @@ typedef struct clv_stage_plan {
   uint32_t first_layer, last_layer;
   bool direct;                 /* its output goes straight to the next stage's worker */
   clv_findings shows;          /* of the records: its output */
+  clv_picture picture;         /* of PICTURE: the narrowest element */
   clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
   uint32_t front_layers;       /* hiding layers from the records to its output, on the path with the
                             fewest */
