@@ -147,7 +147,7 @@ of("master/plan/adapters.c", "tests/net/training/test_lora.py",
 of("common/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/module.c", "tests/net/training/test_lora.py",
-   an_adapter_begins_as_its_layer=("cleave_status api_derive_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
+   an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
    an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
 

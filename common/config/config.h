@@ -525,6 +525,10 @@ typedef struct clv_policy_config {
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
     bool labels, labels_readable, raw, front_known, tokens;
   } allow;
+  struct {
+    clv_config_pos pos, pixels_pos, tokens_pos, labels_pos;
+    double pixels, tokens, labels; /* what a look may read at most; 1: anything */
+  } max_read;
 } clv_policy_config;
 
 /* ---- functions ------------------------------------------------------------------------------- */

@@ -257,6 +257,17 @@ clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t,
 /* bytes: that an epoch will take. */
 clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
+/* What a look has read of what leaves: pixels, tokens, labels. */
+typedef struct clv_policy_reading {
+  int reader;      /* 0 pixels, 1 tokens, 2 labels */
+  double figure;   /* 0..1; negative: it was not looked at */
+  const char *why; /* it was not */
+} clv_policy_reading;
+clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
+                                    clv_err *err) CLV_USE_RESULT;
+/* What the reader may read at most; 1 without a limit or a policy. */
+double clv_policy_max_read(const clv_policy *p, int reader);
+
 /* An epoch begins, of which so many bytes have left already. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
 /* A tensor is about to leave: it is permitted, and the bytes of its epoch with it. What is refused

@@ -74,6 +74,36 @@ clv_shows clv_findings_worst(clv_findings f);
 /* The findings that `privacy` in the session does not permit; 0: none. */
 clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
 
+/* What onlookers were seen to read of the tensors that leave (look.c). */
+typedef enum clv_look_reader {
+  CLV_LOOK_PIXELS,
+  CLV_LOOK_TOKENS,
+  CLV_LOOK_LABELS,
+  CLV_LOOK_READERS
+} clv_look_reader;
+
+typedef enum clv_look_state {
+  CLV_LOOK_NOTHING_TO_READ, /* the session has no such thing, or sends nothing that could show it */
+  CLV_LOOK_READ,
+  CLV_LOOK_NOT_LOOKED_AT,
+} clv_look_state;
+
+enum { CLV_LOOK_RECORDS = 64, CLV_LOOK_DRAWS = 3, CLV_LOOK_SECONDS = 10, CLV_LOOK_WHY = 200 };
+
+typedef struct clv_look_result {
+  clv_look_state state;
+  double figure;          /* READ: 0 is as good as a guess, 1 is everything */
+  const char *by;         /* READ: which reader, static text */
+  char why[CLV_LOOK_WHY]; /* of the other states */
+} clv_look_result;
+
+typedef struct clv_look {
+  bool done; /* false: nobody has looked, or nothing leaves */
+  uint32_t records, draws;
+  double seconds;
+  clv_look_result of[CLV_LOOK_READERS];
+} clv_look;
+
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
   char name[96]; /* "activation of stage 'a' (layer 2)" */
@@ -88,6 +118,7 @@ typedef struct clv_egress_row {
   int64_t places;          /* of clv_node: packed sequences have so many rows at most */
   bool relayed;            /* it came from another worker and only passes through */
   clv_findings shows;
+  clv_findings looked; /* those of them that the look alone has found */
   uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
 } clv_egress_row;
 
@@ -126,6 +157,7 @@ typedef struct clv_blueprint {
   bool *worker_used;  /* [config->n_workers] */
   bool caches;        /* the outputs of the first stage are kept by the worker behind it */
   clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
+  clv_look look;
 } clv_blueprint;
 
 /* inputs: of one record, N = 1. Errors point into the session file. */
@@ -166,7 +198,8 @@ clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, c
  * "egress" and "policy". */
 void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
-/* The egress table as stable text: a run's table is compared with the one it began with. */
+/* The egress table as stable text: a run's table is compared with the one it began with. It has no
+ * findings of the look, whose figures change while weights learn. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* ---- the policy (hold.c) --------------------------------------------------------------------- */
@@ -227,6 +260,33 @@ clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
 enum { CLV_PACKED_SIZES = 32 };
 /* Notes how long the sequences of data.train are, where they are packed. */
 void clv_run_data_count_places(const clv_run_data *d, clv_blueprint *b);
+
+/* ---- the look (look.c) ----------------------------------------------------------------------- */
+
+/* What is looked at. */
+typedef struct clv_look_options {
+  const clv_dataset *data;
+  const clv_subset *rows;           /* of data */
+  const clv_checkpoint *checkpoint; /* whose weights; NULL: the first ones */
+  bool preview;   /* first weights are drawn from other seeds, CLV_LOOK_DRAWS times; false: from the
+                     session's */
+  bool evaluates; /* no gradient is sent */
+} clv_look_options;
+
+/* Runs what is before the last cut, and the head, in this process on a few records, and reads what
+ * would leave as an onlooker would: for CLV_LOOK_SECONDS at most. Sends nothing, and changes
+ * nothing that training reads. What cannot be looked at is a result, too. */
+clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
+                     clv_err *err) CLV_USE_RESULT;
+/* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3) to the findings of the
+ * rows of b, and keeps the look there. CLV_INVALID: the session does not permit it. */
+clv_code clv_blueprint_looked(clv_blueprint *b, const clv_look *look, clv_err *err) CLV_USE_RESULT;
+
+/* "pixels"; the limit above which a figure is a finding; "PIXELS 0.82, tokens not applicable": all
+ * in a line, as the record has them. */
+const char *clv_look_name(clv_look_reader reader);
+double clv_look_limit(clv_look_reader reader);
+void clv_look_text(const clv_look *look, clv_bytes *out);
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 

@@ -72,6 +72,8 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
   if (o->suggest_cuts) return suggest(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  if (!o->schedule && clv_run_look_ahead(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (o->ask) asked = clv_ask_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
@@ -129,6 +131,8 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
+  if (clv_run_look_ahead(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   const clv_tls_config *t = &config->tls;
   if (t->ca && (clv_tls_identity_load(t->ca, t->cert, t->key, &id, &err) != CLV_OK ||
                 clv_tls_revocation_load(t->crl, id, &err) != CLV_OK))
@@ -161,6 +165,7 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
+  if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
   if (code == CLV_OK)
     code = clv_trainer_open(r->blueprint, r->record, CLV_TRAINER_EVALUATES, &r->trainer, err);

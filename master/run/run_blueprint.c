@@ -14,11 +14,16 @@ static clv_sends sends_of(const clv_run *r) {
                      .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
 }
 
+clv_code clv_run_hold(clv_run *r, clv_err *err) {
+  const clv_sends sends = sends_of(r);
+  if (r->look.done) CLV_TRY(clv_blueprint_looked(r->blueprint, &r->look, err));
+  return clv_blueprint_hold(r->blueprint, &sends, err);
+}
+
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_blueprint_freep(&r->blueprint);
   CLV_TRY(clv_blueprint_of_data(r->config, d, &r->blueprint, err));
   r->blueprint->policy = r->policy;
-  const clv_sends sends = sends_of(r);
-  return clv_blueprint_hold(r->blueprint, &sends, err);
+  return clv_run_hold(r, err);
 }
