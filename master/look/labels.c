@@ -13,7 +13,6 @@ enum {
   NO_CLASS = UINT16_MAX,
   MOST_SIGNS = 4096,  /* values of a gradient whose sign is tried */
   ROUNDS = 16,        /* of two clusters */
-  LENGTHS = 4,        /* groups of lengths, besides zeros */
   CUTS = 64,          /* lengths that are tried as the end of a group */
   OUTPUTS = LOOK_GROUPS,
 };
@@ -121,11 +120,12 @@ static int ascending(const void *a, const void *b) {
 static clv_code read_lengths(reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted = NULL;
   size_t n = r->g->n_fit;
-  double ends[LENGTHS];
+  size_t n_ends = CLV_MIN(CLV_MAX(r->g->n_lengths, (size_t)2), (size_t)CLV_LOOK_LENGTHS) - 1;
+  double ends[CLV_LOOK_LENGTHS];
   CLV_TRY(clv_alloc(n, sizeof *sorted, &sorted, err));
   memcpy(sorted, r->length, n * sizeof *sorted);
   qsort(sorted, n, sizeof *sorted, ascending);
-  for (size_t k = 0; k + 1 < LENGTHS; k++) {
+  for (size_t k = 0; k < n_ends; k++) {
     double best = -1, end = 0;
     for (size_t c = 1; c < CUTS; c++) {
       size_t at = c * n / CUTS;
@@ -135,16 +135,15 @@ static clv_code read_lengths(reading *r, clv_err *err) {
     }
     ends[k] = end;
   }
-  try_lengths(r, ends, LENGTHS - 1);
+  try_lengths(r, ends, n_ends);
   take(r, "length");
   return CLV_OK;
 }
 
+/* Times the length of `to`. */
 static double cosine(const reading *r, size_t i, const float *to) {
-  const float *v = row_of(r, i);
-  double sum = 0;
-  for (size_t k = 0; k < r->g->width; k++) sum += (double)v[k] * (double)to[k];
-  return r->length[i] > 0 ? sum / r->length[i] : 0;
+  if (!(r->length[i] > 0)) return 0;
+  return (double)look_dot(row_of(r, i), to, r->g->width) / r->length[i];
 }
 
 /* Where the two begin: a gradient of the first half, and the one least like it. */
@@ -171,27 +170,34 @@ static size_t nearer(const reading *r, size_t i, const float *at) {
   return cosine(r, i, at + r->g->width) > cosine(r, i, at);
 }
 
-static void move_clusters(const reading *r, const float *at, float *next) {
+/* Returns whether any gradient of the first half has changed sides. */
+static bool move_clusters(const reading *r, const float *at, float *next, uint8_t *side) {
   size_t width = r->g->width;
+  bool moved = false;
   memset(next, 0, 2 * width * sizeof *next);
   for (size_t i = 0; i < r->g->n_fit; i++) {
-    size_t side = nearer(r, i, at);
-    const float *v = row_of(r, i);
-    for (size_t k = 0; side < 2 && k < width; k++)
-      next[side * width + k] += (float)((double)v[k] / r->length[i]);
+    uint8_t now = (uint8_t)nearer(r, i, at);
+    const float *v = row_of(r, i), scale = now < 2 ? (float)(1 / r->length[i]) : 0.f;
+    moved |= side[i] != now;
+    side[i] = now;
+    for (size_t k = 0; now < 2 && k < width; k++) next[now * width + k] += v[k] * scale;
   }
+  return moved;
 }
 
 static clv_code read_clusters(reading *r, clv_err *err) {
-  CLV_AUTO(clv_freep) float *memory = NULL;
+  CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
+  CLV_AUTO(clv_freep) uint8_t *side = NULL;
   size_t width = r->g->width;
-  CLV_TRY(clv_alloc(4 * width, sizeof *memory, &memory, err));
-  float *at = memory, *next = memory + 2 * width;
+  bool moved = true;
+  CLV_TRY(clv_alloc(2 * width, sizeof *at, &at, err));
+  CLV_TRY(clv_alloc(2 * width, sizeof *next, &next, err));
+  CLV_TRY(clv_alloc(r->g->n_fit, sizeof *side, &side, err));
   begin_clusters(r, at);
-  for (int round = 0; round < ROUNDS; round++) {
+  for (int round = 0; round < ROUNDS && moved; round++) {
     normalize(at, width);
     normalize(at + width, width);
-    move_clusters(r, at, next);
+    moved = move_clusters(r, at, next, side) || !round;
     memcpy(at, next, 2 * width * sizeof *at);
   }
   normalize(at, width);

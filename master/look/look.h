@@ -14,6 +14,7 @@
 
 enum {
   CLV_LOOK_GRID = 16,     /* places of the smallest grid that counts as a picture */
+  CLV_LOOK_LENGTHS = 8,
   CLV_LOOK_CLASSES = 256, /* classes told apart; samples of further ones are not counted */
 };
 
@@ -83,6 +84,7 @@ typedef struct clv_look_gradients {
   const float *values;
   const int64_t *label; /* [n], negative: it has none and is not counted */
   size_t n, n_fit, width;
+  size_t n_lengths; /* groups of lengths that are told apart, 2..CLV_LOOK_LENGTHS */
   bool of_outputs; /* they are gradients of the outputs themselves: no layer is behind them */
 } clv_look_gradients;
 

@@ -17,6 +17,10 @@ static inline float look_value(const clv_look_view *v, size_t record, size_t pla
                    place % v->n_columns * v->column + channel * v->channel];
 }
 
+/* Of [n] vectors. */
+float look_dot(const float *a, const float *b, size_t n);
+float look_distance(const float *a, const float *b, size_t n); /* squared */
+
 /* ---- answers by groups ----------------------------------------------------------------------- */
 
 enum { LOOK_GROUPS = CLV_LOOK_CLASSES };

@@ -34,7 +34,8 @@ typedef struct dictionary {
   size_t from, to; /* records that are learned from */
   int64_t *vocabulary; /* tokens of the known items, ascending */
   size_t n_vocabulary;
-  uint32_t *hits, *count; /* [n_tokens + 1]: by place of the record; the last: of all */
+  int64_t *guess; /* [n_tokens] the commonest token of each place, of the known records */
+  uint32_t *hits, *guessed, *count; /* [n_tokens + 1]: by place of the record; the last: of all */
   int64_t *answers;       /* [n_records * n_tokens] tokens that were asked for */
 } dictionary;
 
@@ -44,7 +45,9 @@ static void dictionary_done(dictionary *d) {
   free(d->known);
   free(d->asked);
   free(d->vocabulary);
+  free(d->guess);
   free(d->hits);
+  free(d->guessed);
   free(d->count);
   free(d->answers);
 }
@@ -63,7 +66,9 @@ static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *to
   CLV_TRY(clv_alloc(n * places, sizeof *d->asked, &d->asked, err));
   CLV_TRY(clv_alloc(n * tokens->n_tokens, sizeof *d->vocabulary, &d->vocabulary, err));
   CLV_TRY(clv_alloc(n * tokens->n_tokens, sizeof *d->answers, &d->answers, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens, sizeof *d->guess, &d->guess, err));
   CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->hits, &d->hits, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->guessed, &d->guessed, err));
   return clv_alloc(tokens->n_tokens + 1, sizeof *d->count, &d->count, err);
 }
 
@@ -91,15 +96,6 @@ static void subtract_means(dictionary *d, size_t n) {
     for (uint32_t r = 0; r < d->n_records; r++)
       for (size_t k = 0; k < d->width; k++) vector_of(d, (item){r, p})[k] -= mean[k];
   }
-}
-
-static float distance(const float *a, const float *b, size_t n) {
-  float sum[8] = {0};
-  size_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (size_t k = 0; k < 8; k++) sum[k] += (a[i + k] - b[i + k]) * (a[i + k] - b[i + k]);
-  for (; i < n; i++) sum[0] += (a[i] - b[i]) * (a[i] - b[i]);
-  return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -166,7 +162,7 @@ typedef struct candidate {
 } candidate;
 
 static void consider(const dictionary *d, item at, item known, candidate *best) {
-  float far = distance(vector_of(d, at), vector_of(d, known), d->width);
+  float far = look_distance(vector_of(d, at), vector_of(d, known), d->width);
   if (far < best->far) *best = (candidate){far, known};
 }
 
@@ -187,21 +183,43 @@ static size_t compare(dictionary *d, item at, item found, int64_t *answers) {
     int64_t token = token_at(d, at.record, s);
     if (token < 0 || !is_known(d, token)) continue;
     bool hit = other < end && token_at(d, found.record, other) == token;
+    bool guessed = d->guess[s] == token;
     d->count[s]++, d->count[all]++;
     d->hits[s] += hit, d->hits[all] += hit;
+    d->guessed[s] += guessed, d->guessed[all] += guessed;
     answers[n++] = token;
   }
   return n;
 }
 
-static double share_of_commonest(int64_t *list, size_t n) {
+/* Sorts the list; returns how often its commonest number is there. */
+static size_t commonest(int64_t *list, size_t n, int64_t *ret) {
   size_t most = 0;
   qsort(list, n, sizeof *list, by_token);
   for (size_t i = 0, run = 0; i < n; i++) {
     run = i && list[i] == list[i - 1] ? run + 1 : 1;
-    most = CLV_MAX(most, run);
+    if (run > most) most = run, *ret = list[i];
   }
-  return n ? (double)most / (double)n : 1;
+  return most;
+}
+
+/* Who knows the place alone answers with its commonest token. */
+static void make_guesses(dictionary *d) {
+  for (size_t s = 0; s < d->tokens->n_tokens; s++) {
+    size_t n = 0;
+    d->guess[s] = -1;
+    for (size_t r = d->from; r < d->to; r++)
+      if (token_at(d, (uint32_t)r, s) >= 0) d->answers[n++] = token_at(d, (uint32_t)r, s);
+    commonest(d->answers, n, &d->guess[s]);
+  }
+}
+
+/* What is right without any vector: the commonest token of all, or that of each place. */
+static double base_of(const dictionary *d, size_t place, int64_t *list, size_t n) {
+  int64_t unused;
+  uint32_t count = d->count[place];
+  size_t hits = CLV_MAX(commonest(list, n, &unused), (size_t)d->guessed[place]);
+  return count ? (double)hits / count : 1;
 }
 
 /* The figure of all places, and that of the best one. */
@@ -218,7 +236,7 @@ static double base_of_place(const dictionary *d, size_t s, int64_t *list) {
     int64_t token = s >= from && s < to ? token_at(d, d->asked[i].record, s) : -1;
     if (token >= 0 && is_known(d, token)) list[n++] = token;
   }
-  return share_of_commonest(list, n);
+  return base_of(d, s, list, n);
 }
 
 /* Less two standard deviations of what chance gives. */
@@ -237,13 +255,15 @@ static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, way 
   d->n_known = list_items(d, from, middle, most, d->known);
   d->n_asked = list_items(d, middle, to, most, d->asked);
   memset(d->hits, 0, (all + 1) * sizeof *d->hits);
+  memset(d->guessed, 0, (all + 1) * sizeof *d->guessed);
   memset(d->count, 0, (all + 1) * sizeof *d->count);
+  make_guesses(d);
   list_vocabulary(d);
   for (size_t i = 0; d->n_known && i < d->n_asked; i++)
     n += compare(d, d->asked[i], nearest(d, d->asked[i], how == SAME_PLACE), d->answers + n);
   if (!d->count[all]) return ret;
   double share = (double)d->hits[all] / d->count[all];
-  ret.all = look_figure(share, share_of_commonest(d->answers, n));
+  ret.all = look_figure(share, base_of(d, all, d->answers, n));
   return ret;
 }
 

@@ -11,7 +11,7 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 1024,  /* gradients that are read, about */
+  SAMPLES = 512,   /* gradients that are read, about */
   MOST_DRAWS = 64, /* random inputs of a record */
   PIECES = 8,      /* values that cross together and have places */
   OUTPUTS = 8,     /* of several answers a record: how many are read */
@@ -264,6 +264,18 @@ static clv_code read_answers(head *h, clv_look_gradients *g, clv_look_read *ret,
   return CLV_OK;
 }
 
+/* Weights of classes make as many lengths as they have values. */
+static size_t lengths_of(const head *h) {
+  const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
+  size_t n = 0;
+  for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_LENGTHS; i++) {
+    size_t k = 0;
+    while (k < i && w->of[k] != w->of[i]) k++;
+    n += k == i;
+  }
+  return CLV_MAX(n, (size_t)2);
+}
+
 static clv_code look(head *h, clv_look_read *ret, clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
@@ -277,6 +289,7 @@ static clv_code look(head *h, clv_look_read *ret, clv_err *err) {
                           .n = h->n,
                           .n_fit = h->n_fit,
                           .width = h->vector,
+                          .n_lengths = lengths_of(h),
                           .of_outputs = !h->layers || !h->parts[0].params->n};
   return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_answers(h, &g, ret, err);
 }

@@ -12,28 +12,38 @@ static void put_limit(double figure, double limit, double policy, clv_bytes *out
   if (policy < 1) clv_bytes_printf(out, ", the policy's limit is %g", policy);
 }
 
-/* p: of the host, for its limits; whole: with reasons and limits. */
-static void put_result(const clv_look *look, clv_look_reader k, const clv_policy *p, bool whole,
-                       clv_bytes *out) {
-  const clv_look_result *r = &look->of[k];
-  static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
-                                       [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
-  clv_bytes_printf(out, "%s ", clv_look_name(k));
-  if (r->state != CLV_LOOK_READ) {
-    clv_bytes_puts(out, states[r->state]);
-    if (whole) clv_bytes_printf(out, " (%s)", r->why);
-    return;
-  }
-  clv_bytes_printf(out, "%.2f", r->figure);
-  if (whole && *r->by) clv_bytes_printf(out, " by %s", r->by);
-  if (whole) put_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
+static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
+                                     [CLV_LOOK_READ] = "looked at",
+                                     [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
+
+void clv_look_words(const clv_look_result *r, char ret[CLV_LOOK_WORDS]) {
+  if (r->state == CLV_LOOK_READ)
+    snprintf(ret, CLV_LOOK_WORDS, "%.2f", r->figure);
+  else
+    snprintf(ret, CLV_LOOK_WORDS, "%s", states[r->state]);
 }
 
 void clv_look_text(const clv_look *look, clv_bytes *out) {
+  char words[CLV_LOOK_WORDS];
   for (int k = 0; k < CLV_LOOK_READERS; k++) {
-    clv_bytes_puts(out, k ? ", " : "");
-    put_result(look, (clv_look_reader)k, NULL, false, out);
+    clv_look_words(&look->of[k], words);
+    clv_bytes_printf(out, "%s%s %s", k ? ", " : "", clv_look_name((clv_look_reader)k), words);
   }
+}
+
+/* With reasons and limits; p: of the host, for its own limits. */
+static void put_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
+                       clv_bytes *out) {
+  const clv_look_result *r = &look->of[k];
+  char words[CLV_LOOK_WORDS];
+  clv_look_words(r, words);
+  clv_bytes_printf(out, "%s %s", clv_look_name(k), words);
+  if (r->state != CLV_LOOK_READ) {
+    clv_bytes_printf(out, " (%s)", r->why);
+    return;
+  }
+  if (*r->by) clv_bytes_printf(out, " by %s", r->by);
+  put_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
 }
 
 /* Which gradients tell labels by their length alone. */
@@ -66,16 +76,13 @@ void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, "%.1f s): ", look->seconds);
   for (int k = 0; k < CLV_LOOK_READERS; k++) {
     clv_bytes_puts(out, k ? "; " : "");
-    put_result(look, (clv_look_reader)k, b->policy, true, out);
+    put_result(look, (clv_look_reader)k, b->policy, out);
   }
   clv_bytes_puts(out, "\n");
   describe_loss(b, out);
 }
 
 static void json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
-  static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
-                                       [CLV_LOOK_READ] = "looked at",
-                                       [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
   const clv_look_result *r = &look->of[k];
   clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
   if (r->state == CLV_LOOK_READ)

@@ -282,10 +282,15 @@ clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look
  * rows of b, and keeps the look there. CLV_INVALID: the session does not permit it. */
 clv_code clv_blueprint_looked(clv_blueprint *b, const clv_look *look, clv_err *err) CLV_USE_RESULT;
 
-/* "pixels"; the limit above which a figure is a finding; "PIXELS 0.82, tokens not applicable": all
- * in a line, as the record has them. */
+/* "pixels"; the limit above which a figure is a finding. */
 const char *clv_look_name(clv_look_reader reader);
 double clv_look_limit(clv_look_reader reader);
+/* Lines of what was read, or JSON's key "look" with its comma before it. */
+void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
+void clv_look_json(const clv_blueprint *b, clv_bytes *out);
+/* "0.82", "not applicable" or "not looked at", and all three in a line. */
+enum { CLV_LOOK_WORDS = 16 };
+void clv_look_words(const clv_look_result *r, char ret[CLV_LOOK_WORDS]);
 void clv_look_text(const clv_look *look, clv_bytes *out);
 
 /* ---- schedules ------------------------------------------------------------------------------- */

@@ -30,9 +30,6 @@ void clv_findings_describe(clv_findings f, clv_bytes *out);
 void clv_findings_json(bool any, clv_findings f, clv_bytes *out);
 /* For `plan`: lines, or a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
-/* For `plan`: lines of what was read, or JSON's key "look" with its comma (look_text.c). */
-void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
-void clv_look_json(const clv_blueprint *b, clv_bytes *out);
 /* Of the lengths of sequences (lengths.c); any: something of the records is sent. JSON: keys, each
  * with its comma. */
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);

@@ -115,9 +115,12 @@ static void print_checked(const clv_run *r) {
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (seen < all)
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
+  CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
+  (r->o->json ? clv_look_json : clv_look_describe)(r->blueprint, &look);
+  if (!r->o->json) fputs(look.data ? look.data : "", stdout);
   if (r->o->json)
-    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"left_out\":%llu}\n",
-           r->blueprint->n_stages, all, (unsigned long long)r->left_out);
+    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"left_out\":%llu%s}\n",
+           r->blueprint->n_stages, all, (unsigned long long)r->left_out, look.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,

@@ -13,7 +13,10 @@ static clv_code look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err 
                               .checkpoint = c,
                               .preview = preview,
                               .evaluates = evaluates};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_look_at(r->blueprint, &o, &r->look, err));
+  clv_look_text(&r->look, &text);
+  if (r->look.done && text.data) clv_run_lock_look(r->lock, text.data);
   return clv_run_hold(r, err);
 }
 
