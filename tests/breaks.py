@@ -33,6 +33,19 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_credit_has_no_limit=("void clv_share_credit", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
    a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
 
+# ---- the look ------------------------------------------------------------------------------------
+of("master/look/tokens.c", "tests/unit/look/test_readers",
+   the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
+   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
+of("master/look/pixels.c", "tests/unit/look/test_readers",
+   the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
+of("master/look/labels.c", "tests/unit/look/test_readers",
+   zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
+   who_has_no_label_counts=("static size_t number_classes", "if (g->label[i] < 0) continue;", ""))
+of("master/plan/look.c", "tests/unit/plan/test_look",
+   the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
+   a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
+
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),

@@ -100,8 +100,8 @@ typedef struct clv_egress_line {
       char by[16];    /* "worker": it says so itself */
     } hop;
     struct {
-      uint64_t records;                          /* that were looked at */
-      char pixels[16], tokens[16], labels[16];   /* "0.82", "not applicable", "not looked at" */
+      uint64_t records;                        /* that were looked at */
+      char pixels[16], tokens[16], labels[16]; /* "0.82", "not applicable", "not looked at" */
     } look;
     struct {
       uint64_t code;           /* exit code of the command */

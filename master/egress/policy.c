@@ -119,17 +119,13 @@ clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t, clv
 
 static const struct {
   const char *name;
-  size_t limit, pos; /* members of clv_policy_config */
-} readers[] = {
-#define AT(member) offsetof(clv_policy_config, max_read.member)
-    {"pixels", AT(pixels), AT(pixels_pos)},
-    {"tokens", AT(tokens), AT(tokens_pos)},
-    {"labels", AT(labels), AT(labels_pos)},
-#undef AT
-};
+  size_t pos; /* member of clv_policy_config */
+} readers[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
+               {"tokens", offsetof(clv_policy_config, tokens_pos)},
+               {"labels", offsetof(clv_policy_config, labels_pos)}};
 
 double clv_policy_max_read(const clv_policy *p, int reader) {
-  return p ? *(const double *)((const char *)p->config + readers[reader].limit) : 1;
+  return p ? p->config->max_read[reader] : 1;
 }
 
 clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
@@ -140,8 +136,7 @@ clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_readin
   return CLV_OK;
 #endif
   if (limit >= 1 || (r->figure >= 0 && r->figure <= limit)) return CLV_OK;
-  clv_config_pos pos =
-      *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos);
+  clv_config_pos pos = *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos);
   if (r->figure < 0)
     return clv_policy_fail_at(p->config, pos, err,
                               "the policy limits what is read of %s (max_read.%s: %g), and that "

@@ -162,8 +162,9 @@ static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err)
 
 static clv_code on_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
-  if (a->looked) return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has looked before",
-                                 (unsigned long long)l->attempt);
+  if (a->looked)
+    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has looked before",
+                    (unsigned long long)l->attempt);
   a->looked = true;
   a->look = *l;
   return CLV_OK;

@@ -11,28 +11,30 @@
 
 enum {
   NO_CLASS = UINT16_MAX,
-  MOST_SIGNS = 4096,  /* values of a gradient whose sign is tried */
-  ROUNDS = 16,        /* of two clusters */
-  CUTS = 64,          /* lengths that are tried as the end of a group */
+  MOST_SIGNS = 4096, /* values of a gradient whose sign is tried */
+  ROUNDS = 16,       /* of two clusters */
+  CUTS = 64,         /* lengths that are tried as the end of a group */
   OUTPUTS = LOOK_GROUPS,
 };
 
-typedef struct reading {
+typedef struct label_reading {
   const clv_look_gradients *g;
   look_groups groups;
   uint16_t *class; /* [n] compact numbers of the labels; NO_CLASS: not counted */
   double *length;  /* [n] */
   double best;     /* figure of the first half so far */
   clv_look_read *ret;
-} reading;
+} label_reading;
 
-static void reading_done(reading *r) {
+static void reading_done(label_reading *r) {
   look_groups_done(&r->groups);
   free(r->class);
   free(r->length);
 }
 
-static const float *row_of(const reading *r, size_t i) { return r->g->values + i * r->g->width; }
+static const float *row_of(const label_reading *r, size_t i) {
+  return r->g->values + i * r->g->width;
+}
 
 /* ---- classes and lengths --------------------------------------------------------------------- */
 
@@ -57,9 +59,9 @@ static double length_of(const float *v, size_t n) {
   return sqrt(sum);
 }
 
-static clv_code reading_new(const clv_look_gradients *g, clv_look_read *ret, reading *r,
+static clv_code reading_new(const clv_look_gradients *g, clv_look_read *ret, label_reading *r,
                             clv_err *err) {
-  *r = (reading){.g = g, .ret = ret};
+  *r = (label_reading){.g = g, .ret = ret};
   CLV_TRY(clv_alloc(g->n, sizeof *r->class, &r->class, err));
   CLV_TRY(clv_alloc(g->n, sizeof *r->length, &r->length, err));
   CLV_TRY(look_groups_new(CLV_MAX(number_classes(g, r->class), 1u), &r->groups, err));
@@ -67,11 +69,11 @@ static clv_code reading_new(const clv_look_gradients *g, clv_look_read *ret, rea
   return CLV_OK;
 }
 
-static void add(reading *r, size_t i, size_t group) {
+static void add(label_reading *r, size_t i, size_t group) {
   if (r->class[i] != NO_CLASS) look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
 }
 
-static double take(reading *r, const char *by) {
+static double take(label_reading *r, const char *by) {
   look_score s = look_groups_score(&r->groups);
   if (s.fit > r->best || !*r->ret->by) {
     r->best = s.fit;
@@ -84,7 +86,7 @@ static double take(reading *r, const char *by) {
 
 static size_t sign_of(float v) { return v > 0 ? 2 : v < 0; }
 
-static void read_signs(reading *r) {
+static void read_signs(label_reading *r) {
   size_t width = r->g->width, step = CLV_MAX(width / MOST_SIGNS, (size_t)1);
   for (size_t k = 0; k < width; k += step) {
     look_groups_clear(&r->groups, 3);
@@ -93,7 +95,7 @@ static void read_signs(reading *r) {
   }
 }
 
-static void read_zeros(reading *r) {
+static void read_zeros(label_reading *r) {
   look_groups_clear(&r->groups, 2);
   for (size_t i = 0; i < r->g->n; i++) add(r, i, r->length[i] > 0);
   take(r, "zeros");
@@ -105,7 +107,7 @@ static size_t group_of_length(double length, const double *ends, size_t n_ends) 
   return group;
 }
 
-static double try_lengths(reading *r, const double *ends, size_t n_ends) {
+static double try_lengths(label_reading *r, const double *ends, size_t n_ends) {
   look_groups_clear(&r->groups, n_ends + 1);
   for (size_t i = 0; i < r->g->n; i++) add(r, i, group_of_length(r->length[i], ends, n_ends));
   return look_groups_score(&r->groups).fit;
@@ -117,7 +119,7 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* Lengths of the first half that end a group best, one behind the other. */
-static clv_code read_lengths(reading *r, clv_err *err) {
+static clv_code read_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted = NULL;
   size_t n = r->g->n_fit;
   size_t n_ends = CLV_MIN(CLV_MAX(r->g->n_lengths, (size_t)2), (size_t)CLV_LOOK_LENGTHS) - 1;
@@ -141,13 +143,13 @@ static clv_code read_lengths(reading *r, clv_err *err) {
 }
 
 /* Times the length of `to`. */
-static double cosine(const reading *r, size_t i, const float *to) {
+static double cosine(const label_reading *r, size_t i, const float *to) {
   if (!(r->length[i] > 0)) return 0;
   return (double)look_dot(row_of(r, i), to, r->g->width) / r->length[i];
 }
 
 /* Where the two begin: a gradient of the first half, and the one least like it. */
-static void begin_clusters(const reading *r, float *at) {
+static void begin_clusters(const label_reading *r, float *at) {
   size_t first = 0, width = r->g->width, other = 0;
   double least = 2;
   while (first + 1 < r->g->n_fit && !(r->length[first] > 0)) first++;
@@ -165,13 +167,13 @@ static void normalize(float *at, size_t width) {
   for (size_t k = 0; length > 0 && k < width; k++) at[k] = (float)((double)at[k] / length);
 }
 
-static size_t nearer(const reading *r, size_t i, const float *at) {
+static size_t nearer(const label_reading *r, size_t i, const float *at) {
   if (!(r->length[i] > 0)) return 2;
   return cosine(r, i, at + r->g->width) > cosine(r, i, at);
 }
 
 /* Returns whether any gradient of the first half has changed sides. */
-static bool move_clusters(const reading *r, const float *at, float *next, uint8_t *side) {
+static bool move_clusters(const label_reading *r, const float *at, float *next, uint8_t *side) {
   size_t width = r->g->width;
   bool moved = false;
   memset(next, 0, 2 * width * sizeof *next);
@@ -185,7 +187,7 @@ static bool move_clusters(const reading *r, const float *at, float *next, uint8_
   return moved;
 }
 
-static clv_code read_clusters(reading *r, clv_err *err) {
+static clv_code read_clusters(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
   CLV_AUTO(clv_freep) uint8_t *side = NULL;
   size_t width = r->g->width;
@@ -209,7 +211,7 @@ static clv_code read_clusters(reading *r, clv_err *err) {
 }
 
 /* Of outputs: the one whose gradient is least is the class itself. */
-static void read_outputs(reading *r) {
+static void read_outputs(label_reading *r) {
   size_t width = r->g->width;
   if (!r->g->of_outputs || width > OUTPUTS) return;
   look_groups_clear(&r->groups, width);
@@ -224,7 +226,7 @@ static void read_outputs(reading *r) {
 }
 
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_read *ret, clv_err *err) {
-  CLV_AUTO(reading_done) reading r = {0};
+  CLV_AUTO(reading_done) label_reading r = {0};
   *ret = (clv_look_read){.by = ""};
   if (!g->width || g->n_fit < 2 || g->n <= g->n_fit) return CLV_OK;
   CLV_TRY(reading_new(g, ret, &r, err));

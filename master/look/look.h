@@ -13,7 +13,7 @@
 #include "common/tensor/tensor.h"
 
 enum {
-  CLV_LOOK_GRID = 16,     /* places of the smallest grid that counts as a picture */
+  CLV_LOOK_GRID = 16, /* places of the smallest grid that counts as a picture */
   CLV_LOOK_LENGTHS = 8,
   CLV_LOOK_CLASSES = 256, /* classes told apart; samples of further ones are not counted */
 };
@@ -33,7 +33,7 @@ typedef struct clv_look_view {
   size_t n_rows, n_columns, n_channels; /* n_rows * n_columns places */
 } clv_look_view;
 
-/* ---- views (views.c) -------------------------------------------------------------------------- */
+/* ---- views (views.c) ------------------------------------------------------------------------- */
 
 /* A tensor of each record, its values row-major at values[r record + first]. */
 typedef struct clv_look_tensor {
@@ -85,7 +85,7 @@ typedef struct clv_look_gradients {
   const int64_t *label; /* [n], negative: it has none and is not counted */
   size_t n, n_fit, width;
   size_t n_lengths; /* groups of lengths that are told apart, 2..CLV_LOOK_LENGTHS */
-  bool of_outputs; /* they are gradients of the outputs themselves: no layer is behind them */
+  bool of_outputs;  /* they are gradients of the outputs themselves: no layer is behind them */
 } clv_look_gradients;
 
 /* Labels by the sign of one value, by the length, by zeros, and by two clusters of directions; of

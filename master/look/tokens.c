@@ -16,27 +16,27 @@ enum {
 
 /* How vectors are compared: with those of all places or of the same place, as they are or less the
  * mean vector of their place. */
-typedef enum way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, WAYS } way;
+typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, WAYS } compare_way;
 
 /* One place of one record, with the tokens that it covers. */
-typedef struct item {
+typedef struct token_place {
   uint32_t record, place;
-} item;
+} token_place;
 
 typedef struct dictionary {
   const clv_look_view *view;
   const clv_look_tokens *tokens;
   size_t n_places, width, step; /* step: channels from one compared value to the next */
   size_t n_records;
-  float *vectors, *means; /* [n_records][n_places][width]; [n_places][width] */
-  item *known, *asked;    /* [n_records * n_places], learned from and looked up */
+  float *vectors, *means;     /* [n_records][n_places][width]; [n_places][width] */
+  token_place *known, *asked; /* [n_records * n_places], learned from and looked up */
   size_t n_known, n_asked;
-  size_t from, to; /* records that are learned from */
+  size_t from, to;     /* records that are learned from */
   int64_t *vocabulary; /* tokens of the known items, ascending */
   size_t n_vocabulary;
   int64_t *guess; /* [n_tokens] the commonest token of each place, of the known records */
   uint32_t *hits, *guessed, *count; /* [n_tokens + 1]: by place of the record; the last: of all */
-  int64_t *answers;       /* [n_records * n_tokens] tokens that were asked for */
+  int64_t *answers;                 /* [n_records * n_tokens] tokens that were asked for */
 } dictionary;
 
 static void dictionary_done(dictionary *d) {
@@ -74,14 +74,14 @@ static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *to
 
 /* ---- vectors --------------------------------------------------------------------------------- */
 
-static float *vector_of(const dictionary *d, item at) {
+static float *vector_of(const dictionary *d, token_place at) {
   return d->vectors + (at.record * d->n_places + at.place) * d->width;
 }
 
 static void take_vectors(dictionary *d) {
   for (uint32_t r = 0; r < d->n_records; r++)
     for (uint32_t p = 0; p < d->n_places; p++) {
-      float *to = vector_of(d, (item){r, p});
+      float *to = vector_of(d, (token_place){r, p});
       for (size_t k = 0; k < d->width; k++) to[k] = look_value(d->view, r, p, k * d->step);
     }
 }
@@ -92,9 +92,10 @@ static void subtract_means(dictionary *d, size_t n) {
     float *mean = d->means + p * d->width;
     memset(mean, 0, d->width * sizeof *mean);
     for (uint32_t r = 0; r < n; r++)
-      for (size_t k = 0; k < d->width; k++) mean[k] += vector_of(d, (item){r, p})[k] / (float)n;
+      for (size_t k = 0; k < d->width; k++)
+        mean[k] += vector_of(d, (token_place){r, p})[k] / (float)n;
     for (uint32_t r = 0; r < d->n_records; r++)
-      for (size_t k = 0; k < d->width; k++) vector_of(d, (item){r, p})[k] -= mean[k];
+      for (size_t k = 0; k < d->width; k++) vector_of(d, (token_place){r, p})[k] -= mean[k];
   }
 }
 
@@ -111,7 +112,7 @@ static int64_t token_at(const dictionary *d, uint32_t record, size_t at) {
   return d->tokens->token[record * d->tokens->n_tokens + at];
 }
 
-static bool has_token(const dictionary *d, item at) {
+static bool has_token(const dictionary *d, token_place at) {
   size_t from, to;
   bool any = false;
   covered(d, at.place, &from, &to);
@@ -120,14 +121,15 @@ static bool has_token(const dictionary *d, item at) {
 }
 
 /* Places of records from..to that have a token; at most `most` of them, spread over all. */
-static size_t list_items(const dictionary *d, size_t from, size_t to, size_t most, item *ret) {
+static size_t list_items(const dictionary *d, size_t from, size_t to, size_t most,
+                         token_place *ret) {
   size_t all = 0, n = 0, kept = 0;
   for (int round = 0; round < 2; round++, all = n, n = 0)
     for (uint32_t r = (uint32_t)from; r < to; r++)
       for (uint32_t p = 0; p < d->n_places; p++) {
-        if (!has_token(d, (item){r, p})) continue;
+        if (!has_token(d, (token_place){r, p})) continue;
         bool keep = round && (all <= most || n * most / all >= kept);
-        if (keep && kept < most) ret[kept++] = (item){r, p};
+        if (keep && kept < most) ret[kept++] = (token_place){r, p};
         n++;
       }
   return kept;
@@ -156,26 +158,27 @@ static bool is_known(const dictionary *d, int64_t token) {
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
-typedef struct candidate {
+typedef struct nearest_place {
   float far;
-  item at;
-} candidate;
+  token_place at;
+} nearest_place;
 
-static void consider(const dictionary *d, item at, item known, candidate *best) {
+static void consider(const dictionary *d, token_place at, token_place known, nearest_place *best) {
   float far = look_distance(vector_of(d, at), vector_of(d, known), d->width);
-  if (far < best->far) *best = (candidate){far, known};
+  if (far < best->far) *best = (nearest_place){far, known};
 }
 
-static item nearest(const dictionary *d, item at, bool same_place) {
-  candidate best = {INFINITY, d->known[0]};
+static token_place nearest(const dictionary *d, token_place at, bool same_place) {
+  nearest_place best = {INFINITY, d->known[0]};
   for (uint32_t r = (uint32_t)d->from; same_place && r < d->to; r++)
-    if (has_token(d, (item){r, at.place})) consider(d, at, (item){r, at.place}, &best);
+    if (has_token(d, (token_place){r, at.place}))
+      consider(d, at, (token_place){r, at.place}, &best);
   for (size_t i = 0; !same_place && i < d->n_known; i++) consider(d, at, d->known[i], &best);
   return best.at;
 }
 
 /* Tokens of the place where the nearest vector has them. */
-static size_t compare(dictionary *d, item at, item found, int64_t *answers) {
+static size_t compare(dictionary *d, token_place at, token_place found, int64_t *answers) {
   size_t from, to, other, end, n = 0, all = d->tokens->n_tokens;
   covered(d, at.place, &from, &to);
   covered(d, found.place, &other, &end);
@@ -246,7 +249,7 @@ static double figure_of_place(const dictionary *d, size_t s) {
   return look_figure(d->hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
 }
 
-static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, way how) {
+static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, compare_way how) {
   size_t most = how == SAME_PLACE ? d->n_records * d->n_places : (size_t)MOST_ITEMS, n = 0;
   size_t all = d->tokens->n_tokens;
   lookup ret = {0};
@@ -275,7 +278,8 @@ static void best_place(const dictionary *d, lookup *ret) {
 }
 
 /* What is best within the first half is what is reported of the second. */
-static void try_way(dictionary *d, way how, clv_look_half half, double *best, clv_look_read *ret) {
+static void try_way(dictionary *d, compare_way how, clv_look_half half, double *best,
+                    clv_look_read *ret) {
   take_vectors(d);
   if (how == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
   lookup fit = look_up(d, 0, half.n_fit / 2, half.n_fit, how);
@@ -296,7 +300,7 @@ clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_
     CLV_AUTO(dictionary_done) dictionary d = {0};
     if (!views[k].n_channels || !views[k].n_rows || !views[k].n_columns) continue;
     CLV_TRY(dictionary_new(&views[k], tokens, half.n, &d, err));
-    for (int how = 0; how < WAYS; how++) try_way(&d, (way)how, half, &best, ret);
+    for (int how = 0; how < WAYS; how++) try_way(&d, (compare_way)how, half, &best, ret);
   }
   return CLV_OK;
 }

@@ -23,18 +23,6 @@ static const struct {
 const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
 double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
 
-void clv_look_not(clv_look_result *ret, const clv_err *why) {
-  ret->state = CLV_LOOK_NOT_LOOKED_AT;
-  snprintf(ret->why, sizeof ret->why, "%.*s", (int)sizeof ret->why - 1, why->text);
-}
-
-uint32_t clv_look_last_worker(const clv_blueprint *b) {
-  uint32_t last = b->n_stages;
-  for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].worker >= 0) last = i;
-  return last;
-}
-
 /* ---- looking --------------------------------------------------------------------------------- */
 
 static bool uses_workers(const clv_blueprint *b) {
@@ -43,19 +31,20 @@ static bool uses_workers(const clv_blueprint *b) {
   return any;
 }
 
-/* A preview has secrets of its own, which are the same each time that it is made. */
+/* A preview has secrets of its own, which are the same each time that it is made; the first are
+ * those of a run, where the file gives its seed. */
 static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
                         clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
-  if (!o->preview) return CLV_OK;
+  if (!o->preview || (!draw && b->config->train.seed.given)) return CLV_OK;
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
 /* The more that is read of several draws; what was not looked at stays so. */
 static void merge(clv_look_result *all, const clv_look_result *one, bool first) {
-  bool worse = one->state > all->state ||
-               (one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ &&
-                one->figure > all->figure);
+  bool worse =
+      one->state > all->state ||
+      (one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ && one->figure > all->figure);
   if (first || worse) *all = *one;
 }
 
@@ -97,8 +86,8 @@ static bool is_above(const clv_look *look, clv_look_reader k) {
 }
 
 /* Values that leave the master show records, the last worker's gradient shows labels. */
-static clv_findings found_in(const clv_blueprint *b, const clv_look *look,
-                             cleave_sending_kind kind, uint32_t stage) {
+static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleave_sending_kind kind,
+                             uint32_t stage) {
   bool gradient = kind == CLEAVE_SENDING_GRADIENT && stage == clv_look_last_worker(b);
   bool value = kind == CLEAVE_SENDING_VALUE && b->stages[stage].worker < 0;
   clv_findings ret = 0;

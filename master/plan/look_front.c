@@ -13,7 +13,7 @@
 static const double LEAST_SPEED = 4e9;
 enum { BATCH = 16, SHAPES = 8 };
 
-typedef struct front {
+typedef struct look_tensors {
   const clv_look_round *r;
   const clv_blueprint *b;
   uint32_t n_parts; /* stages before the last cut behind the master */
@@ -22,9 +22,9 @@ typedef struct front {
   clv_look_tensor *tensors;
   uint32_t *stage; /* [n_tensors] whose output it is; n_stages: an input of the model */
   float *values;   /* [records][width] */
-} front;
+} look_tensors;
 
-static void front_done(front *f) {
+static void front_done(look_tensors *f) {
   for (uint32_t i = 0; f->parts && i < f->n_parts; i++) clv_look_part_done(&f->parts[i]);
   free(f->parts);
   free(f->tensors);
@@ -34,7 +34,7 @@ static void front_done(front *f) {
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
 
-static bool leaves_behind(const clv_blueprint *b, uint32_t i) {
+static bool output_leaves(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
 }
 
@@ -53,7 +53,7 @@ static clv_shape without_n(const clv_shape *s) {
   return ret;
 }
 
-static clv_code add_tensor(front *f, uint32_t stage, const clv_shape *shape, clv_err *err) {
+static clv_code add_tensor(look_tensors *f, uint32_t stage, const clv_shape *shape, clv_err *err) {
   size_t n;
   clv_look_tensor *t = &f->tensors[f->n_tensors];
   *t = (clv_look_tensor){.first = f->width, .shape = without_n(shape)};
@@ -63,14 +63,14 @@ static clv_code add_tensor(front *f, uint32_t stage, const clv_shape *shape, clv
                                               : clv_fail(err, CLV_EXHAUSTED, "too many values");
 }
 
-static clv_code list_tensors(front *f, clv_err *err) {
+static clv_code list_tensors(look_tensors *f, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   size_t most = f->b->inputs.n;
   for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_crossing(f->b, i, NULL);
   CLV_TRY(clv_alloc(most, sizeof *f->tensors, &f->tensors, err));
   CLV_TRY(clv_alloc(most, sizeof *f->stage, &f->stage, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
-    uint32_t n = leaves_behind(f->b, i) ? clv_blueprint_crossing(f->b, i, values) : 0;
+    uint32_t n = output_leaves(f->b, i) ? clv_blueprint_crossing(f->b, i, values) : 0;
     for (uint32_t k = 0; k < n; k++) CLV_TRY(add_tensor(f, i, &values[k]->shape, err));
   }
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
@@ -79,9 +79,9 @@ static clv_code list_tensors(front *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code make_parts(front *f, clv_err *err) {
+static clv_code make_parts(look_tensors *f, clv_err *err) {
   for (uint32_t i = 0; i < f->b->n_stages; i++)
-    if (leaves_behind(f->b, i)) f->n_parts = i + 1;
+    if (output_leaves(f->b, i)) f->n_parts = i + 1;
   CLV_TRY(clv_alloc(f->n_parts, sizeof *f->parts, &f->parts, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
     CLV_TRY(clv_look_part_new(&f->r->weights, i, i, &f->parts[i], err));
@@ -92,14 +92,14 @@ static clv_code make_parts(front *f, clv_err *err) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static double work_of(const front *f) {
+static double work_of(const look_tensors *f) {
   double work = 0;
   for (uint32_t i = 0; i < f->n_parts; i++) work += clv_look_part_work(&f->parts[i]);
   return work;
 }
 
 /* As many records as there are time and memory for, chosen once for all draws. */
-static clv_code choose(front *f, clv_err *err) {
+static clv_code choose(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
   size_t by_memory = CLV_LOOK_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
@@ -118,8 +118,8 @@ static char *row_of(const clv_tensor *t, size_t record) {
   return (char *)t->data + record * (t->bytes / (size_t)t->shape.dim[0]);
 }
 
-static void keep(const front *f, size_t tensor, const void *from, clv_dtype dtype, size_t step,
-                 size_t record, size_t n) {
+static void keep(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
+                 size_t step, size_t record, size_t n) {
   const clv_look_tensor *t = &f->tensors[tensor];
   size_t width = (tensor + 1 < f->n_tensors ? f->tensors[tensor + 1].first : f->width) - t->first;
   for (size_t r = 0; r < n; r++)
@@ -129,7 +129,7 @@ static void keep(const front *f, size_t tensor, const void *from, clv_dtype dtyp
                            : ((const float *)from)[r * step + k];
 }
 
-static void keep_output(const front *f, uint32_t stage, size_t record) {
+static void keep_output(const look_tensors *f, uint32_t stage, size_t record) {
   const clv_look_part *p = &f->parts[stage];
   const clv_node *out = &p->graph->nodes[p->graph->output];
   size_t at = 0, step = 0, first = SIZE_MAX;
@@ -146,7 +146,7 @@ static void keep_output(const front *f, uint32_t stage, size_t record) {
   }
 }
 
-static clv_code run_batch(front *f, size_t record, clv_err *err) {
+static clv_code run_batch(look_tensors *f, size_t record, clv_err *err) {
   const clv_rng_key key = {.step = 1};
   const void *in[CLV_MAX_INPUTS];
   int input[CLV_MAX_INPUTS];
@@ -155,22 +155,23 @@ static clv_code run_batch(front *f, size_t record, clv_err *err) {
     for (uint32_t k = 0; k < n; k++)
       in[k] = input[k] < 0 ? f->parts[i - 1].out : row_of(f->r->sample->x[input[k]], record);
     CLV_TRY(clv_look_part_run(&f->parts[i], in, &key, err));
-    if (leaves_behind(f->b, i)) keep_output(f, i, record);
+    if (output_leaves(f->b, i)) keep_output(f, i, record);
   }
   return CLV_OK;
 }
 
-static void keep_inputs(const front *f, size_t n) {
+static void keep_inputs(const look_tensors *f, size_t n) {
   size_t k = 0;
   while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
   for (uint32_t input = 0; input < f->b->inputs.n; input++) {
     const clv_tensor *x = f->r->sample->x[input];
-    if (input_leaves(f->b, input)) keep(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
+    if (input_leaves(f->b, input))
+      keep(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
   }
 }
 
 /* The last batch overlaps with the one before it where it would be short. */
-static clv_code run(front *f, clv_err *err) {
+static clv_code run(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n, batch = CLV_MIN(n, (size_t)BATCH);
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
@@ -204,14 +205,13 @@ static void take(clv_look_result *ret, clv_code code, const clv_look_read *read,
 }
 
 /* An input of the records as a tensor. */
-static clv_look_tensor input_tensor(const front *f, uint32_t k) {
+static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
   const clv_tensor *x = f->r->sample->x[k];
-  return (clv_look_tensor){.values = x->data,
-                           .record = x->n / (size_t)x->shape.dim[0],
-                           .shape = without_n(&x->shape)};
+  return (clv_look_tensor){
+      .values = x->data, .record = x->n / (size_t)x->shape.dim[0], .shape = without_n(&x->shape)};
 }
 
-static bool find_record(const front *f, clv_look_view *ret) {
+static bool find_record(const look_tensors *f, clv_look_view *ret) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_look_tensor t = input_tensor(f, k);
     if (f->b->inputs.list[k].dtype == CLV_F32 && clv_look_record(&t, ret)) return true;
@@ -220,7 +220,7 @@ static bool find_record(const front *f, clv_look_view *ret) {
 }
 
 /* Flat values may have been a grid before: shapes of layers with as many values. */
-static size_t shapes_of(const front *f, size_t tensor, clv_shape ret[SHAPES]) {
+static size_t shapes_of(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
   ret[n++] = flat;
@@ -234,16 +234,16 @@ static size_t shapes_of(const front *f, size_t tensor, clv_shape ret[SHAPES]) {
   return n;
 }
 
-typedef struct views {
+typedef struct look_views {
   clv_look_view *list;
   size_t n;
-} views;
+} look_views;
 
-static void views_done(views *v) { free(v->list); }
+static void views_done(look_views *v) { free(v->list); }
 
 /* n_tokens 0: as grids like those of `records`. */
-static clv_code list_views(const front *f, const clv_look_view *records, size_t n_tokens,
-                           views *ret, clv_err *err) {
+static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
+                           look_views *ret, clv_err *err) {
   clv_look_view some[CLV_LOOK_VIEWS];
   clv_shape shapes[SHAPES];
   size_t most = f->n_tensors * SHAPES * CLV_LOOK_VIEWS + 1;
@@ -253,8 +253,8 @@ static clv_code list_views(const front *f, const clv_look_view *records, size_t 
     for (size_t s = 0; s < n_shapes; s++) {
       clv_look_tensor t = f->tensors[k];
       t.shape = shapes[s];
-      size_t n = n_tokens ? clv_look_sequences(&t, n_tokens, some)
-                          : clv_look_grids(&t, records, some);
+      size_t n =
+          n_tokens ? clv_look_sequences(&t, n_tokens, some) : clv_look_grids(&t, records, some);
       memcpy(ret->list + ret->n, some, n * sizeof *some);
       ret->n += n;
     }
@@ -262,8 +262,8 @@ static clv_code list_views(const front *f, const clv_look_view *records, size_t 
   return CLV_OK;
 }
 
-static void read_pixels(const front *f, clv_look_result *ret) {
-  CLV_AUTO(views_done) views v = {0};
+static void read_pixels(const look_tensors *f, clv_look_result *ret) {
+  CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
   clv_look_read read;
   clv_err err;
@@ -272,13 +272,14 @@ static void read_pixels(const front *f, clv_look_result *ret) {
     return;
   }
   clv_code code = list_views(f, &records, 0, &v, &err);
-  if (code == CLV_OK) code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
+  if (code == CLV_OK)
+    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
   take(ret, code, &read, &err);
   if (code == CLV_OK && !*read.by) nothing(ret, "what leaves has no grid of 16 places");
 }
 
 /* The first input of tokens; columns beside a token, as boxes, are none. */
-static bool find_tokens(const front *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
+static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = without_n(&f->b->inputs.list[k].shape);
     if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_lengths(f->b->whole, (int)k)) continue;
@@ -290,14 +291,14 @@ static bool find_tokens(const front *f, uint32_t *ret, size_t *n_tokens, size_t 
   return false;
 }
 
-static int64_t places_of(const front *f, size_t record) {
+static int64_t places_of(const look_tensors *f, size_t record) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
     if (clv_graph_lengths(f->b->whole, (int)k))
       return ((const int64_t *)f->r->sample->x[k]->data)[record];
   return INT64_MAX;
 }
 
-static clv_code list_tokens(const front *f, uint32_t input, size_t n_tokens, size_t columns,
+static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
                             int64_t **ret, clv_err *err) {
   const int64_t *x = f->r->sample->x[input]->data;
   size_t n = f->r->sample->half.n;
@@ -309,8 +310,8 @@ static clv_code list_tokens(const front *f, uint32_t input, size_t n_tokens, siz
   return CLV_OK;
 }
 
-static void read_tokens(const front *f, clv_look_result *ret) {
-  CLV_AUTO(views_done) views v = {0};
+static void read_tokens(const look_tensors *f, clv_look_result *ret) {
+  CLV_AUTO(views_done) look_views v = {0};
   CLV_AUTO(clv_freep) int64_t *tokens = NULL;
   size_t n_tokens, columns;
   uint32_t input;
@@ -327,7 +328,7 @@ static void read_tokens(const front *f, clv_look_result *ret) {
   take(ret, code, &read, &err);
 }
 
-static clv_code look(front *f, clv_err *err) {
+static clv_code look(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
   CLV_TRY(list_tensors(f, err));
   if (!f->n_tensors) return CLV_OK;
@@ -336,7 +337,7 @@ static clv_code look(front *f, clv_err *err) {
 }
 
 void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens) {
-  CLV_AUTO(front_done) front f = {.r = r, .b = r->weights.b};
+  CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
   clv_err err;
   if (look(&f, &err) != CLV_OK) {
     clv_look_not(pixels, &err);

@@ -17,19 +17,19 @@ enum {
   OUTPUTS = 8,     /* of several answers a record: how many are read */
   BATCH = 64,
 };
-static const double LEAST_SPEED = 4e9;    /* as in look_front.c */
+static const double LEAST_SPEED = 4e9;     /* as in look_front.c */
 static const double MOST_VALUES = 1 << 25; /* of all gradients */
 
 /* Values of a gradient that belong to one label. */
-typedef struct piece {
+typedef struct gradient_part {
   size_t first, width, step; /* step: from place to place */
-} piece;
+} gradient_part;
 
-typedef struct head {
+typedef struct look_gradients {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t last; /* the last stage at a worker */
-  bool layers;   /* there are some behind it: */
+  uint32_t last;          /* the last stage at a worker */
+  bool layers;            /* there are some behind it: */
   clv_look_part parts[2]; /* [0]; [1]: where its tied layers may have their parameters */
   size_t n_parts;
   clv_graph *loss;
@@ -38,16 +38,16 @@ typedef struct head {
   clv_call *loss_call;
   size_t batch, width, outputs; /* width: values of a record's gradient; outputs: of a prediction */
   size_t labels;                /* of a record */
-  piece pieces[PIECES];
+  gradient_part pieces[PIECES];
   size_t n_pieces, vector; /* vector: values that belong to one label */
   float *x, *dx, *dout;    /* [batch][width], [batch][width], of the prediction */
   float *values;           /* [room][vector] */
   int64_t *label;          /* [room] */
   float *answers;          /* [room][labels] of several answers a record */
   size_t n, room, n_fit;
-} head;
+} look_gradients;
 
-static void head_done(head *h) {
+static void head_done(look_gradients *h) {
   if (h->loss_plan) clv_plan_call_put(h->loss_plan, h->loss_call);
   clv_plan_free(h->loss_plan);
   clv_params_free(h->no_params);
@@ -76,7 +76,7 @@ static bool has_outside_ties(const clv_look_part *p) {
 }
 
 /* Of tied layers the owner is in the first stages at home. */
-static clv_code make_layers(head *h, clv_err *err) {
+static clv_code make_layers(look_gradients *h, clv_err *err) {
   uint32_t first = h->last + 1, end = h->b->n_stages;
   h->layers = first < end;
   if (!h->layers) return CLV_OK;
@@ -89,12 +89,12 @@ static clv_code make_layers(head *h, clv_err *err) {
   return clv_look_parts_tie(h->parts, h->n_parts, err);
 }
 
-static clv_shape prediction_of(const head *h) {
+static clv_shape prediction_of(const look_gradients *h) {
   const clv_graph *g = h->b->whole;
   return g->nodes[g->output].shape;
 }
 
-static clv_code make_loss(head *h, clv_err *err) {
+static clv_code make_loss(look_gradients *h, clv_err *err) {
   const clv_shape out = prediction_of(h);
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
@@ -110,7 +110,7 @@ static clv_code make_loss(head *h, clv_err *err) {
 }
 
 /* Of labels with places those values of the gradient that have the same places. */
-static clv_code find_pieces(head *h, clv_err *err) {
+static clv_code find_pieces(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_crossing(h->b, h->last, values);
   size_t at = 0;
@@ -119,14 +119,14 @@ static clv_code find_pieces(head *h, clv_err *err) {
     size_t all = values_of(&values[k]->shape), width = all / h->labels;
     bool fits = values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels;
     if (by_place && fits && h->n_pieces < PIECES) {
-      h->pieces[h->n_pieces++] = (piece){at, width, width};
+      h->pieces[h->n_pieces++] = (gradient_part){at, width, width};
       h->vector += width;
     }
     at += all;
   }
   h->width = at;
   if (!by_place) {
-    h->pieces[h->n_pieces++] = (piece){0, at, 0};
+    h->pieces[h->n_pieces++] = (gradient_part){0, at, 0};
     h->vector = at;
   }
   if (h->n_pieces) return CLV_OK;
@@ -135,7 +135,7 @@ static clv_code find_pieces(head *h, clv_err *err) {
 }
 
 /* As many records at once as there is room for. */
-static clv_code make_plan(head *h, clv_err *err) {
+static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
   double work = h->layers ? 6 * clv_look_part_work(&h->parts[0]) : 0;
   size_t n = h->r->sample->half.n;
@@ -149,7 +149,7 @@ static clv_code make_plan(head *h, clv_err *err) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static clv_code make_room(head *h, clv_err *err) {
+static clv_code make_room(look_gradients *h, clv_err *err) {
   size_t most = (size_t)(MOST_VALUES / (double)CLV_MAX(h->vector, (size_t)1));
   h->room = CLV_MIN((size_t)2 * SAMPLES, CLV_MAX(most, (size_t)CLV_LOOK_RECORDS));
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->x, &h->x, err));
@@ -160,15 +160,15 @@ static clv_code make_room(head *h, clv_err *err) {
 }
 
 /* -1: it is none that the loss tells from others. */
-static int64_t class_of(const head *h, int64_t label) {
+static int64_t class_of(const look_gradients *h, int64_t label) {
   const clv_shape out = prediction_of(h);
   return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
 }
 
-static void keep_vector(head *h, size_t row, size_t place) {
+static void keep_vector(look_gradients *h, size_t row, size_t place) {
   float *to = h->values + h->n * h->vector;
   for (size_t k = 0; k < h->n_pieces; k++) {
-    const piece *p = &h->pieces[k];
+    const gradient_part *p = &h->pieces[k];
     memcpy(to, h->dx + row * h->width + p->first + place * p->step, p->width * sizeof *to);
     to += p->width;
   }
@@ -179,7 +179,7 @@ static bool is_chosen(size_t i, double share) {
   return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
 }
 
-static void keep(head *h, size_t record, size_t draw, double share) {
+static void keep(look_gradients *h, size_t record, size_t draw, double share) {
   const clv_tensor *y = h->r->sample->y;
   bool classes = y->dtype == CLV_I64;
   for (size_t row = 0; row < h->batch; row++)
@@ -194,12 +194,12 @@ static void keep(head *h, size_t record, size_t draw, double share) {
     }
 }
 
-static const char *target_of(const head *h, size_t record) {
+static const char *target_of(const look_gradients *h, size_t record) {
   const clv_tensor *y = h->r->sample->y;
   return (const char *)y->data + record * (y->bytes / (size_t)y->shape.dim[0]);
 }
 
-static clv_code loss_back(head *h, const void *prediction, size_t record, void *dout,
+static clv_code loss_back(look_gradients *h, const void *prediction, size_t record, void *dout,
                           clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {prediction, target_of(h, record)};
   void *const din[CLV_MAX_INPUTS] = {dout};
@@ -213,7 +213,7 @@ static clv_code loss_back(head *h, const void *prediction, size_t record, void *
   return clv_plan_backward_weight(h->loss_plan, h->loss_call, none, none, false, err);
 }
 
-static clv_code run_batch(head *h, size_t record, size_t draw, clv_err *err) {
+static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {h->x};
   int input[CLV_MAX_INPUTS];
   clv_rng_key key = clv_rng_key_of(h->r->weights.seed);
@@ -233,7 +233,7 @@ static clv_code run_batch(head *h, size_t record, size_t draw, clv_err *err) {
 }
 
 /* Each record is in both halves, with other inputs. */
-static clv_code run(head *h, clv_err *err) {
+static clv_code run(look_gradients *h, clv_err *err) {
   size_t records = h->r->sample->half.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
   double all;
   if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels, (size_t)2);
@@ -253,7 +253,8 @@ static clv_code run(head *h, clv_err *err) {
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Several answers of a record, yes or no: the one that is read best. */
-static clv_code read_answers(head *h, clv_look_gradients *g, clv_look_read *ret, clv_err *err) {
+static clv_code read_answers(look_gradients *h, clv_look_gradients *g, clv_look_read *ret,
+                             clv_err *err) {
   *ret = (clv_look_read){.by = ""};
   for (size_t k = 0; k < CLV_MIN(h->labels, (size_t)OUTPUTS); k++) {
     clv_look_read one;
@@ -265,7 +266,7 @@ static clv_code read_answers(head *h, clv_look_gradients *g, clv_look_read *ret,
 }
 
 /* Weights of classes make as many lengths as they have values. */
-static size_t lengths_of(const head *h) {
+static size_t lengths_of(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
   size_t n = 0;
   for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_LENGTHS; i++) {
@@ -276,7 +277,7 @@ static size_t lengths_of(const head *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-static clv_code look(head *h, clv_look_read *ret, clv_err *err) {
+static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
@@ -305,7 +306,7 @@ static const char *excuse(const clv_look_round *r, uint32_t last) {
 }
 
 void clv_look_head(const clv_look_round *r, clv_look_result *ret) {
-  CLV_AUTO(head_done) head h = {.r = r, .b = r->weights.b};
+  CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
   clv_look_read read;
   clv_err err;
   clv_code code = CLV_OK;

@@ -30,6 +30,10 @@ clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, siz
                              clv_look_sample *ret, clv_err *err) CLV_USE_RESULT;
 void clv_look_sample_done(clv_look_sample *s); /* frees and zeroes */
 
+void clv_look_not(clv_look_result *ret, const clv_err *why);
+/* The last stage at a worker; n_stages: none is. */
+uint32_t clv_look_last_worker(const clv_blueprint *b);
+
 /* ---- layers (look_part.c) -------------------------------------------------------------------- */
 
 /* Stages first..last as one graph, with weights and a plan. Never packed. */
@@ -89,9 +93,5 @@ typedef struct clv_look_round {
 /* Fill their results, also with why not. */
 void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens);
 void clv_look_head(const clv_look_round *r, clv_look_result *labels);
-
-void clv_look_not(clv_look_result *ret, const clv_err *why);
-/* The last stage at a worker; n_stages: none is. */
-uint32_t clv_look_last_worker(const clv_blueprint *b);
 
 #endif

@@ -3,10 +3,23 @@
  * Stages of a session in this process: their graph, their weights as a run begins with them or as
  * its checkpoint has them, and a plan.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/look_int.h"
+
+void clv_look_not(clv_look_result *ret, const clv_err *why) {
+  ret->state = CLV_LOOK_NOT_LOOKED_AT;
+  snprintf(ret->why, sizeof ret->why, "%.*s", (int)sizeof ret->why - 1, why->text);
+}
+
+uint32_t clv_look_last_worker(const clv_blueprint *b) {
+  uint32_t last = b->n_stages;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker >= 0) last = i;
+  return last;
+}
 
 void clv_look_part_done(clv_look_part *p) {
   if (p->plan) clv_plan_call_put(p->plan, p->call);
@@ -155,8 +168,8 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
       if (t->of >= 0) continue;
       const clv_param *p = owner_of(parts, n, owner, &block);
       if (!p)
-        return clv_fail(err, CLV_UNIMPLEMENTED, "'%s' has the parameter of '%s', which is elsewhere",
-                        t->param.name, owner);
+        return clv_fail(err, CLV_UNIMPLEMENTED,
+                        "'%s' has the parameter of '%s', which is elsewhere", t->param.name, owner);
       t->param.elsewhere = block + p->offset;
     }
   return CLV_OK;

@@ -9,40 +9,40 @@
 
 enum { POOL = 16384 }; /* records of which some are chosen */
 
-typedef struct candidate {
+typedef struct look_record {
   int64_t class;
   uint32_t record, order, rank; /* rank: among those of its class */
   bool reported;                /* of the second half */
-} candidate;
+} look_record;
 
 static int by_class(const void *a, const void *b) {
-  const candidate *x = a, *y = b;
+  const look_record *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
 static int by_rank(const void *a, const void *b) {
-  const candidate *x = a, *y = b;
+  const look_record *x = a, *y = b;
   if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t n, candidate *pool,
-                          clv_err *err) {
+static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t n,
+                          look_record *pool, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   const clv_rng_key key = clv_rng_key_of(seed);
   CLV_TRY(clv_alloc(n, sizeof *order, &order, err));
   clv_rng_permutation(&key, order, n);
   for (size_t i = 0; i < n; i++) {
     uint32_t record = o->rows->index[(size_t)((double)i * (double)o->rows->n / (double)n)];
-    pool[i] = (candidate){
+    pool[i] = (look_record){
         .class = clv_dataset_class_of(o->data, record), .record = record, .order = order[i]};
   }
   return CLV_OK;
 }
 
 /* The records of a class go to both halves in turn, and so do the first ones of all classes. */
-static void rank(candidate *pool, size_t n) {
+static void rank(look_record *pool, size_t n) {
   uint32_t class = 0;
   qsort(pool, n, sizeof *pool, by_class);
   for (size_t i = 0; i < n; i++) {
@@ -54,7 +54,7 @@ static void rank(candidate *pool, size_t n) {
   qsort(pool, n, sizeof *pool, by_rank);
 }
 
-static void split(const candidate *pool, size_t most, uint32_t *index, clv_look_half *ret) {
+static void split(const look_record *pool, size_t most, uint32_t *index, clv_look_half *ret) {
   *ret = (clv_look_half){0};
   for (int reported = 0; reported < 2; reported++) {
     for (size_t i = 0; i < most; i++)
@@ -80,7 +80,7 @@ static clv_code draw(const clv_look_options *o, const uint32_t *index, clv_look_
 clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
                              clv_look_sample *ret, clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample s = {0};
-  CLV_AUTO(clv_freep) candidate *pool = NULL;
+  CLV_AUTO(clv_freep) look_record *pool = NULL;
   uint32_t index[CLV_LOOK_RECORDS];
   size_t n = CLV_MIN(o->rows->n, (size_t)POOL);
   CLV_TRY(clv_alloc(n, sizeof *pool, &pool, err));

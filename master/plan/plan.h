@@ -118,7 +118,7 @@ typedef struct clv_egress_row {
   int64_t places;          /* of clv_node: packed sequences have so many rows at most */
   bool relayed;            /* it came from another worker and only passes through */
   clv_findings shows;
-  clv_findings looked; /* those of them that the look alone has found */
+  clv_findings looked;     /* those of them that the look alone has found */
   uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
 } clv_egress_row;
 

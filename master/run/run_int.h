@@ -2,9 +2,9 @@
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
  * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
- * says what they may send, run_look.c measures what it shows, run_scan.c looks through records, run_print.c has what they tell a
- * person, run_about.c what a run says of itself,
- * run_cache.c has what a worker keeps of a frozen front.
+ * says what they may send, run_look.c measures what that shows, run_scan.c looks through records,
+ * run_print.c has what they tell a person, run_about.c what a run says of itself, run_cache.c has
+ * what a worker keeps of a frozen front.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H

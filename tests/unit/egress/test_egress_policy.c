@@ -262,10 +262,11 @@ static void what_is_read_has_limits_that_the_policy_names(void **state) {
   clv_err err = {0};
   assert_ok(clv_policy_permits_reading(NULL, &r, &err), &err);
   assert_ok(clv_policy_permits_reading(p, &r, &err), &err);
-  p->config->max_read.tokens = .2;
+  p->config->max_read[1] = .2;
   assert_true(clv_policy_max_read(p, 1) == .2 && clv_policy_max_read(p, 2) == 1);
   assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
-  assert_says(&err, "tokens: 0.90 is read of what leaves, and the policy permits 0.2 (max_read.tok");
+  assert_says(&err,
+              "tokens: 0.90 is read of what leaves, and the policy permits 0.2 (max_read.tok");
   r.figure = -1;
   assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err, "(max_read.tokens: 0.2), and that was not looked at: it is too large");

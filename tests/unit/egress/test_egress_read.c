@@ -45,8 +45,8 @@ static void an_attempt_that_ended_is_what_was_settled(void **state) {
   assert_int_equal(b.attempts[0].last_id, 2);
 }
 
-#define LOOK(n)                                                                             \
-  HEAD("look", "1.000", n)                                                                 \
+#define LOOK(n)            \
+  HEAD("look", "1.000", n) \
   ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"}\n"
 
 static void what_was_read_before_is_of_its_attempt(void **state) {

@@ -60,8 +60,8 @@ static const clv_egress_row *row_of(const clv_blueprint *b, cleave_sending_kind 
 
 static void what_is_read_is_a_finding_of_its_rows(void **state) {
   (void)state;
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c =
-      session("tokens_readable: true, labels_readable: true");
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = session("tokens_readable: true, labels_readable: true");
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, page = {0};
   clv_look look = look_of(.25, .9);
@@ -85,7 +85,8 @@ static void what_is_read_needs_a_key(void **state) {
     const char *says; /* NULL: it is permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
-      {"tokens_readable: false", .21, .3, "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
+      {"tokens_readable: false", .21, .3,
+       "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
       {"tokens_readable: true", .21, .3, NULL},
       {"tokens_readable: true", .2, .31, "/s.yaml:12:22: worker 'w1' can read labels from the gra"},
       {"labels_readable: true", .2, .31, NULL},
