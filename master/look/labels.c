@@ -12,7 +12,7 @@
 enum {
   NO_CLASS = UINT16_MAX,
   MOST_SIGNS = 4096, /* values of a gradient whose sign is tried */
-  ROUNDS = 16,       /* of two clusters */
+  ROUNDS = 8,        /* of two clusters */
   CUTS = 64,         /* lengths that are tried as the end of a group */
   OUTPUTS = LOOK_GROUPS,
 };

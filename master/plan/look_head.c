@@ -17,6 +17,7 @@ enum {
   OUTPUTS = 8,     /* of several answers a record: how many are read */
   BATCH = 64,
 };
+static const float SPREAD = 1.7320508f;    /* of random inputs, whose deviation is 1 */
 static const double LEAST_SPEED = 4e9;     /* as in look_front.c */
 static const double MOST_VALUES = 1 << 25; /* of all gradients */
 
@@ -220,7 +221,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   key.step = draw + 1;
   key.layer = UINT32_MAX;
   key.micro_batch = (uint32_t)record;
-  clv_rng_normal(&key, 0, 1, h->x, h->batch * h->width);
+  clv_rng_uniform(&key, -SPREAD, SPREAD, h->x, h->batch * h->width);
   if (!h->layers) return loss_back(h, h->x, record, h->dx, err);
   uint32_t n = clv_look_part_inputs(h->b, &h->parts[0], input);
   for (uint32_t k = 1; k < n; k++) {

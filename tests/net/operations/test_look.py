@@ -131,6 +131,13 @@ def figures_are_kept_with_the_run():
     attempts = [line for line in map(json.loads, page.stdout.splitlines()) if line["event"] == "attempt"]
     assert [(a["command"], a["looked_at"]) for a in attempts] == [("train", 64), ("train", 64), ("eval", 64)], attempts
     assert float(attempts[0]["labels"]) > .9 and attempts[2]["labels"] == "not applicable", attempts
+    path = session("same", "[{op: conv2d, out: 8, kernel: 3, pad: 1}]", "image", "[{op: flatten}, {op: linear, out: 10}]", "y10", keys="", steps=1)
+    for command in ("train", "eval"):  # the first weights of a run are those of its checkpoint, as long as it learns nothing
+        done = master(command, path, "--set", "train.optimizer.lr=1e-30", cwd=cluster.dir)
+        assert done.returncode == 0, done.stdout + done.stderr
+    page = master("egress", "same", "--json", cwd=cluster.dir)
+    train, evaluation = [line for line in map(json.loads, page.stdout.splitlines()) if line["event"] == "attempt"]
+    assert 0 < float(train["pixels"]) == float(evaluation["pixels"]), page.stdout
     assert "an onlooker reads: pixels not applicable" in master("egress", "kept", cwd=cluster.dir).stdout
 
 
