@@ -143,9 +143,12 @@ $(call layer, master/api, $(ENGINE))
 # the record of what left: written ahead, settled, read; the policy of whoever answers for it
 $(call layer, master/egress, common/tensor common/config common/tls)
 
+# of which places of a record each element of each value is made, by the graph alone
+$(call layer, master/reach, common/tensor kernels kernels/ops common/graph)
+
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/settings common/sched common/config common/weights kernels kernels/cuda/paper \
-  common/graph common/models master/data master/look master/api master/egress)
+  common/graph common/models master/data master/look master/api master/egress master/reach)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
 $(call layer, master/train, $(ENGINE) master/data master/report master/score master/api master/plan master/egress)

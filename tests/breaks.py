@@ -61,8 +61,9 @@ of("master/train/steps.c", "tests/net/training/test_inputs.py",
    waiting_batches_keep_one_input=("static clv_code hold", "k < t->b->inputs.n", "k < 1"))
 of("master/train/egress.c", "tests/net/training/test_inputs.py",
    inputs_have_no_name_in_the_record=("static clv_code make_row", "t->b->inputs.n > 1", "t->b->inputs.n > 8"))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_plan_graphs",
+   inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
-   inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("),
    lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
 of("common/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_lengths", "return 0;", "continue;"))
@@ -134,8 +135,8 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_adapters_freeze(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("static const char *excuse(", "adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh", "!clv_stage_pushes(s) || fresh"),
-   zeros_hide=("static const char *excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+   adapters_are_as_secret_as_their_file=("const char *clv_privacy_excuse(", "adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh", "!clv_stage_pushes(s) || fresh"),
+   zeros_hide=("const char *clv_privacy_excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
@@ -787,7 +788,18 @@ of("common/hf/gpt2.c", HF_GRAPH,
    all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
 of("common/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
-of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
+of("master/reach/flow.c", "tests/unit/plan/test_privacy",
+   copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
+   a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),
+   one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
+of("master/reach/forward.c", "tests/unit/plan/test_privacy",
+   a_constant_is_a_place=("static reach_element constant_of(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"),
+   what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),
+   records_lie_in_one_way=("clv_code clv_reach_forward(", "return both ?", "return both && !g ?"))
+of("master/reach/relations.c", "tests/unit/reach/test_reach",
+   padding_is_a_place=("static void put_windows(", ".pad = a->pad[i]", ".pad = 0"),
+   groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))
+of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
    secret_weights_count_as_known_to_who_reads_tokens=("static bool knows_front(", "return false;", "continue;"),
    known_weights_count_as_secret_to_who_reads_tokens=("static bool knows_front(", "return true;", "return false;"))
 of("master/run/run_export.c", HF_SPLIT,

@@ -355,11 +355,23 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
-  clv_privacy_find(b);
+  CLV_TRY(clv_privacy_find(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
   b->caches = b->config->stages[0].cache;
   return make_egress(b, err);
+}
+
+clv_code clv_blueprint_know(clv_blueprint *b, const clv_known_layers *known, clv_err *err) {
+  b->known = *known;
+  CLV_TRY(clv_privacy_find(b, err));
+  CLV_TRY(clv_privacy_check(b, err));
+  for (size_t i = 0; i < b->n_egress; i++) {
+    clv_egress_row *r = &b->egress[i];
+    r->shows = shown_by(b, r->kind, r->stage, r->input);
+    r->layers_at_home = layers_before(b, r);
+  }
+  return CLV_OK;
 }
 
 clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_inputs *inputs,

@@ -104,6 +104,19 @@ typedef struct clv_look {
   clv_look_result of[CLV_LOOK_READERS];
 } clv_look;
 
+/* The fewest places that an element is made of, of all that a record has; places 0: none is. */
+typedef struct clv_picture {
+  int64_t least, places;
+} clv_picture;
+
+/* Layers whose first weights are known for a reason that no session file tells. why: of the node
+ * called `name`, "was at spiffe://... in an earlier session", which lives as long as the blueprint;
+ * NULL: it is none of them. Without `why` there are none. */
+typedef struct clv_known_layers {
+  const char *(*why)(void *user, const char *name);
+  void *user;
+} clv_known_layers;
+
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
   char name[96]; /* "activation of stage 'a' (layer 2)" */
@@ -133,6 +146,7 @@ typedef struct clv_stage_plan {
   uint32_t first_layer, last_layer;
   bool direct;                 /* its output goes straight to the next stage's worker */
   clv_findings shows;          /* of the records: its output */
+  clv_picture picture;         /* of PICTURE: the narrowest element */
   clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
   uint32_t front_layers;       /* hiding layers from the records to its output, on the path with the
                             fewest */
@@ -154,8 +168,9 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;
-  bool *worker_used;  /* [config->n_workers] */
-  bool caches;        /* the outputs of the first stage are kept by the worker behind it */
+  bool *worker_used; /* [config->n_workers] */
+  bool caches;       /* the outputs of the first stage are kept by the worker behind it */
+  clv_known_layers known;
   clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
   clv_look look;
 } clv_blueprint;
@@ -170,6 +185,10 @@ clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sa
 /* The same for these data. */
 clv_code clv_blueprint_of_data(const clv_session_config *config, const clv_dataset *data,
                                clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
+/* The same blueprint with these layers known: findings, refusals and rows again. CLV_INVALID: the
+ * session does not permit what is found now. */
+clv_code clv_blueprint_know(clv_blueprint *b, const clv_known_layers *known,
+                            clv_err *err) CLV_USE_RESULT;
 void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);
 

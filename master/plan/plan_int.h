@@ -10,8 +10,8 @@
 
 /* ---- what is shown (privacy.c) --------------------------------------------------------------- */
 
-/* Fills shows, gradient_shows and head_layers of the stages. */
-void clv_privacy_find(clv_blueprint *b);
+/* Fills shows, picture, gradient_shows, front_layers and head_layers of the stages. */
+clv_code clv_privacy_find(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* What an input of the model shows that is this input of a stage. */
 clv_findings clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input);
 /* The nodes of the whole model whose values cross behind a stage, and how many; ret: or NULL. */
@@ -20,13 +20,12 @@ uint32_t clv_blueprint_crossing(const clv_blueprint *b, uint32_t stage,
 /* CLV_INVALID, at the stage that would be shown what the session does not permit: the path that
  * makes it so, and what helps. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* What behind layer `last` of the whole model would show if that and all before it were at home,
- * and what the gradient there would if all behind it were. */
-clv_findings clv_privacy_of_cut(const clv_blueprint *b, uint32_t last);
-clv_findings clv_privacy_of_head(const clv_blueprint *b, uint32_t last);
-/* Of findings about records, but TOKENS: a line each for `plan`. And JSON's two keys, each with its
- * comma; any: something of the records is sent. */
-void clv_findings_describe(clv_findings f, clv_bytes *out);
+/* What each layer of the whole model would show behind it if that and all before it were at home,
+ * and what the gradient there would if all behind it were: [layers]. */
+clv_code clv_privacy_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
+                             clv_findings *ret_gradient, clv_err *err) CLV_USE_RESULT;
+/* JSON's two keys of findings about records, each with its comma; any: something of the records is
+ * sent. */
 void clv_findings_json(bool any, clv_findings f, clv_bytes *out);
 /* For `plan`: lines, or a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);

@@ -45,19 +45,6 @@ clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f) {
   return f & ~permitted;
 }
 
-void clv_findings_describe(clv_findings shows, clv_bytes *out) {
-  static const struct {
-    clv_shows shows;
-    const char *text;
-  } lines[] = {
-      {CLV_SHOWS_RAW_INPUT, "RAW INPUT LEAVES (privacy.raw_input_leaves)"},
-      {CLV_SHOWS_FRONT_KNOWN,
-       "FRONT KNOWN: only known weights have mixed what is sent (privacy.front_known)"},
-      {CLV_SHOWS_PICTURE, "PICTURE: some value is made of fewer than half of a record's places"}};
-  for (size_t i = 0; i < CLV_COUNT(lines); i++)
-    if (shows & lines[i].shows) clv_bytes_printf(out, "records: %s\n", lines[i].text);
-}
-
 /* Scripts read one word as `records`, the worst; `findings` has them all. */
 void clv_findings_json(bool any, clv_findings shows, clv_bytes *out) {
   static const struct {

@@ -3,6 +3,7 @@
  * Where a session's model may be cut: behind layers whose value alone crosses, and such that what
  * is to stay with a node stays there.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/suggest_int.h"
@@ -115,14 +116,25 @@ static uint32_t find_learning(const clv_cutter *c) {
   return learning;
 }
 
+/* What each cut would show, if the master had all on its side of it. */
+typedef struct cut_findings {
+  clv_findings *shows, *gradient; /* [n_layers] */
+} cut_findings;
+
+static void cut_findings_done(cut_findings *f) {
+  free(f->shows);
+  free(f->gradient);
+}
+
 /* The master's first layers, before the first worker's: no cut behind them shows more of the
  * records than the session's own does. */
-static void keep_front(clv_cutter *c) {
+static void keep_front(clv_cutter *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = 0, least = 0;
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
-  while (clv_privacy_of_cut(b, least) & ~b->stages[s - 1].shows) least++;
+  while (least < b->stages[s - 1].last_layer && (f->shows[least] & ~b->stages[s - 1].shows))
+    least++;
   c->least[s - 1] = least;
   if (!least) return;
   clv_bytes_printf(&c->notes,
@@ -131,8 +143,8 @@ static void keep_front(clv_cutter *c) {
                    least);
 }
 
-/* The same of its last layers, behind the last worker's, with the loss. */
-static void keep_head(clv_cutter *c) {
+/* As keep_front, but its last layers, behind the last worker's, with the loss. */
+static void keep_head(clv_cutter *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
@@ -142,7 +154,7 @@ static void keep_head(clv_cutter *c) {
       c->most[s] = c->cuts.first_learning - 1;
     return;
   }
-  while (most > 0 && clv_privacy_of_head(b, most - 1) != CLV_SHOWS_MIXED) most--;
+  while (most > 0 && f->gradient[most - 1] != CLV_SHOWS_MIXED) most--;
   c->most[s] = most - 1;
   clv_bytes_printf(&c->notes,
                    "the master keeps layer %u and those behind it, with the loss, between the "
@@ -152,13 +164,17 @@ static void keep_head(clv_cutter *c) {
 
 static clv_code set_limits(clv_cutter *c, clv_err *err) {
   const clv_blueprint *b = c->b;
+  CLV_AUTO(cut_findings_done) cut_findings f = {0};
   uint32_t cuts = b->n_stages - 1;
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.shows, &f.shows, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient, &f.gradient, err));
+  CLV_TRY(clv_privacy_of_cuts(b, f.shows, f.gradient, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
   c->cuts.first_learning = find_learning(c);
   for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
-  keep_front(c);
-  keep_head(c);
+  keep_front(c, &f);
+  keep_head(c, &f);
   for (uint32_t i = 0; i < cuts; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
     const char *why = pinned(s, s + 1);

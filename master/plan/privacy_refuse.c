@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sessions that are refused for what a tensor would show: the path that makes it so, the layer on
+ * it that does not count and why, and what helps.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/plan/privacy_int.h"
+
+enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
+
+typedef struct layer_way {
+  int n, node[CLV_MAX_NODES]; /* in the order of the model */
+} layer_way;
+
+static void way_from_records(const clv_privacy_view *v, int k, layer_way *w) {
+  int n = 0;
+  for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) n++;
+  w->n = n;
+  for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) w->node[--n] = i;
+}
+
+/* The reader of k on the way to the loss with the fewest layers that hide. */
+static int best_reader(const clv_privacy_view *v, int k) {
+  for (int m = k + 1; m < v->g->n_nodes; m++)
+    for (int i = 0; i < v->g->nodes[m].n_in; i++)
+      if (v->g->nodes[m].in[i] == k && clv_privacy_head_through(v, m) == v->head[k]) return m;
+  return -1;
+}
+
+static void way_to_loss(const clv_privacy_view *v, uint32_t last, layer_way *w) {
+  int k = 0;
+  while (k < v->g->n_nodes && !(clv_privacy_crosses(v, k, last) && v->head[k] == 0)) k++;
+  for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
+    if ((k = best_reader(v, k)) >= 0) w->node[w->n] = k;
+}
+
+/* The end of a long name says which layer it is, and messages have an end as well. */
+static const char *short_name(const clv_node *n) {
+  const char *name = n->name, *dot;
+  while (strlen(name) > SHOWN_NAME && (dot = strchr(name, '.'))) name = dot + 1;
+  return name;
+}
+
+/* "3 (flatten) -> fc (linear)", of a long way its ends. */
+static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *out) {
+  for (int i = 0; i < w->n; i++) {
+    bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
+    const clv_node *n = &v->g->nodes[w->node[i]];
+    if (i) clv_bytes_puts(out, " -> ");
+    if (gap) i = w->n - SHOWN_NODES / 2 - 1;
+    if (gap)
+      clv_bytes_puts(out, "...");
+    else
+      clv_bytes_printf(out, "%.24s (%s)", short_name(n), clv_op_name(n->op));
+  }
+  if (!w->n) clv_bytes_puts(out, "of no layer at all");
+}
+
+/* Why a layer that mixes does not count; NULL: it does. */
+static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
+  const char *why = clv_privacy_excuse(v, k, labels);
+  const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
+  if (why || r->sums) return why;
+  if (labels)
+    return r->sums_none ? "sums the gradient of one output alone"
+                        : "sums the gradient of one output alone in places";
+  return r->sums_none ? "sums one place alone in each output"
+                      : "sums one place alone in some outputs (a border, a first step, a group)";
+}
+
+/* What a reader may wonder about: the layer on the way that mixes and does not count. */
+static void put_excuse(const clv_privacy_view *v, const layer_way *w, bool labels, clv_bytes *out) {
+  for (int i = 0; i < w->n; i++) {
+    const char *why = NULL;
+    if (clv_privacy_mixes(v, w->node[i])) why = excuse(v, w->node[i], labels);
+    if (!why) continue;
+    clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
+    return;
+  }
+}
+
+/* "linear, conv2d or lstm" */
+static void put_mixing_ops(clv_bytes *out) {
+  const char *last = NULL;
+  for (int op = 0, n = 0; op < CLV_OP_COUNT; op++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op);
+    if (!def || def->mixes == CLV_MIXES_NOTHING) continue;
+    if (last) clv_bytes_printf(out, "%s%s", n++ ? ", " : "", last);
+    last = def->name;
+  }
+  clv_bytes_printf(out, " or %s", last);
+}
+
+const char *clv_privacy_worker(const clv_blueprint *b, uint32_t stage) {
+  return b->config->workers[b->stages[stage].worker].name;
+}
+
+/* What a worker is sent, and the key of `privacy` that permits it. */
+typedef struct records_refusal {
+  clv_shows shows;
+  const char *what, *key;
+} records_refusal;
+
+static const records_refusal refusals[] = {
+    {CLV_SHOWS_RAW_INPUT, "is sent the records in all but name", "raw_input_leaves"},
+    {CLV_SHOWS_TOKENS, "is sent one vector per token", "tokens_readable"},
+    {CLV_SHOWS_FRONT_KNOWN, "is sent records that only known weights have mixed", "front_known"}};
+
+/* The worst finding that the session does not permit. */
+static const records_refusal *refusal_of(const clv_blueprint *b, clv_findings shows) {
+  clv_shows worst = clv_findings_worst(clv_privacy_forbids(b->config, shows));
+  for (size_t i = 0; i < CLV_COUNT(refusals); i++)
+    if (refusals[i].shows == worst) return &refusals[i];
+  return &refusals[0];
+}
+
+static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
+  const records_refusal *r = refusal_of(b, b->stages[i].shows);
+  CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
+  layer_way w;
+  CLV_TRY(clv_privacy_look(b, false, &v, err));
+  way_from_records(v, clv_privacy_worst_at(v, b->stages[i].last_layer), &w);
+  put_way(v, &w, &path);
+  put_excuse(v, &w, false, &path);
+  put_mixing_ops(&ops);
+  clv_config_pos pos =
+      i + 1 < b->n_stages ? b->config->stages[i + 1].at_pos : b->config->loss.at_pos;
+  return clv_session_fail_at(
+      b->config, pos, err,
+      "worker '%s' %s by stage '%s': no %s with secret first values that sums two "
+      "places is on the path; put one there, at master, or set privacy.%s: true; the path: %s",
+      clv_privacy_worker(b, i + 1), r->what, b->config->stages[i].name, ops.data, r->key,
+      path.data);
+}
+
+/* The first stage at a worker is refused with the file, before there is a model. */
+static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
+  const clv_stage_plan *s = &b->stages[i];
+  clv_findings shows;
+  if (!i || !clv_privacy_of_leaves(b, i, &shows) || !clv_privacy_forbids(b->config, shows))
+    return CLV_OK;
+  uint32_t k = 0;
+  while (clv_shown_by_leaf(b, i, k + 1) != shows) k++;
+  return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
+                             "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
+                             "read it at master, or set privacy.raw_input_leaves: true",
+                             clv_privacy_worker(b, i), b->config->stages[i].name,
+                             b->inputs.list[s->leaf[k]].name);
+}
+
+static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
+  CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
+  layer_way w;
+  CLV_TRY(clv_privacy_look(b, false, &v, err));
+  way_to_loss(v, b->stages[i].last_layer, &w);
+  put_way(v, &w, &path);
+  put_excuse(v, &w, true, &path);
+  put_mixing_ops(&ops);
+  return clv_session_fail_at(
+      b->config, b->config->stages[i].at_pos, err,
+      "stage '%s' at '%s' can read the labels from its gradient: no %s that learns from secret "
+      "first values and sums the gradients of two outputs is on the path to the loss; end with "
+      "such a layer at "
+      "master, or set "
+      "privacy.labels_readable: true; the path: %s",
+      b->config->stages[i].name, clv_privacy_worker(b, i), ops.data, path.data);
+}
+
+/* Is a gradient sent to the worker of stage i? */
+bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
+  return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
+}
+
+/* Of several stages with readable gradients the one next to the loss is named. */
+clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
+#ifndef CLV_MUTATE_PRIVACY
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
+        clv_privacy_forbids(b->config, b->stages[i].shows))
+      return refuse_records(b, i, err);
+  for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
+  for (uint32_t i = b->n_stages; i-- > 0;)
+    if (clv_privacy_has_gradient(b, i) &&
+        clv_privacy_forbids(b->config, b->stages[i].gradient_shows))
+      return refuse_labels(b, i, err);
+#endif
+  return CLV_OK;
+}

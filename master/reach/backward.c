@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the loss backwards: of which outputs' gradients each element of a gradient is made. Each
+ * output of the model is a place of its own, since the gradient of one shows its label.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/reach/reach_int.h"
+
+enum { MAX_OUTPUTS = 1 << 18 }; /* of more, those of one row count as one place that has several */
+
+typedef struct walk_back {
+  const clv_graph *g;
+  const clv_reach_layer *layers;
+  reach_pool pool;
+  reach_value *grads[REACH_PROFILES]; /* [n_nodes] */
+} walk_back;
+
+static void walk_back_done(walk_back *w) {
+  for (int p = 0; p < REACH_PROFILES; p++) {
+    for (int k = 0; w->grads[p] && k < w->g->n_nodes; k++) reach_value_done(&w->grads[p][k]);
+    free(w->grads[p]);
+  }
+  reach_pool_done(&w->pool);
+}
+
+/* One element for each output, or for each row of many. */
+static void shape_outputs(const clv_graph *g, reach_value *ret) {
+  int64_t n = 1;
+  *ret = (reach_value){.shape = reach_shape(g, g->output)};
+  for (int i = 0; i < CLV_MAX_RANK; i++) {
+    ret->kept[i] = i < ret->shape.rank ? ret->shape.dim[i] : 1;
+    n = n > MAX_OUTPUTS ? n : n * ret->kept[i];
+  }
+  if (n <= MAX_OUTPUTS) return;
+  ret->siblings = ret->shape.rank - 1;
+  ret->kept[ret->siblings] = 1;
+}
+
+static clv_code fill_outputs(walk_back *w, const reach_value *form, reach_value *ret,
+                             clv_err *err) {
+  *ret = *form;
+  CLV_TRY(reach_value_alloc(ret, err));
+  for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
+    reach_pool_add_run(&w->pool, (int64_t)i, 1);
+    uint32_t set = reach_pool_take(&w->pool);
+    ret->element[i] = reach_made(set ? set : (uint32_t)REACH_FULL, REACH_BARE);
+  }
+  return CLV_OK;
+}
+
+static void no_path_is_nothing(reach_value *v) {
+  for (size_t i = 0; i < reach_value_count(v); i++)
+    if (v->element[i] == REACH_ABSENT) v->element[i] = REACH_NOTHING;
+}
+
+static bool is_constant(const clv_graph *g, int k) {
+  const reach_op *op = reach_op_of(g->nodes[k].op);
+  clv_op_site site;
+  reach_site(g, k, &site);
+  return op->normalizes && op->normalizes(&site) == 1;
+}
+
+/* The gradient of input i of node k, beside those that the value has from its other readers. */
+static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, clv_err *err) {
+  const clv_node *n = &w->g->nodes[k];
+  reach_relation relation;
+  reach_step s = reach_step_of(w->g, k, i, &w->pool, w->layers, &relation);
+  reach_value share = {0};
+  int to = n->in[i];
+  if (relation.none || w->g->nodes[to].dtype == CLV_I64 || is_constant(w->g, k)) return CLV_OK;
+  s.from = &w->grads[p][k];
+  s.back = true;
+  s.to = reach_shape(w->g, to);
+  s.constant = false;
+  s.scalar = w->pool.places == 1 && !s.from->siblings;
+  s.several = clv_node_mixed(w->g, n) > 1;
+  reach_step_turn(w->g, k, &s);
+  CLV_TRY(reach_flow(&s, &share, err));
+  found->sums &= s.sums;
+  found->sums_none &= s.sums_none;
+  no_path_is_nothing(&share);
+  clv_code code = reach_merge(&w->pool, (reach_profile)p, false, &w->grads[p][to], &share, err);
+  reach_value_done(&share);
+  return code;
+}
+
+static clv_code walk_nodes_back(walk_back *w, uint32_t first, clv_reach *ret, clv_err *err) {
+  for (int k = w->g->n_nodes; k-- > 0;) {
+    const clv_node *n = &w->g->nodes[k];
+    bool passes = n->op != CLV_OP_INPUT && n->layer > first;
+    ret[k].sums = ret[k].sums_none = true;
+    for (int p = 0; p < REACH_PROFILES; p++) {
+      if (!w->grads[p][k].element) continue;
+      reach_summarize(&w->pool, &w->grads[p][k], &ret[k]);
+      for (int i = 0; passes && i < n->n_in; i++) CLV_TRY(pass_back(w, k, i, p, &ret[k], err));
+      reach_value_done(&w->grads[p][k]);
+    }
+  }
+  return CLV_OK;
+}
+
+clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
+                            clv_reach *ret, clv_err *err) {
+  CLV_AUTO(walk_back_done) walk_back w = {.g = g, .layers = layers};
+  reach_value outputs;
+  memset(ret, 0, (size_t)g->n_nodes * sizeof *ret);
+  for (int p = 0; p < REACH_PROFILES; p++)
+    CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *w.grads[p], &w.grads[p], err));
+  shape_outputs(g, &outputs);
+  CLV_TRY(reach_pool_init(&w.pool, (int64_t)reach_value_count(&outputs), err));
+  for (int p = 0; p < REACH_PROFILES; p++)
+    CLV_TRY(fill_outputs(&w, &outputs, &w.grads[p][g->output], err));
+  return walk_nodes_back(&w, first, ret, err);
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the records forwards: which places a record has, and what each value is made of.
+ *
+ * How a record of floats lies is not written anywhere: [N, channels, places...] or [N, places...,
+ * channels]. A convolution says that it is the first; else both are tried, and what either finds
+ * counts.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/reach/reach_int.h"
+
+typedef struct walk {
+  const clv_graph *g;
+  const clv_reach_layer *layers;
+  uint32_t last;
+  bool channels_last;
+  reach_pool pool;
+  int64_t places, tokens, tokens_at;   /* tokens: places of sequences, -1: there are none */
+  reach_value *values[REACH_PROFILES]; /* [n_nodes] */
+  int *origin;                         /* [n_nodes] the node whose multiple a value is, */
+  double *factor;                      /* and its factor */
+  clv_reach *found;                    /* [n_nodes] of this reading */
+} walk;
+
+static void walk_done(walk *w) {
+  for (int p = 0; p < REACH_PROFILES; p++) {
+    for (int k = 0; w->values[p] && k < w->g->n_nodes; k++) reach_value_done(&w->values[p][k]);
+    free(w->values[p]);
+  }
+  reach_pool_done(&w->pool);
+  free(w->origin);
+  free(w->factor);
+  free(w->found);
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+clv_shape reach_shape(const clv_graph *g, int node) {
+  clv_shape s = g->nodes[node].shape;
+  if (s.rank == 0) s.rank = 1;
+  s.dim[0] = 1;
+  for (int i = 1; i < s.rank; i++) s.dim[i] = CLV_MAX(s.dim[i], 1);
+  return s;
+}
+
+void reach_site(const clv_graph *g, int node, clv_op_site *ret) {
+  const clv_node *n = &g->nodes[node];
+  *ret = (clv_op_site){.attrs = &n->attrs, .n_in = n->n_in};
+  for (int i = 0; i < n->n_in; i++) {
+    ret->in[i] = reach_shape(g, n->in[i]);
+    ret->in_dtype[i] = g->nodes[n->in[i]].dtype;
+  }
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+static bool is_input(const walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
+static bool is_sequence(const walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
+
+static int channels_of(const walk *w, const clv_shape *s) {
+  if (s->rank < 3) return 0;
+  return w->channels_last ? s->rank - 1 : 1;
+}
+
+/* Numbers that are no floats have one place for each of the first dimension behind the batch. */
+static int64_t places_of(const walk *w, int k) {
+  clv_shape s = reach_shape(w->g, k);
+  int64_t n = 1;
+  if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
+  for (int i = 1; i < s.rank; i++)
+    if (i != channels_of(w, &s)) n *= s.dim[i];
+  return n;
+}
+
+/* What else a token has, such as its box, is of its place. */
+static bool is_of_tokens(const walk *w, int k) {
+  clv_shape s = reach_shape(w->g, k);
+  if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
+  return w->channels_last && s.rank == 3 && s.dim[1] == w->tokens;
+}
+
+static void find_tokens(walk *w) {
+  w->tokens = -1;
+  for (int k = 0; k < w->g->n_nodes && w->tokens < 0; k++)
+    if (is_input(w, k) && is_sequence(w, k) && !clv_graph_lengths(w->g, k))
+      w->tokens = w->g->nodes[k].shape.rank > 1 ? places_of(w, k) : -1;
+}
+
+static bool starts_places(const walk *w, int k) {
+  return is_input(w, k) && !clv_graph_lengths(w->g, k) &&
+         !(is_of_tokens(w, k) && w->tokens_at >= 0);
+}
+
+static int64_t count_places(walk *w) {
+  int64_t n = 0;
+  w->tokens_at = -1;
+  for (int k = 0; k < w->g->n_nodes; k++) {
+    if (!starts_places(w, k)) continue;
+    if (is_of_tokens(w, k)) w->tokens_at = n;
+    n += places_of(w, k);
+  }
+  return n;
+}
+
+/* Extents of the places are kept, that of the channels is not. */
+static clv_code fill_places(walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
+  *ret = (reach_value){.shape = reach_shape(w->g, k)};
+  int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
+  for (int i = 0; i < CLV_MAX_RANK; i++) {
+    bool is_place = i && i < ret->shape.rank && (channels < 0 ? i == 1 : i != channels);
+    ret->kept[i] = is_place ? ret->shape.dim[i] : 1;
+  }
+  CLV_TRY(reach_value_alloc(ret, err));
+  for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
+    reach_pool_add_run(&w->pool, first + (int64_t)i, 1);
+    uint32_t set = reach_pool_take(&w->pool);
+    ret->element[i] = reach_made(set ? set : (uint32_t)REACH_FULL, REACH_BARE);
+  }
+  return CLV_OK;
+}
+
+static clv_code fill_inputs(walk *w, clv_err *err) {
+  int64_t next = 0;
+  for (int k = 0; k < w->g->n_nodes; k++) {
+    if (!is_input(w, k)) continue;
+    clv_shape shape = reach_shape(w->g, k);
+    reach_value *v = &w->values[0][k];
+    if (clv_graph_lengths(w->g, k)) {
+      CLV_TRY(reach_value_fill(v, &shape, REACH_CONSTANT, err));
+      continue;
+    }
+    CLV_TRY(fill_places(w, k, is_of_tokens(w, k) ? w->tokens_at : next, v, err));
+    if (!is_of_tokens(w, k) || w->tokens_at == next) next += places_of(w, k);
+  }
+  return w->pool.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* ---- multiples of one value ------------------------------------------------------------------ */
+
+static void find_origin(walk *w, int k) {
+  const clv_node *n = &w->g->nodes[k];
+  w->origin[k] = k;
+  w->factor[k] = 1;
+  if (n->op != CLV_OP_SCALE && n->op != CLV_OP_ADD) return;
+  int of = w->origin[n->in[0]];
+  double factor = w->factor[n->in[0]];
+  if (n->op == CLV_OP_SCALE) factor *= n->attrs.factor;
+  if (n->op == CLV_OP_ADD && w->origin[n->in[1]] != of) return;
+  if (n->op == CLV_OP_ADD) factor += w->factor[n->in[1]];
+  w->origin[k] = of;
+  w->factor[k] = factor;
+}
+
+/* ---- a node ---------------------------------------------------------------------------------- */
+
+static int64_t groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
+
+/* Axis 1 has the channels of convolutions, the last one the features of all others. */
+static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
+  const clv_node *n = &g->nodes[k];
+  clv_shape shape = reach_shape(g, node);
+  bool features = n->op == CLV_OP_LINEAR || n->op == CLV_OP_LSTM;
+  s->width_axis = features ? shape.rank - 1 : 1;
+  s->width = shape.dim[s->width_axis] / (features ? 1 : groups_of(n));
+}
+
+void reach_step_turn(const clv_graph *g, int k, reach_step *s) {
+  set_width(g, k, g->nodes[k].in[0], s);
+}
+
+reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
+                         const clv_reach_layer *layers, reach_relation *relation) {
+  const clv_node *n = &g->nodes[k];
+  const clv_op_def *def = clv_op_def_of(n->op);
+  clv_op_site site;
+  clv_shape out = reach_shape(g, k);
+  reach_site(g, k, &site);
+  *relation = (reach_relation){0};
+  reach_op_of(n->op)->relate(&site, &out, i, relation);
+  reach_step s = {.pool = pool,
+                  .relation = relation,
+                  .to = out,
+                  .weighs = def->mixes != CLV_MIXES_NOTHING,
+                  .layer = layers[k],
+                  .sums = true,
+                  .sums_none = true};
+  s.constant = s.weighs ? n->attrs.bias
+                        : n->op == CLV_OP_POSITIONS || (def->slots && !def->rows) ||
+                              (def->elementwise && !def->zero_stays);
+  set_width(g, k, k, &s);
+  return s;
+}
+
+/* The embedding of a token is of its place, and hides nothing; at a worker it is the token. */
+static void mark_tokens(const walk *w, int k, reach_value *v) {
+  const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
+  if (!def->rows || w->layers[k] == CLV_REACH_AWAY) return;
+  for (size_t i = 0; i < reach_value_count(v); i++)
+    if (reach_is_path(v->element[i])) v->element[i] |= REACH_TOKEN;
+}
+
+static void no_path_is_constant(reach_value *v) {
+  for (size_t i = 0; i < reach_value_count(v); i++)
+    if (v->element[i] == REACH_ABSENT) v->element[i] = REACH_CONSTANT;
+}
+
+/* What it is whatever the record is; REACH_ABSENT: it is none. */
+static reach_element constant_of(const walk *w, int k) {
+  const clv_node *n = &w->g->nodes[k];
+  const reach_op *op = reach_op_of(n->op);
+  clv_op_site site;
+  reach_site(w->g, k, &site);
+  bool constant = op->normalizes && op->normalizes(&site) == 1;
+  if (w->factor[k] == 0 || (constant && n->op == CLV_OP_LOG_SOFTMAX)) return REACH_NOTHING;
+  return constant ? REACH_CONSTANT : REACH_ABSENT;
+}
+
+/* A mean of one value for all keys is that value, whatever the scores are. */
+static bool scores_count(const walk *w, int k, int p) {
+  const clv_node *n = &w->g->nodes[k];
+  if (n->op != CLV_OP_ATTENTION) return true;
+  const reach_value *v = &w->values[p][n->in[2]];
+  return v->kept[1] > 1 || reach_is_path(v->element[0]);
+}
+
+static clv_code make_value(walk *w, int k, int p, clv_err *err) {
+  const clv_node *n = &w->g->nodes[k];
+  reach_value *ret = &w->values[p][k];
+  clv_reach *found = &w->found[k];
+  clv_shape shape = reach_shape(w->g, k);
+  reach_element constant = constant_of(w, k);
+  if (constant != REACH_ABSENT) return reach_value_fill(ret, &shape, constant, err);
+  for (int i = 0; i < n->n_in; i++) {
+    reach_relation relation;
+    reach_step s = reach_step_of(w->g, k, i, &w->pool, w->layers, &relation);
+    reach_value share = {0};
+    if (relation.none && n->n_in > 1 && !reach_op_of(n->op)->product) continue;
+    if (i < 2 && !scores_count(w, k, p)) continue;
+#ifdef CLV_MUTATE_ADDENDS
+    if (ret->element) break;
+#endif
+    s.from = &w->values[p][n->in[i]];
+    CLV_TRY(reach_flow(&s, &share, err));
+    found->sums &= s.sums;
+    found->sums_none &= s.sums_none;
+    clv_code code =
+        reach_merge(&w->pool, (reach_profile)p, reach_op_of(n->op)->product, ret, &share, err);
+    reach_value_done(&share);
+    CLV_TRY(code);
+  }
+  if (!ret->element) return reach_value_fill(ret, &shape, REACH_CONSTANT, err);
+  no_path_is_constant(ret);
+  mark_tokens(w, k, ret);
+  return CLV_OK;
+}
+
+static bool are_alike(const reach_value *a, const reach_value *b) {
+  bool same = a->siblings == b->siblings &&
+              memcmp(a->kept, b->kept, (size_t)a->shape.rank * sizeof *a->kept) == 0;
+  return same && memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
+}
+
+/* Both profiles of a value are one until several paths meet. */
+static bool is_one(const walk *w, int k) {
+  const clv_node *n = &w->g->nodes[k];
+  bool one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
+  for (int i = 0; i < n->n_in; i++) one &= w->values[1][n->in[i]].borrowed;
+  return one;
+}
+
+static void borrow(walk *w, int k) {
+  w->values[1][k] = w->values[0][k];
+  w->values[1][k].borrowed = true;
+}
+
+static clv_code walk_nodes(walk *w, clv_err *err) {
+  for (int k = 0; k < w->g->n_nodes; k++) {
+    bool input = is_input(w, k);
+    find_origin(w, k);
+    if (!input && w->g->nodes[k].layer > w->last) continue;
+    w->found[k].sums = w->found[k].sums_none = true;
+    if (!input) CLV_TRY(make_value(w, k, 0, err));
+    bool one = input || is_one(w, k);
+    if (!one) CLV_TRY(make_value(w, k, 1, err));
+    if (!one && (one = are_alike(&w->values[0][k], &w->values[1][k])))
+      reach_value_done(&w->values[1][k]);
+    if (one) borrow(w, k);
+    for (int p = 0; p < REACH_PROFILES; p++)
+      reach_summarize(&w->pool, &w->values[p][k], &w->found[k]);
+  }
+  return CLV_OK;
+}
+
+/* ---- findings -------------------------------------------------------------------------------- */
+
+void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
+  ret->places = p->places;
+  for (size_t i = 0; i < reach_value_count(v); i++) {
+    reach_element e = v->element[i];
+    if (!reach_is_path(e)) continue;
+    int64_t count = reach_count(p, reach_set_of(e));
+    bool token = e & REACH_TOKEN, bare = e & REACH_BARE;
+    bool narrow = !bare && 2 * count < p->places;
+    ret->bare |= bare && !token;
+    ret->bare_token |= bare && token;
+    ret->known |= (e & REACH_MIXED) != 0;
+    ret->least = ret->least ? CLV_MIN(ret->least, count) : count;
+    ret->narrow |= narrow && !token;
+    ret->narrow_token |= narrow && token;
+  }
+}
+
+/* Of two readings the one with the smaller share tells it. */
+static void join(clv_reach *to, const clv_reach *other) {
+  bool first = !to->places;
+  double share = (double)other->least / (double)other->places;
+  bool less = first || share < (double)to->least / (double)to->places;
+  to->bare |= other->bare;
+  to->bare_token |= other->bare_token;
+  to->known |= other->known;
+  to->narrow |= other->narrow;
+  to->narrow_token |= other->narrow_token;
+  to->sums = (first || to->sums) && other->sums;
+  to->sums_none = (first || to->sums_none) && other->sums_none;
+  if (less) to->least = other->least;
+  if (less) to->places = other->places;
+}
+
+static clv_code read_as(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
+                        bool channels_last, clv_reach *ret, clv_err *err) {
+  size_t n = (size_t)g->n_nodes;
+  CLV_AUTO(walk_done)
+  walk w = {.g = g, .layers = layers, .last = last, .channels_last = channels_last};
+  for (int p = 0; p < REACH_PROFILES; p++)
+    CLV_TRY(clv_alloc(n, sizeof *w.values[p], &w.values[p], err));
+  CLV_TRY(clv_alloc(n, sizeof *w.origin, &w.origin, err));
+  CLV_TRY(clv_alloc(n, sizeof *w.factor, &w.factor, err));
+  CLV_TRY(clv_alloc(n, sizeof *w.found, &w.found, err));
+  find_tokens(&w);
+  CLV_TRY(reach_pool_init(&w.pool, count_places(&w), err));
+  CLV_TRY(fill_inputs(&w, err));
+  CLV_TRY(walk_nodes(&w, err));
+  for (size_t k = 0; k < n; k++) join(&ret[k], &w.found[k]);
+  return CLV_OK;
+}
+
+/* ---- readings -------------------------------------------------------------------------------- */
+
+/* Do all that read the value, behind ops that take channel by channel, say that channels come
+ * first? */
+static bool channels_first(const clv_graph *g, int k) {
+  bool any = false;
+  for (int m = k + 1; m < g->n_nodes; m++)
+    for (int i = 0; i < g->nodes[m].n_in; i++) {
+      const reach_op *op = reach_op_of(g->nodes[m].op);
+      if (g->nodes[m].in[i] != k) continue;
+      bool says = op->channels == REACH_CHANNELS_FIRST && groups_of(&g->nodes[m]) == 1;
+      bool passes = op->channels == REACH_CHANNELS_EACH;
+      if (!says && !(passes && channels_first(g, m))) return false;
+      any = true;
+    }
+  return any;
+}
+
+clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
+                           clv_reach *ret, clv_err *err) {
+  bool both = false;
+  memset(ret, 0, (size_t)g->n_nodes * sizeof *ret);
+  for (int k = 0; k < g->n_nodes; k++)
+    both |= g->nodes[k].op == CLV_OP_INPUT && g->nodes[k].dtype != CLV_I64 &&
+            g->nodes[k].shape.rank > 2 && !channels_first(g, k);
+  CLV_TRY(read_as(g, layers, last, false, ret, err));
+  return both ? read_as(g, layers, last, true, ret, err) : CLV_OK;
+}

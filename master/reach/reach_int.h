@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reach_int: what the files of this folder know for each other. sets.c has sets of places,
+ * relations.c what each op does to elements, values.c the elements of a value, flow.c one step
+ * from value to value, forward.c and backward.c walk the graph.
+ */
+#ifndef CLEAVE_MASTER_REACH_INT_H
+#define CLEAVE_MASTER_REACH_INT_H
+
+#include "master/reach/reach.h"
+
+/* ---- sets of places (sets.c) ----------------------------------------------------------------- */
+
+enum { REACH_EMPTY = 0, REACH_FULL = 1 }; /* numbers of sets */
+
+typedef struct reach_span {
+  int32_t from, to; /* places from..to - 1 */
+} reach_span;
+
+typedef struct reach_set {
+  uint32_t at, n; /* its spans */
+  int32_t count;  /* of places */
+} reach_set;
+
+/* Sets by number: equal sets have the same one. */
+typedef struct reach_pool {
+  int64_t places;
+  reach_span *spans;
+  reach_set *sets;
+  uint32_t *table; /* [1 << table_bits] numbers by hash, 0: none */
+  uint64_t *bits;  /* the set that is being made */
+  size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
+  int table_bits;
+  uint64_t work; /* elements read so far */
+  bool spent;    /* the budget is: what is made from now on is one element of what it is made of */
+  bool failed;   /* out of memory */
+} reach_pool;
+
+clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
+void reach_pool_done(reach_pool *p);
+void reach_pool_add(reach_pool *p, uint32_t set);                /* to the set that is being made */
+void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n); /* n places */
+uint32_t reach_pool_take(reach_pool *p); /* its number; the next one begins empty */
+static inline int32_t reach_count(const reach_pool *p, uint32_t set) { return p->sets[set].count; }
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+/* What an element is made of, in 32 bits: the set, and what has become of the places on the paths
+ * that are summed in it: nothing, mixed by known weights, mixed by secret ones. */
+typedef uint32_t reach_element;
+enum {
+  REACH_BARE = 1,
+  REACH_MIXED = 2,
+  REACH_HIDDEN = 4,
+  REACH_KINDS = 7,
+  REACH_TOKEN = 8,
+  REACH_ZERO = 16,
+  REACH_SET_SHIFT = 5,
+};
+#define REACH_ABSENT UINT32_MAX /* there is no such path */
+
+static inline uint32_t reach_set_of(reach_element e) { return e >> REACH_SET_SHIFT; }
+static inline bool reach_is_path(reach_element e) { return e != REACH_ABSENT && reach_set_of(e); }
+static inline reach_element reach_made(uint32_t set, unsigned flags) {
+  return set << REACH_SET_SHIFT | flags;
+}
+#define REACH_CONSTANT reach_made(REACH_EMPTY, 0)
+#define REACH_NOTHING reach_made(REACH_EMPTY, REACH_ZERO)
+
+/* ---- values (values.c) ----------------------------------------------------------------------- */
+
+/* The elements of a value, N = 1. An axis along which all are alike is there once. */
+typedef struct reach_value {
+  clv_shape shape;
+  int64_t kept[CLV_MAX_RANK]; /* extents of `element`: those of shape, or 1 */
+  reach_element *element;     /* NULL: there is none */
+  bool borrowed;              /* it is another value's */
+  int siblings; /* the axis along which mixed elements with the same places are different sums; 0:
+                   none is known */
+} reach_value;
+
+size_t reach_value_count(const reach_value *v);
+/* With room for its elements by v->kept. */
+clv_code reach_value_alloc(reach_value *v, clv_err *err) CLV_USE_RESULT;
+void reach_value_done(reach_value *v);
+/* Of this shape, all elements alike. */
+clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e,
+                          clv_err *err) CLV_USE_RESULT;
+void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
+/* Goes to the next index within `extents`; false: that was the last. */
+bool reach_next(int64_t *index, const int64_t *extents, int rank);
+size_t reach_at(const int64_t *index, const int64_t *steps, int rank);
+void reach_compress(reach_value *v); /* axes along which all are alike are kept once */
+/* The same elements in row-major order under another shape. */
+clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *shape,
+                       reach_value *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Which of several paths to an element a profile keeps. */
+typedef enum reach_profile { REACH_EXPOSED, REACH_NARROW, REACH_PROFILES } reach_profile;
+
+/* Another path to the elements of `to`, which may be without any; `other` is consumed. product:
+ * where either is zero, so is the result. */
+clv_code reach_merge(const reach_pool *p, reach_profile profile, bool product, reach_value *to,
+                     reach_value *other, clv_err *err) CLV_USE_RESULT;
+/* The one that a profile keeps. */
+reach_element reach_choose(const reach_pool *p, reach_profile profile, reach_element a,
+                           reach_element b);
+
+/* ---- relations (relations.c) ----------------------------------------------------------------- */
+
+/* How output o along one axis depends on input i along another. */
+typedef enum reach_kind {
+  REACH_SAME,     /* i = o */
+  REACH_SHIFT,    /* i = o + a */
+  REACH_WINDOW,   /* i = o stride - pad + u dilation, for all u of the kernel */
+  REACH_UNWINDOW, /* o = i stride - pad + u dilation */
+  REACH_UP_TO,    /* i <= o */
+  REACH_BLOCKS,   /* o / a = i / b */
+  REACH_HEADS,    /* values a wide; b heads of the output for one of the input */
+  REACH_FIXED,    /* i = a; along no axis of the output */
+} reach_kind;
+
+typedef struct reach_axis {
+  reach_kind kind;
+  int out, in; /* axes */
+  int64_t a, b;
+  int64_t kernel, stride, pad, dilation;
+} reach_axis;
+
+/* Axes of the output that are in none are alike; all of such an axis of the input is summed. */
+typedef struct reach_relation {
+  bool none;     /* no output depends on the input */
+  bool reshapes; /* row-major order is kept; there are no axes */
+  int n;
+  reach_axis axis[2 * CLV_MAX_RANK];
+} reach_relation;
+
+/* What an op says of where a record's channels are. */
+typedef enum reach_channels {
+  REACH_CHANNELS_ANY,
+  REACH_CHANNELS_EACH,  /* nothing: it takes each by itself */
+  REACH_CHANNELS_FIRST, /* [N, channels, places...], where it has one group */
+} reach_channels;
+
+/* The row of an op. */
+typedef struct reach_op {
+  void (*relate)(const clv_op_site *site, const clv_shape *out, int input, reach_relation *ret);
+  reach_channels channels;
+  bool product; /* a zero in one input makes the output zero */
+  /* Of all values of one axis: what is left is a constant if that has one value. NULL: no. */
+  int64_t (*normalizes)(const clv_op_site *site);
+} reach_op;
+
+const reach_op *reach_op_of(clv_op op); /* NULL for inputs */
+
+/* ---- one step (flow.c) ----------------------------------------------------------------------- */
+
+typedef struct reach_step {
+  reach_pool *pool;
+  const reach_relation *relation;
+  bool back; /* from the output to the input */
+  const reach_value *from;
+  clv_shape to;  /* shape of what is made */
+  bool weighs;   /* the op sums with weights */
+  bool constant; /* with nothing summed there is still a bias */
+  bool scalar;   /* the model has one output: `several` says whether the layer sums */
+  bool several;
+  clv_reach_layer layer; /* of `weighs` */
+  int64_t width;         /* of `weighs`: different sums that it makes of the same places */
+  int width_axis;        /* along which */
+  bool sums, sums_none;  /* set to false where an element is not so; of `weighs` */
+} reach_step;
+
+/* The elements of an input's share in an output, or of an output's gradient in an input's. */
+clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- both directions (forward.c) ------------------------------------------------------------- */
+
+clv_shape reach_shape(const clv_graph *g, int node);             /* for one record */
+void reach_site(const clv_graph *g, int node, clv_op_site *ret); /* the same of its inputs */
+void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
+/* The step of node k with its input i, but for `from`. */
+reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
+                         const clv_reach_layer *layers, reach_relation *relation);
+/* The same for the way back: its sums are those of the inputs' gradients. */
+void reach_step_turn(const clv_graph *g, int k, reach_step *s);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What each op does to elements, without numbers: along which axes an output depends on which
+ * inputs. An op of kernels/ops.def without a row here does not compile.
+ */
+#include "master/reach/reach_int.h"
+
+static void put(reach_relation *r, reach_axis axis) { r->axis[r->n++] = axis; }
+
+static void put_same(reach_relation *r, int out, int in) {
+  put(r, (reach_axis){.kind = REACH_SAME, .out = out, .in = in});
+}
+
+static void put_shift(reach_relation *r, int axis, int64_t by) {
+  put(r, (reach_axis){.kind = REACH_SHIFT, .out = axis, .in = axis, .a = by});
+}
+
+static void put_blocks(reach_relation *r, int axis, int64_t out, int64_t in) {
+  put(r, (reach_axis){.kind = REACH_BLOCKS, .out = axis, .in = axis, .a = out, .b = in});
+}
+
+/* Axes first..behind - 1 of the output are those of the input. */
+static void put_axes(reach_relation *r, int first, int behind) {
+  for (int i = first; i < behind; i++) put_same(r, i, i);
+}
+
+/* ---- element by element ---------------------------------------------------------------------- */
+
+/* An input with one value along an axis has it for all of the output's. */
+static void each(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  const clv_shape *in = &s->in[input];
+  r->none = s->in_dtype[input] == CLV_I64;
+  for (int i = 0; i < in->rank; i++)
+    if (in->dim[i] == out->dim[i]) put_same(r, i, i);
+}
+
+static void scaled(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  each(s, out, input, r);
+  r->none = s->attrs->factor == 0;
+}
+
+static int64_t last_extent(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
+
+static int64_t trailing(const clv_op_site *s) {
+  clv_shape all = clv_trailing_of(s);
+  int64_t n = 1;
+  for (int i = 0; i < all.rank; i++) n *= all.dim[i];
+  return n;
+}
+
+static int64_t of_group(const clv_op_site *s) {
+  int64_t n = s->in[0].dim[1] / CLV_MAX(s->attrs->groups, 1);
+  for (int i = 2; i < s->in[0].rank; i++) n *= s->in[0].dim[i];
+  return n;
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+static void reshaped(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)s, (void)out, (void)input;
+  r->reshapes = true;
+}
+
+static void permuted(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)input;
+  for (int i = 1; i < out->rank; i++) put_same(r, i, (int)s->attrs->order.dim[i - 1]);
+}
+
+/* Records that are joined along the batch never meet: each is a path. */
+static void joined(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  int axis = clv_axis_of(s->attrs, out);
+  int64_t before = 0;
+  for (int i = 0; i < input; i++) before += s->in[i].dim[axis];
+  for (int i = 1; i < out->rank; i++) {
+    if (i == axis)
+      put_shift(r, i, -before);
+    else
+      put_same(r, i, i);
+  }
+}
+
+static void sliced(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  int axis = clv_axis_of(s->attrs, out);
+  int64_t stop, start = clv_slice_start(s->attrs, s->in[0].dim[axis], &stop);
+  (void)input;
+  for (int i = 1; i < out->rank; i++) {
+    if (i == axis)
+      put_shift(r, i, start);
+    else
+      put_same(r, i, i);
+  }
+}
+
+static void prepended(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)s, (void)input;
+  put_shift(r, 1, -1);
+  put_axes(r, 2, out->rank);
+}
+
+/* A sequence is taken to be full: its last step is the last of all. */
+static void ended(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  int64_t at = s->attrs->first ? 0 : s->in[0].dim[1] - 1;
+  r->none = input > 0;
+  put(r, (reach_axis){.kind = REACH_FIXED, .in = 1, .a = at});
+  for (int i = 1; i < out->rank; i++) put_same(r, i, i + 1);
+}
+
+/* With `minus` but no column it is one row for all. */
+static void looked_up(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)input;
+  r->none = s->attrs->column < 0 && s->attrs->minus == 0;
+  put_axes(r, 1, out->rank - 1);
+  if (s->attrs->column >= 0)
+    put(r, (reach_axis){.kind = REACH_FIXED, .in = s->in[0].rank - 1, .a = s->attrs->column});
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static void row(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)s, (void)input;
+  put_axes(r, 1, out->rank - 1);
+}
+
+static void put_windows(const clv_op_site *s, reach_kind kind, reach_relation *r) {
+  const clv_attrs *a = s->attrs;
+  for (int i = 0; i < s->in[0].rank - 2; i++)
+    put(r, (reach_axis){.kind = kind,
+                        .out = 2 + i,
+                        .in = 2 + i,
+                        .kernel = a->kernel[i],
+                        .stride = CLV_MAX(a->stride[i], 1),
+                        .pad = a->pad[i],
+                        .dilation = CLV_MAX(a->dilation[i], 1)});
+}
+
+static void put_groups(const clv_op_site *s, const clv_shape *out, reach_relation *r) {
+  int64_t groups = CLV_MAX(s->attrs->groups, 1);
+  if (groups > 1) put_blocks(r, 1, out->dim[1] / groups, s->in[0].dim[1] / groups);
+}
+
+static void windows(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)input;
+  put_groups(s, out, r);
+  put_windows(s, REACH_WINDOW, r);
+}
+
+static void unwindows(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)input;
+  put_groups(s, out, r);
+  put_windows(s, REACH_UNWINDOW, r);
+}
+
+static void pooled(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)out, (void)input;
+  put_same(r, 1, 1);
+  put_windows(s, REACH_WINDOW, r);
+}
+
+static void pooled_whole(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)s, (void)out, (void)input;
+  put_same(r, 1, 1);
+}
+
+static void averaged(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  int axis = clv_axis_of(s->attrs, &s->in[0]);
+  (void)input;
+  for (int i = 1; i < out->rank; i++) put_same(r, i, i < axis ? i : i + 1);
+}
+
+static void steps(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)s, (void)out, (void)input;
+  put(r, (reach_axis){.kind = REACH_UP_TO, .out = 1, .in = 1});
+}
+
+/* [..., m, k] by [..., k, n]. */
+static void multiplied(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  int last = out->rank - 1, shared = input ? last : last - 1;
+  (void)s;
+  put_axes(r, 1, last - 1);
+  put_same(r, shared, shared);
+}
+
+/* A head's output is a mean of values, by scores that are made of queries and keys. Of one key the
+ * score counts nothing, and so it is for the first query of a causal one. */
+static void attended(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  int64_t heads = s->attrs->heads, kv = s->attrs->kv_heads ? s->attrs->kv_heads : heads;
+  int64_t width = out->dim[2] / heads;
+  r->none = input == 3 || (input < 2 && s->in[1].dim[1] == 1);
+  if (!input)
+    put_same(r, 1, 1);
+  else if (s->attrs->causal)
+    put(r, (reach_axis){.kind = REACH_UP_TO, .out = 1, .in = 1});
+  if (input == 2)
+    put(r, (reach_axis){.kind = REACH_HEADS, .out = 2, .in = 2, .a = width, .b = heads / kv});
+  else
+    put_blocks(r, 2, input ? width * (heads / kv) : width, width);
+}
+
+static void of_no_path(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
+  (void)s, (void)out, (void)input;
+  r->none = true;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define EACH \
+  { .relate = each, .channels = REACH_CHANNELS_EACH }
+#define FIRST .channels = REACH_CHANNELS_FIRST
+
+static const reach_op op_linear = {.relate = row}, op_conv2d = {.relate = windows, FIRST},
+                      op_conv1d = {.relate = windows, FIRST},
+                      op_conv_transpose2d = {.relate = unwindows, FIRST},
+                      op_conv_transpose1d = {.relate = unwindows, FIRST},
+                      op_lstm = {.relate = steps}, op_embedding = {.relate = looked_up},
+                      op_mean = {.relate = averaged},
+                      op_matmul = {.relate = multiplied, .product = true},
+                      op_attention = {.relate = attended}, op_add = {.relate = each},
+                      op_mul = {.relate = each, .product = true};
+static const reach_op op_maxpool = {.relate = pooled, FIRST},
+                      op_avgpool = {.relate = pooled, FIRST},
+                      op_globalavgpool = {.relate = pooled_whole, FIRST};
+static const reach_op op_relu = EACH, op_sigmoid = EACH, op_tanh = EACH, op_gelu = EACH,
+                      op_gelu_tanh = EACH, op_silu = EACH, op_leaky_relu = EACH, op_dropout = EACH,
+                      op_wait = EACH,
+                      op_scale = {.relate = scaled, .channels = REACH_CHANNELS_EACH};
+static const reach_op op_positions = {.relate = each}, op_rotary = {.relate = each},
+                      op_rmsnorm = {.relate = each},
+                      op_softmax = {.relate = each, .normalizes = last_extent},
+                      op_log_softmax = {.relate = each, .normalizes = last_extent},
+                      op_layernorm = {.relate = each, .normalizes = trailing},
+                      op_batchnorm = {.relate = each, FIRST},
+                      op_groupnorm = {.relate = each, .normalizes = of_group, FIRST};
+static const reach_op op_flatten = {.relate = reshaped}, op_reshape = {.relate = reshaped},
+                      op_permute = {.relate = permuted}, op_concat = {.relate = joined},
+                      op_slice = {.relate = sliced}, op_prepend = {.relate = prepended},
+                      op_last = {.relate = ended};
+static const reach_op op_cross_entropy = {.relate = of_no_path}, op_nll = {.relate = of_no_path},
+                      op_mse = {.relate = of_no_path}, op_bce = {.relate = of_no_path},
+                      op_bce_with_logits = {.relate = of_no_path};
+
+const reach_op *reach_op_of(clv_op op) {
+  static const reach_op *const ops[] = {
+#define OP(number, NAME, name) [number] = &op_##name,
+#include "kernels/ops.def"
+#undef OP
+  };
+  return op > CLV_OP_INPUT && op < CLV_OP_COUNT ? ops[op] : NULL;
+}

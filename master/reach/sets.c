@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sets of places: sorted runs, kept once each. A union is painted into bits and read off again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/reach/reach_int.h"
+
+enum {
+  MAX_PLACES = 1 << 26,
+  MAX_BYTES = 64 << 20, /* of runs and sets */
+  FIRST_BITS = 12,
+};
+
+static size_t bytes_of(const reach_pool *p) {
+  return p->n_spans * sizeof *p->spans + p->n_sets * sizeof *p->sets;
+}
+
+/* Doubles an array so that one more fits; false: the pool has failed. */
+static bool grow(reach_pool *p, void *array, size_t n, size_t *cap, size_t element) {
+  void **at = array;
+  if (n < *cap) return true;
+  size_t more = CLV_MAX(2 * *cap, (size_t)64);
+  void *grown = reallocarray(*at, more, element);
+  if (!grown) {
+    p->failed = true;
+    return false;
+  }
+  *at = grown;
+  *cap = more;
+  return true;
+}
+
+static uint64_t hash_of(const reach_span *spans, size_t n) {
+  uint64_t h = n;
+  for (size_t i = 0; i < n; i++) {
+    h = (h ^ ((uint64_t)(uint32_t)spans[i].from << 32 | (uint32_t)spans[i].to)) *
+        0x9e3779b97f4a7c15u;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+static bool same(const reach_pool *p, uint32_t set, const reach_span *spans, size_t n) {
+  const reach_set *s = &p->sets[set];
+  return s->n == n && memcmp(p->spans + s->at, spans, n * sizeof *spans) == 0;
+}
+
+static void place(reach_pool *p, uint32_t set) {
+  const reach_set *s = &p->sets[set];
+  size_t mask = ((size_t)1 << p->table_bits) - 1, at = hash_of(p->spans + s->at, s->n) & mask;
+  while (p->table[at]) at = (at + 1) & mask;
+  p->table[at] = set;
+}
+
+static void rehash(reach_pool *p) {
+  uint32_t *grown;
+  if (2 * p->n_sets < (size_t)1 << p->table_bits) return;
+  grown = calloc((size_t)1 << (p->table_bits + 1), sizeof *grown);
+  if (!grown) {
+    p->failed = true;
+    return;
+  }
+  free(p->table);
+  p->table = grown;
+  p->table_bits++;
+  for (uint32_t i = 1; i < p->n_sets; i++) place(p, i);
+}
+
+/* The set of the last n spans, which are taken back if it is there already. */
+static uint32_t intern(reach_pool *p, size_t n, int32_t count) {
+  size_t first = p->n_spans - n, mask = ((size_t)1 << p->table_bits) - 1;
+  for (size_t at = hash_of(p->spans + first, n) & mask; p->table[at]; at = (at + 1) & mask)
+    if (same(p, p->table[at], p->spans + first, n)) {
+      p->n_spans = first;
+      return p->table[at];
+    }
+  if (!grow(p, &p->sets, p->n_sets, &p->cap_sets, sizeof *p->sets)) return REACH_EMPTY;
+  p->sets[p->n_sets] = (reach_set){(uint32_t)first, (uint32_t)n, count};
+  place(p, (uint32_t)p->n_sets++);
+  rehash(p);
+  p->spent |= bytes_of(p) > MAX_BYTES;
+  return (uint32_t)p->n_sets - 1;
+}
+
+clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
+  *p = (reach_pool){.places = CLV_MIN(places, (int64_t)MAX_PLACES), .table_bits = FIRST_BITS};
+  p->spent = places > MAX_PLACES;
+  p->lowest = SIZE_MAX;
+  CLV_TRY(clv_alloc((size_t)1 << FIRST_BITS, sizeof *p->table, &p->table, err));
+  CLV_TRY(clv_alloc((size_t)p->places / 64 + 1, sizeof *p->bits, &p->bits, err));
+  if (!grow(p, &p->sets, 0, &p->cap_sets, sizeof *p->sets))
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  p->sets[p->n_sets++] = (reach_set){0};
+  reach_pool_add_run(p, 0, p->places);
+  (void)reach_pool_take(p); /* REACH_FULL */
+  return p->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+void reach_pool_done(reach_pool *p) {
+  free(p->spans);
+  free(p->sets);
+  free(p->table);
+  free(p->bits);
+}
+
+void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n) {
+  int64_t to = CLV_MIN(from + n, p->places);
+  if (from >= to) return;
+  size_t first = (size_t)from / 64, last = (size_t)(to - 1) / 64;
+  uint64_t head = ~0ull << from % 64, tail = ~0ull >> (63 - (to - 1) % 64);
+  p->lowest = CLV_MIN(p->lowest, first);
+  p->highest = CLV_MAX(p->highest, last);
+  if (first == last) {
+    p->bits[first] |= head & tail;
+    return;
+  }
+  p->bits[first] |= head;
+  for (size_t i = first + 1; i < last; i++) p->bits[i] = ~0ull;
+  p->bits[last] |= tail;
+}
+
+void reach_pool_add(reach_pool *p, uint32_t set) {
+  const reach_set *s = &p->sets[set];
+  for (uint32_t i = 0; i < s->n; i++) {
+    reach_span span = p->spans[s->at + i];
+    reach_pool_add_run(p, span.from, span.to - span.from);
+  }
+}
+
+/* The first bit at `from` or behind it that is `value`, up to `to`. */
+static int64_t find(const reach_pool *p, int64_t from, int64_t to, bool value) {
+  while (from < to) {
+    uint64_t word = (value ? p->bits[from / 64] : ~p->bits[from / 64]) >> from % 64;
+    if (word) return CLV_MIN(from + __builtin_ctzll(word), to);
+    from = (from / 64 + 1) * 64;
+  }
+  return to;
+}
+
+uint32_t reach_pool_take(reach_pool *p) {
+  size_t n = 0;
+  int32_t count = 0;
+  if (p->lowest == SIZE_MAX) return REACH_EMPTY;
+  int64_t to = CLV_MIN((int64_t)(p->highest + 1) * 64, p->places);
+  for (int64_t at = find(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
+    int64_t end = find(p, at, to, false);
+    if (!grow(p, &p->spans, p->n_spans, &p->cap_spans, sizeof *p->spans)) break;
+    p->spans[p->n_spans++] = (reach_span){(int32_t)at, (int32_t)end};
+    count += (int32_t)(end - at);
+    at = find(p, end, to, true);
+  }
+  memset(p->bits + p->lowest, 0, (p->highest - p->lowest + 1) * sizeof *p->bits);
+  p->lowest = SIZE_MAX;
+  p->highest = 0;
+  return p->failed ? REACH_EMPTY : intern(p, n, count);
+}

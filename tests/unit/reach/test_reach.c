@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What elements are made of, held against numbers: graphs with one path to each element are run,
+ * each value of a record is changed in turn, and the outputs that change are counted.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/reach/reach.h"
+
+enum { PLACES = 48, GRAPHS = 400, LAYERS = 4, MAX_OUT = 4096 };
+
+static uint32_t next_random(uint32_t *state) {
+  *state = *state * 1664525u + 1013904223u;
+  return *state >> 8;
+}
+
+static int64_t pick(uint32_t *state, int64_t n) {
+  return (int64_t)next_random(state) % CLV_MAX(n, 1);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* A layer over node `at`, which it moves; what does not fit is left out. */
+static void add(clv_graph *g, clv_op op, clv_attrs attrs, int *at) {
+  clv_err err;
+  int node;
+  if (clv_graph_add(g, op, &attrs, "", (uint32_t)g->n_nodes, at, 1, &node, &err) == CLV_OK)
+    *at = node;
+}
+
+static clv_attrs window(uint32_t *r, const clv_shape *in) {
+  clv_attrs a = {.out = 2 * (1 + pick(r, 2)), .bias = true, .groups = 1};
+  for (int i = 0; i < 2; i++) {
+    a.kernel[i] = 1 + pick(r, 3);
+    a.stride[i] = 1 + pick(r, 2);
+    a.pad[i] = pick(r, 3);
+    a.dilation[i] = 1 + pick(r, 3);
+  }
+  if (in->dim[1] % 2 == 0 && pick(r, 2)) a.groups = 2;
+  return a;
+}
+
+static void add_shape(clv_graph *g, uint32_t *r, int *at) {
+  const clv_shape *in = &g->nodes[*at].shape;
+  clv_attrs a = {0};
+  int64_t n = 1;
+  for (int i = 1; i < in->rank; i++) n *= in->dim[i];
+  int64_t first = pick(r, 2) ? 1 : n % 2 ? 3 : 2;
+  a.shape = (clv_shape){3, {first, n % (2 * first) ? 1 : 2, -1}};
+  if (pick(r, 3) == 0) a.shape = (clv_shape){2, {first, -1}};
+  add(g, CLV_OP_RESHAPE, a, at);
+}
+
+static void add_slice(clv_graph *g, uint32_t *r, int *at) {
+  const clv_shape *in = &g->nodes[*at].shape;
+  if (in->rank < 2) return;
+  clv_attrs a = {.dim = 1 + pick(r, in->rank - 1)};
+  a.start = pick(r, in->dim[a.dim]);
+  a.stop = a.start + 1 + pick(r, in->dim[a.dim] - a.start);
+  add(g, CLV_OP_SLICE, a, at);
+}
+
+static void add_concat(clv_graph *g, uint32_t *r, int *at) {
+  clv_err err;
+  int one, node, of = *at;
+  clv_attrs a = {.dim = 1 + pick(r, g->nodes[of].shape.rank - 1)};
+  assert_int_equal(
+      clv_graph_add(g, CLV_OP_SILU, &(clv_attrs){0}, "", (uint32_t)g->n_nodes, &of, 1, &one, &err),
+      CLV_OK);
+  if (clv_graph_add(g, CLV_OP_CONCAT, &a, "", (uint32_t)g->n_nodes, (int[]){of, one}, 2, &node,
+                    &err) == CLV_OK)
+    *at = node;
+}
+
+static void add_layer(clv_graph *g, uint32_t *r, int *at) {
+  static const clv_op windows[] = {CLV_OP_CONV1D, CLV_OP_CONV2D, CLV_OP_CONV_TRANSPOSE1D,
+                                   CLV_OP_CONV_TRANSPOSE2D};
+  const clv_shape *in = &g->nodes[*at].shape;
+  if (in->rank < 2) return;
+  clv_attrs w = window(r, in), order = {.order = {2, {2, 1}}};
+  if (in->rank == 4) order.order = (clv_shape){3, {2 + pick(r, 2), 1, 2}};
+  if (in->rank == 4) order.order.dim[2] = 6 - order.order.dim[0] - 1;
+  switch (pick(r, 10)) {
+    case 0:
+      add_shape(g, r, at);
+      break;
+    case 1:
+      add_slice(g, r, at);
+      break;
+    case 2:
+      add_concat(g, r, at);
+      break;
+    case 3:
+      add(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + pick(r, 3), .bias = true}, at);
+      break;
+    case 4: /* it forgets what is long ago */
+      if (in->rank == 3 && in->dim[1] <= 8)
+        add(g, CLV_OP_LSTM, (clv_attrs){.out = 2, .layers = 1 + pick(r, 2), .bias = true}, at);
+      break;
+    case 5:
+      add(g, CLV_OP_PERMUTE, order, at);
+      break;
+    case 6:
+      add(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + pick(r, in->rank - 1)}, at);
+      break;
+    case 7: {
+      w.dilation[0] = w.dilation[1] = 0; /* pools have none */
+      add(g, CLV_OP_AVGPOOL, w, at);
+      break;
+    }
+    default:
+      add(g, windows[pick(r, 4)], w, at);
+      break;
+  }
+}
+
+static clv_graph *draw(uint32_t *r) {
+  clv_graph *g;
+  clv_err err;
+  int at;
+  assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
+  assert_int_equal(clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){2, {1, PLACES}}, &at, &err),
+                   CLV_OK);
+  add_shape(g, r, &at);
+  for (int i = 0; i < LAYERS; i++) add_layer(g, r, &at);
+  add_slice(g, r, &at);
+  for (int i = 0; i < g->n_nodes; i++)
+    assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
+                                    sizeof(uint64_t), &g->nodes[i].key, &err),
+                     CLV_OK);
+  g->output = at;
+  return g;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+typedef struct runner {
+  clv_params *params;
+  clv_plan *plan;
+  void *values;
+  size_t n_out;
+} runner;
+
+static void runner_new(const clv_graph *g, runner *ret) {
+  clv_err err;
+  const clv_shape *out = &g->nodes[g->output].shape;
+  assert_int_equal(clv_params_of(g, &ret->params, &err), CLV_OK);
+  ret->values = calloc(1, ret->params->total_bytes + 64);
+  clv_params_init(g, ret->params, ret->values);
+  clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 1, .threads = 1};
+  if (clv_plan_new(g, ret->params, &o, &ret->plan, &err) != CLV_OK) fail_msg("%s", err.text);
+  ret->n_out = 1;
+  for (int i = 1; i < out->rank; i++) ret->n_out *= (size_t)out->dim[i];
+}
+
+static void run(runner *w, const float *x, float *y) {
+  clv_call *call;
+  clv_err err;
+  assert_int_equal(clv_plan_call_get(w->plan, &call, &err), CLV_OK);
+  assert_int_equal(clv_plan_forward(w->plan, call, w->values, 1, (const void *[]){x}, false, y,
+                                    &(clv_rng_key){0}, &err),
+                   CLV_OK);
+  clv_plan_call_put(w->plan, call);
+}
+
+/* The fewest places on which an output depends that depends on any, and the fewest outputs that
+ * depend on a place; 0: none does. */
+static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
+  static float before[MAX_OUT], after[MAX_OUT];
+  static int64_t of[MAX_OUT];
+  float x[PLACES];
+  runner w;
+  *ret_places = *ret_outputs = 0;
+  runner_new(g, &w);
+  assert_true(w.n_out <= MAX_OUT);
+  memset(of, 0, sizeof of);
+  for (int i = 0; i < PLACES; i++) x[i] = (float)(i % 7) - 3.1f;
+  run(&w, x, before);
+  for (int i = 0; i < PLACES; i++) {
+    int64_t outputs = 0;
+    x[i] += 1.7f;
+    run(&w, x, after);
+    x[i] = (float)(i % 7) - 3.1f;
+    for (size_t k = 0; k < w.n_out; k++) {
+      of[k] += before[k] != after[k];
+      outputs += before[k] != after[k];
+    }
+    if (outputs && (!*ret_outputs || outputs < *ret_outputs)) *ret_outputs = outputs;
+  }
+  for (size_t k = 0; k < w.n_out; k++)
+    if (of[k] && (!*ret_places || of[k] < *ret_places)) *ret_places = of[k];
+  clv_plan_free(w.plan);
+  clv_params_free(w.params);
+  free(w.values);
+}
+
+static void describe(const clv_graph *g) {
+  char shape[160];
+  for (int i = 0; i < g->n_nodes; i++)
+    print_message("%d: %s (%d) %s\n", i, clv_op_name(g->nodes[i].op),
+                  g->nodes[i].n_in ? g->nodes[i].in[0] : -1,
+                  clv_shape_format(&g->nodes[i].shape, shape, sizeof shape));
+}
+
+/* Of a value with two readers each is a path of its gradient. */
+static bool has_paths(const clv_graph *g) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_CONCAT) return true;
+  return false;
+}
+
+static void compare(const clv_graph *g, const char *what, int64_t got, int64_t want) {
+  if (got == want || !want) return;
+  describe(g);
+  fail_msg("%s: %lld, numbers say %lld", what, (long long)got, (long long)want);
+}
+
+static void what_is_found_is_what_numbers_say(void **state) {
+  static const clv_reach_layer away[64];
+  clv_reach found[64];
+  uint32_t r = 1;
+  int compared = 0;
+  (void)state;
+  for (int i = 0; i < GRAPHS; i++) {
+    clv_err err;
+    int64_t places, outputs;
+    clv_graph *g = draw(&r);
+    count(g, &places, &outputs);
+    assert_true(g->n_nodes <= 64);
+    assert_int_equal(clv_reach_forward(g, away, UINT32_MAX, found, &err), CLV_OK);
+    compare(g, "places of an output", found[g->output].least, places);
+    assert_int_equal(clv_reach_backward(g, away, 0, found, &err), CLV_OK);
+    if (!has_paths(g)) compare(g, "outputs of a place", found[0].least, outputs);
+    compared += places > 0;
+    clv_graph_free(g);
+  }
+  print_message("%d graphs compared\n", compared);
+  assert_true(compared > GRAPHS / 2);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_found_is_what_numbers_say)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
