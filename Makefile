@@ -105,7 +105,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline bench-transformers golden fuzz \
         fuzzers fuzz-coverage parity token-golden token-parity hf-golden hf-parity hf-base hf-files peft-parity seed-000 learns mutate install uninstall clean deps deps-test manuals \
-        deps-parity sanitize soak soak-mixed attacks schedules references faults t \
+        deps-parity sanitize soak soak-mixed attacks schedules look-proof references faults t \
         check print-commands simulate programs gpu-tests gpu-sanitized gpu-dry gpu-bundle
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
@@ -127,6 +127,7 @@ help:
 	@echo 'make seed-000      documents, a LayoutLM over two workers from pretrained weights, and the same in PyTorch'
 	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
+	@echo 'make look-proof    200 random fronts and heads: nothing that plan calls mixed is read above the limits'
 	@echo 'make bench         speed as ratios against peers measured in the same run; STRICT=1: fails if one is missed surely'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make bench-transformers  steps of BERT, GPT-2, Qwen2 and LayoutLM against the newest PyTorch, the same way'
@@ -691,6 +692,12 @@ schedules: deps-test
 	$(Q)CLV_TEST_SCHEDULES=$(SESSION_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
 	$(Q)CLV_TEST_ALL=$(EVERY_CUT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_packed_sessions.py
 	$(Q)CLV_TEST_ALL=$(EVERY_CUT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_packed_cuda.py
+
+# LOOK_ARGS='--first 17 --runs 1 --verbose' does one again.
+LOOK_RUNS ?= 200
+look-proof: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/proof/look.py --runs $(LOOK_RUNS) $(LOOK_ARGS)
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)

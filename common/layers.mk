@@ -132,6 +132,10 @@ $(call layer, master/score)
 # run folders: who holds one, what became of it; `runs`, `log`, `stop`
 $(call layer, master/history, common/tensor common/weights master/report)
 
+# what an onlooker reads of records and labels in what leaves; the network is out of reach
+OUT_OF_REACH_master/look := grpc microhttpd $(SOCKETS)
+$(call layer, master/look, common/tensor)
+
 # libcleave: modules, references, contexts, the tape between modules, optimisers, state by name,
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
@@ -144,7 +148,7 @@ $(call layer, master/reach, common/tensor kernels kernels/ops common/graph)
 
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/settings common/sched common/config common/weights kernels kernels/cuda/paper \
-  common/graph common/models master/data master/api master/egress master/reach)
+  common/graph common/models master/data master/look master/api master/egress master/reach)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
 $(call layer, master/train, $(ENGINE) master/data master/report master/score master/api master/plan master/egress)

@@ -34,6 +34,19 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_credit_has_no_limit=("void clv_share_credit", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
    a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
 
+# ---- the look ------------------------------------------------------------------------------------
+of("master/look/tokens.c", "tests/unit/look/test_readers",
+   the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
+   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
+of("master/look/pixels.c", "tests/unit/look/test_readers",
+   the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
+of("master/look/labels.c", "tests/unit/look/test_readers",
+   zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
+   who_has_no_label_counts=("static size_t number_classes", "if (g->label[i] < 0) continue;", ""))
+of("master/plan/look.c", "tests/unit/plan/test_look",
+   the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
+   a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
+
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),
@@ -154,7 +167,7 @@ of("master/plan/adapters.c", "tests/net/training/test_lora.py",
 of("common/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/module.c", "tests/net/training/test_lora.py",
-   an_adapter_begins_as_its_layer=("cleave_status api_derive_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
+   an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
    an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
 

@@ -46,6 +46,19 @@ static const clv_row rows[] = {
      .doc = "Layers at the master that hide, at least so many on each path: of a record to what is "
             "sent, and of a gradient that is sent back to the loss."},
 
+    {.path = "max_read", .kind = CLV_ROW_SECTION, .pos = AT(max_read_pos),
+     .doc = "What the look at a few records may read of what leaves, at most: 0 is as good as a "
+            "guess, 1 is everything. What is limited must have been looked at. 1 is no limit."},
+    {.path = "max_read.pixels", .kind = CLV_ROW_NUMBER, .offset = AT(max_read[0]),
+     .pos = AT(pixels_pos), .low = 0, .high = 1, .initial = "1",
+     .doc = "Correlation of a channel with the records of images and signals."},
+    {.path = "max_read.tokens", .kind = CLV_ROW_NUMBER, .offset = AT(max_read[1]),
+     .pos = AT(tokens_pos), .low = 0, .high = 1, .initial = "1",
+     .doc = "Tokens that the nearest vector names."},
+    {.path = "max_read.labels", .kind = CLV_ROW_NUMBER, .offset = AT(max_read[2]),
+     .pos = AT(labels_pos), .low = 0, .high = 1, .initial = "1",
+     .doc = "Labels that gradients name by sign, length or direction."},
+
     {.path = "allow", .kind = CLV_ROW_SECTION, .pos = AT(allow.pos),
      .doc = "What a session needs its own word for in `privacy`, and this file's word too."},
     {.path = "allow.labels", .kind = CLV_ROW_BOOL, .offset = AT(allow.labels),

@@ -83,6 +83,7 @@ static const field attempt_fields[] = {
     {.key = "total_steps", .kind = WHOLE, .offset = IN(clv_run_attempt, total_steps)},
     {.key = "loss", .kind = REAL, .offset = IN(clv_run_attempt, loss)},
     {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_attempt, accuracy)},
+    {.key = "look", TEXT_IN(clv_run_attempt, look), .optional = true},
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -401,6 +401,7 @@ enum {
   CLV_RECORD_MAX_ATTEMPTS = 64, /* older ones are counted only */
   CLV_RECORD_MAX_CHECKPOINTS = 32,
   CLV_RECORD_NAME = 65,
+  CLV_RECORD_LOOK = 96,
   CLV_RECORD_PATH = 1025,
 };
 
@@ -423,6 +424,7 @@ typedef struct clv_run_attempt {
   uint64_t pid, pid_start;    /* start in clock ticks since boot, as in /proc/PID/stat */
   uint64_t from_step, step, total_steps; /* total 0: not known */
   double loss, accuracy;                 /* of the last step; NaN: not known */
+  char look[CLV_RECORD_LOOK]; /* what was read of what leaves, before any left; "": nobody looked */
 } clv_run_attempt;
 
 typedef struct clv_run_best {

@@ -54,6 +54,13 @@ typedef void cleave_link_report(void *user, const char *worker, const char *peer
 clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
                           cleave_link_report *report, void *user, clv_err *err) CLV_USE_RESULT;
 
+/* Sets the keys of a graph's layers, from which first weights and dropout follow. A key is made of
+ * the session's seed, the layer's number, and what tells this network from others of the program:
+ * its seed, or its name (seed 0); that of a further node of a layer also of the node's name. */
+enum { CLEAVE_SESSION_NETWORK = 1 }; /* the seed of the one network that a session file has */
+clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
+                        clv_err *err) CLV_USE_RESULT;
+
 /* ---- rows that a worker keeps (cached.c) ----------------------------------------------------- */
 
 /* Rows of the output of `from`, which is at home, that the worker of `to` keeps on its disk. */

@@ -143,15 +143,12 @@ static bool is_further(const clv_graph *g, int i) {
   return i > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-/* From the session's seed, the layer's number, and what tells this network from others of the
- * program: its seed, or its name; of further nodes of a layer their names too. This is all that
- * leaves with a module. */
-cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
-                              clv_graph *g, cleave_error *error) {
+clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
+                        clv_err *err) {
   const char *domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
   uint8_t of[12 + sizeof(clv_sha256) + NODE_BYTES] = {0};
   clv_sha256 name, node;
-  TRY(clv_sha256_of(network, strlen(network), &name, &err));
+  CLV_TRY(clv_sha256_of(network, strlen(network), &name, err));
   for (int i = 0; i < 8; i++) of[i] = (uint8_t)(seed >> 8 * i);
   if (!seed) memcpy(of + 12, &name, sizeof name);
   for (int i = 0; i < g->n_nodes; i++) {
@@ -160,12 +157,19 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
     for (int k = 0; k < 4; k++) of[8 + k] = (uint8_t)(n->layer >> 8 * k);
     size_t len = seed ? 12 : 12 + sizeof name;
     if (is_further(g, i)) {
-      TRY(clv_sha256_of(n->name, strlen(n->name), &node, &err));
+      CLV_TRY(clv_sha256_of(n->name, strlen(n->name), &node, err));
       memcpy(of + len, &node, NODE_BYTES);
       len += NODE_BYTES;
     }
-    TRY(clv_key_derive(domain, &rt->seed, of, len, &n->key, &err));
+    CLV_TRY(clv_key_derive(domain, session, of, len, &n->key, err));
   }
+  return CLV_OK;
+}
+
+/* This is all that leaves with a module. */
+cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
+                              clv_graph *g, cleave_error *error) {
+  TRY(clv_layer_keys(&rt->seed, network, seed, g, &err));
   return CLEAVE_OK;
 }
 

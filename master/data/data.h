@@ -221,6 +221,9 @@ bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
  * records: they have names, or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
+/* The class of a record; -1: its labels are no classes, or one for each place. */
+int64_t clv_dataset_class_of(const clv_dataset *ds, size_t record);
+
 /* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0
  * without labels. */
 clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n);

@@ -46,6 +46,11 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
   return true;
 }
 
+int64_t clv_dataset_class_of(const clv_dataset *ds, size_t record) {
+  if (!ds->labels || ds->kind != CLV_LABEL_CLASS || ds->y_shape.rank != 1) return -1;
+  return ((const int64_t *)ds->labels->data)[record];
+}
+
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record) {
   int64_t low, high;
   if (!ds->labels_path || !clv_dataset_label_range(ds, &low, &high)) return false;

@@ -38,6 +38,7 @@ typedef enum clv_egress_event {
   CLV_EGRESS_ALLOW,       /* these bytes may leave from here on */
   CLV_EGRESS_SETTLE,      /* this is what did */
   CLV_EGRESS_HOP,         /* what a worker says that it sent to another one */
+  CLV_EGRESS_LOOK,        /* what was read of a few records, before anything left */
   CLV_EGRESS_END,         /* the command ended in good order; all is settled */
   CLV_EGRESS_EVENTS
 } clv_egress_event;
@@ -99,6 +100,10 @@ typedef struct clv_egress_line {
       char by[16];    /* "worker": it says so itself */
     } hop;
     struct {
+      uint64_t records;                        /* that were looked at */
+      char pixels[16], tokens[16], labels[16]; /* "0.82", "not applicable", "not looked at" */
+    } look;
+    struct {
       uint64_t code;           /* exit code of the command */
       uint64_t tensors, bytes; /* that left the master in this attempt */
     } end;
@@ -141,6 +146,9 @@ clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
  * written, now or ever again, and the tensor must stay. */
 clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
+/* What the look has read: a LOOK. Before the first allowance. */
+void clv_egress_look(clv_egress_record *r, const clv_egress_line *look);
+
 /* What worker `from` says that it has sent to `to`, messages included. */
 void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
 
@@ -148,6 +156,8 @@ void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint
 
 typedef struct clv_egress_attempt {
   clv_egress_line begun;
+  bool looked;              /* `look` is there */
+  clv_egress_line look;     /* a LOOK */
   bool ended;               /* `end` is there; else it runs, or was cut off */
   clv_egress_line end;      /* an END */
   uint64_t bytes;           /* that left the master: settled, or allowed and not settled */
@@ -256,6 +266,17 @@ clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t,
                             clv_err *err) CLV_USE_RESULT;
 /* bytes: that an epoch will take. */
 clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+
+/* What a look has read of what leaves: pixels, tokens, labels. */
+typedef struct clv_policy_reading {
+  int reader;      /* 0 pixels, 1 tokens, 2 labels */
+  double figure;   /* 0..1; negative: it was not looked at */
+  const char *why; /* it was not */
+} clv_policy_reading;
+clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
+                                    clv_err *err) CLV_USE_RESULT;
+/* What the reader may read at most; 1 without a limit or a policy. */
+double clv_policy_max_read(const clv_policy *p, int reader);
 
 /* An epoch begins, of which so many bytes have left already. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);

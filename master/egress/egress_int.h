@@ -55,6 +55,7 @@ void egress_format_what(const egress_shown *r, clv_bytes *out);
 void egress_format_bytes(uint64_t settled, uint64_t open, clv_bytes *out);
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out);
+void egress_format_look(const clv_egress_attempt *a, clv_bytes *out);
 
 void egress_page_text(const egress_page *p, clv_bytes *out);
 void egress_page_html(const egress_page *p, clv_bytes *out);

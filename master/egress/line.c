@@ -54,6 +54,12 @@ static const line_field hop_fields[] = {
     {"bytes", WHOLE, AT(hop.bytes)},
     {"by", TEXT_AT(hop.by)},
 };
+static const line_field look_fields[] = {
+    {"records", WHOLE, AT(look.records)},
+    {"pixels", TEXT_AT(look.pixels)},
+    {"tokens", TEXT_AT(look.tokens)},
+    {"labels", TEXT_AT(look.labels)},
+};
 static const line_field end_fields[] = {
     {"code", WHOLE, AT(end.code)},
     {"tensors", WHOLE, AT(end.tensors)},
@@ -69,6 +75,7 @@ static const struct {
     [CLV_EGRESS_ALLOW] = {"allow", allow_fields, CLV_COUNT(allow_fields)},
     [CLV_EGRESS_SETTLE] = {"settle", settle_fields, CLV_COUNT(settle_fields)},
     [CLV_EGRESS_HOP] = {"hop", hop_fields, CLV_COUNT(hop_fields)},
+    [CLV_EGRESS_LOOK] = {"look", look_fields, CLV_COUNT(look_fields)},
     [CLV_EGRESS_END] = {"end", end_fields, CLV_COUNT(end_fields)},
 };
 

@@ -79,6 +79,12 @@ static void put_policy(const clv_egress_attempt *a, put_fn *put, clv_bytes *out)
   put_said(&said, put, out);
 }
 
+static void put_look(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
+  clv_bytes said = {0};
+  egress_format_look(a, &said);
+  put_said(&said, put, out);
+}
+
 static void shape_of(const egress_shown *r, char text[160]) {
   text[0] = '\0';
   if (r->names == 1) clv_shape_format(&r->what->shape, text, 160);
@@ -160,6 +166,8 @@ static void text_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
   put_time(a, plain, out);
   clv_bytes_puts(out, "\n   ");
   put_policy(a, plain, out);
+  clv_bytes_puts(out, "\n   ");
+  put_look(a, plain, out);
   clv_bytes_puts(out, "\n   left: ");
   put_bytes(a->bytes - a->open, a->open, plain, out);
   clv_bytes_puts(out, "\n");
@@ -259,6 +267,8 @@ static void html_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
   put_time(a, escaped, out);
   clv_bytes_puts(out, ".<br>By ");
   put_policy(a, escaped, out);
+  clv_bytes_puts(out, ".<br>");
+  put_look(a, escaped, out);
   clv_bytes_puts(out, ".<br>Left: ");
   put_bytes(a->bytes - a->open, a->open, escaped, out);
   clv_bytes_puts(out,
@@ -299,6 +309,12 @@ static void json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
   key(out, "policy", a->begun.begun.policy);
   key(out, "policy_sha256", a->begun.begun.policy_sha256);
   key(out, "approver", a->begun.begun.approver);
+  if (a->looked) {
+    number(out, "looked_at", a->look.look.records);
+    key(out, "pixels", a->look.look.pixels);
+    key(out, "tokens", a->look.look.tokens);
+    key(out, "labels", a->look.look.labels);
+  }
   number(out, "bytes", a->bytes);
   number(out, "open", a->open);
   clv_bytes_puts(out, "}\n");

@@ -51,3 +51,13 @@ void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out) {
     clv_bytes_printf(out, "policy %s, sha256 %s, signed by %s", a->begun.begun.policy,
                      a->begun.begun.policy_sha256, a->begun.begun.approver);
 }
+
+void egress_format_look(const clv_egress_attempt *a, clv_bytes *out) {
+  const clv_egress_line *l = &a->look;
+  if (!a->looked)
+    clv_bytes_puts(out, "nobody looked at what it shows");
+  else
+    clv_bytes_printf(out, "of %llu record%s an onlooker reads: pixels %s, tokens %s, labels %s",
+                     (unsigned long long)l->look.records, CLV_S(l->look.records), l->look.pixels,
+                     l->look.tokens, l->look.labels);
+}

@@ -115,6 +115,39 @@ clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t, clv
   return check_shape(p->config, t, err);
 }
 
+/* ---- what is read ---------------------------------------------------------------------------- */
+
+static const struct {
+  const char *name;
+  size_t pos; /* member of clv_policy_config */
+} readers[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
+               {"tokens", offsetof(clv_policy_config, tokens_pos)},
+               {"labels", offsetof(clv_policy_config, labels_pos)}};
+
+double clv_policy_max_read(const clv_policy *p, int reader) {
+  return p ? p->config->max_read[reader] : 1;
+}
+
+clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
+                                    clv_err *err) {
+  double limit = clv_policy_max_read(p, r->reader);
+  const char *name = readers[r->reader].name;
+#ifdef CLV_MUTATE_MAX_READ
+  return CLV_OK;
+#endif
+  if (limit >= 1 || (r->figure >= 0 && r->figure <= limit)) return CLV_OK;
+  clv_config_pos pos = *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos);
+  if (r->figure < 0)
+    return clv_policy_fail_at(p->config, pos, err,
+                              "the policy limits what is read of %s (max_read.%s: %g), and that "
+                              "was not looked at: %s",
+                              name, name, limit, r->why);
+  return clv_policy_fail_at(p->config, pos, err,
+                            "%s: %.2f is read of what leaves, and the policy permits %g "
+                            "(max_read.%s)",
+                            name, r->figure, limit, name);
+}
+
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
 
 clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {

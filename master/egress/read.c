@@ -160,6 +160,16 @@ static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err)
   return CLV_OK;
 }
 
+static clv_code on_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_attempt *a = attempt_of(r, l);
+  if (a->looked)
+    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has looked before",
+                    (unsigned long long)l->attempt);
+  a->looked = true;
+  a->look = *l;
+  return CLV_OK;
+}
+
 static clv_code on_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   if (a->n_open || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
@@ -173,7 +183,7 @@ static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) 
   static clv_code (*const on[])(record_reader *, const clv_egress_line *, clv_err *) = {
       [CLV_EGRESS_ATTEMPT] = on_attempt, [CLV_EGRESS_ALLOW] = on_allow,
       [CLV_EGRESS_SETTLE] = on_settle,   [CLV_EGRESS_HOP] = on_hop,
-      [CLV_EGRESS_END] = on_end,
+      [CLV_EGRESS_LOOK] = on_look,       [CLV_EGRESS_END] = on_end,
   };
   record_reader *r = user;
   clv_egress_line l;

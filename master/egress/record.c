@@ -437,6 +437,14 @@ void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint
   pthread_mutex_unlock(&r->lock);
 }
 
+void clv_egress_look(clv_egress_record *r, const clv_egress_line *look) {
+  clv_egress_line l = *look;
+  l.event = CLV_EGRESS_LOOK;
+  pthread_mutex_lock(&r->lock);
+  add_line(r, &l);
+  pthread_mutex_unlock(&r->lock);
+}
+
 static void add_end(clv_egress_record *r, uint64_t code) {
   clv_egress_line l = {.event = CLV_EGRESS_END};
   l.end.code = code;

@@ -59,6 +59,8 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
 /* What workers are told of the attempt that has begun: the session's id and this attempt's
  * epoch. */
 void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
+/* Notes what was read of what is going to leave. */
+void clv_run_lock_look(clv_run_lock *c, const char *read);
 /* Writes where it starts, and of what session. The record is no reason to lose a run: from here on
  * it is warned of when it cannot be written. A NULL lock is allowed. */
 void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,

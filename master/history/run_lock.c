@@ -196,6 +196,13 @@ void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64
   if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.epoch;
 }
 
+void clv_run_lock_look(clv_run_lock *c, const char *read) {
+  if (!c || !c->begun) return;
+  clv_run_attempt *a = current(c);
+  snprintf(a->look, sizeof a->look, "%s", read);
+  write_or_warn(c);
+}
+
 void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                           const clv_sha256 *config) {
   clv_err err;

@@ -431,7 +431,8 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    const char *word = r->kind == CLEAVE_SENDING_LEAF ? "" : clv_findings_words(r->shows, words);
+    const char *word =
+        r->kind == CLEAVE_SENDING_LEAF ? "" : clv_findings_words(r->shows & ~r->looked, words);
     clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s%s%s\n", r->name,
                      r->kind == CLEAVE_SENDING_WEIGHTS
                          ? "parameters"

@@ -245,6 +245,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     text_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
+  clv_look_describe(b, out);
   clv_known_describe(b, false, out);
   clv_label_order_describe(b, false, out);
   clv_cache_describe(b, false, out);
@@ -377,6 +378,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_known_describe(b, true, out);
     clv_bytes_puts(out, ",\"labels_by_order\":");
     clv_label_order_describe(b, true, out);
+    clv_look_json(b, out);
     clv_bytes_puts(out, ",\"cache\":");
     clv_cache_describe(b, true, out);
     json_seed(b, out);

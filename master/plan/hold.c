@@ -13,6 +13,9 @@ _Static_assert((int)CLV_SHOWS_PICTURE == (int)CLV_POLICY_PICTURE &&
                    (int)CLV_SHOWS_LABELS == (int)CLV_POLICY_LABELS,
                "one numbering of findings");
 
+_Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS == 2,
+               "one numbering of readers");
+
 static clv_egress_kind kind_of(const clv_blueprint *b, const clv_egress_row *r) {
   static const clv_egress_kind kinds[] = {[CLEAVE_SENDING_VALUE] = CLV_EGRESS_ACTIVATION,
                                           [CLEAVE_SENDING_GRADIENT] = CLV_EGRESS_GRADIENT,
@@ -108,10 +111,23 @@ static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r, const
   return sample * (double)(s->trained + (is_evaluated(b, r) ? s->evaluated : 0));
 }
 
+static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
+  for (int k = 0; b->look.done && k < CLV_LOOK_READERS; k++) {
+    const clv_look_result *found = &b->look.of[k];
+    const clv_policy_reading r = {
+        .reader = k,
+        .figure = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
+        .why = found->why};
+    CLV_TRY(clv_policy_permits_reading(b->policy, &r, err));
+  }
+  return CLV_OK;
+}
+
 clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends, clv_err *err) {
   double bytes = 0;
   if (!b->policy) return CLV_OK;
   CLV_TRY(hold_workers(b, err));
+  CLV_TRY(hold_readings(b, err));
   for (size_t i = 0; i < b->n_egress; i++) {
     CLV_TRY(hold_row(b, &b->egress[i], sends, err));
     bytes += epoch_bytes(b, &b->egress[i], sends);

@@ -74,6 +74,36 @@ clv_shows clv_findings_worst(clv_findings f);
 /* The findings that `privacy` in the session does not permit; 0: none. */
 clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
 
+/* What onlookers were seen to read of the tensors that leave (look.c). */
+typedef enum clv_look_reader {
+  CLV_LOOK_PIXELS,
+  CLV_LOOK_TOKENS,
+  CLV_LOOK_LABELS,
+  CLV_LOOK_READERS
+} clv_look_reader;
+
+typedef enum clv_look_state {
+  CLV_LOOK_NOTHING_TO_READ, /* the session has no such thing, or sends nothing that could show it */
+  CLV_LOOK_READ,
+  CLV_LOOK_NOT_LOOKED_AT,
+} clv_look_state;
+
+enum { CLV_LOOK_RECORDS = 64, CLV_LOOK_DRAWS = 3, CLV_LOOK_SECONDS = 10, CLV_LOOK_WHY = 200 };
+
+typedef struct clv_look_result {
+  clv_look_state state;
+  double figure;          /* READ: 0 is as good as a guess, 1 is everything */
+  const char *by;         /* READ: which reader, static text */
+  char why[CLV_LOOK_WHY]; /* of the other states */
+} clv_look_result;
+
+typedef struct clv_look {
+  bool done; /* false: nobody has looked, or nothing leaves */
+  uint32_t records, draws;
+  double seconds;
+  clv_look_result of[CLV_LOOK_READERS];
+} clv_look;
+
 /* The fewest places that an element is made of, of all that a record has; places 0: none is. */
 typedef struct clv_picture {
   int64_t least, places;
@@ -93,6 +123,7 @@ typedef struct clv_egress_row {
   int64_t places;          /* of clv_node: packed sequences have so many rows at most */
   bool relayed;            /* it came from another worker and only passes through */
   clv_findings shows;
+  clv_findings looked;     /* those of them that the look alone has found */
   uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
 } clv_egress_row;
 
@@ -146,6 +177,7 @@ typedef struct clv_blueprint {
   const clv_sha256 *run; /* borrowed; the run's secret, by which the ledger names its parameters;
                             NULL: none */
   clv_label_order order;
+  clv_look look;
 } clv_blueprint;
 
 /* inputs: of one record, N = 1. Errors point into the session file. */
@@ -186,7 +218,8 @@ clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, c
  * "egress" and "policy". */
 void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
-/* The egress table as stable text: a run's table is compared with the one it began with. */
+/* The egress table as stable text: a run's table is compared with the one it began with. It has no
+ * findings of the look, whose figures change while weights learn. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* ---- the policy (hold.c) --------------------------------------------------------------------- */
@@ -297,6 +330,38 @@ clv_label_order clv_label_order_of(double *labels, size_t n);
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Notes how long the sequences of data.train are, where they are packed. */
 void clv_run_data_count_places(const clv_run_data *d, clv_blueprint *b);
+
+/* ---- the look (look.c) ----------------------------------------------------------------------- */
+
+/* What is looked at. */
+typedef struct clv_look_options {
+  const clv_dataset *data;
+  const clv_subset *rows;           /* of data */
+  const clv_checkpoint *checkpoint; /* whose weights; NULL: the first ones */
+  bool preview;   /* first weights are drawn from other seeds, CLV_LOOK_DRAWS times; false: from the
+                     session's */
+  bool evaluates; /* no gradient is sent */
+} clv_look_options;
+
+/* Runs what is before the last cut, and the head, in this process on a few records, and reads what
+ * would leave as an onlooker would: for CLV_LOOK_SECONDS at most. Sends nothing, and changes
+ * nothing that training reads. What cannot be looked at is a result, too. */
+clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
+                     clv_err *err) CLV_USE_RESULT;
+/* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3) to the findings of the
+ * rows of b, and keeps the look there. clv_blueprint_permits compares them with the session. */
+void clv_blueprint_looked(clv_blueprint *b, const clv_look *look);
+
+/* "pixels"; the limit above which a figure is a finding. */
+const char *clv_look_name(clv_look_reader reader);
+double clv_look_limit(clv_look_reader reader);
+/* Lines of what was read, or JSON's key "look" with its comma before it. */
+void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
+void clv_look_json(const clv_blueprint *b, clv_bytes *out);
+/* "0.82", "not applicable" or "not looked at", and all three in a line. */
+enum { CLV_LOOK_WORDS = 16 };
+void clv_look_words(const clv_look_result *r, char ret[CLV_LOOK_WORDS]);
+void clv_look_text(const clv_look *look, clv_bytes *out);
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 

@@ -63,6 +63,9 @@ clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_
 bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
 /* Which stages begin with tensors of a lora.from. A folder that cannot be read has none. */
 void clv_adapters_find(clv_blueprint *b);
+
+/* CLV_INVALID: the session does not permit what the look has read (look.c). */
+clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Each name of `train` has parameters in the stage. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 

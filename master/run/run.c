@@ -73,6 +73,8 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
   if (o->suggest_cuts) return suggest(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  if (!o->schedule && clv_run_look_ahead(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (o->ask) asked = clv_ask_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
@@ -117,9 +119,13 @@ static void print_checked(const clv_run *r) {
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (seen < all)
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
+  CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
+  (r->o->json ? clv_look_json : clv_look_describe)(r->blueprint, &look);
+  if (!r->o->json) fputs(look.data ? look.data : "", stdout);
   if (r->o->json)
-    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu}\n",
-           r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->left_out);
+    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s}\n",
+           r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->left_out,
+           look.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
@@ -153,6 +159,8 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
+  if (clv_run_look_ahead(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = clv_run_check_identity(&r, true, &err);
   if (code == CLV_EXIT_OK) print_checked(&r);
   return code;
@@ -175,6 +183,7 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
+  if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
   if (code == CLV_OK)
     code = clv_trainer_open(r->blueprint, r->record, CLV_TRAINER_EVALUATES, &r->trainer, err);

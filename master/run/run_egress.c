@@ -63,6 +63,16 @@ static void put_path(char *to, size_t size, const char *path) {
   snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
 }
 
+static void record_look(const clv_run *r) {
+  const clv_look *look = &r->look;
+  clv_egress_line l = {.look.records = look->records};
+  if (!look->done) return;
+  clv_look_words(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
+  clv_look_words(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
+  clv_look_words(&look->of[CLV_LOOK_LABELS], l.look.labels);
+  clv_egress_look(r->record, &l);
+}
+
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_egress_line about = {0};
@@ -76,7 +86,9 @@ clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   CLV_TRY(digest_table(r, about.begun.table_sha256, err));
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_egress_open(path.data, &about, &r->record, err);
+  CLV_TRY(clv_egress_open(path.data, &about, &r->record, err));
+  record_look(r);
+  return CLV_OK;
 }
 
 void clv_run_close_record(clv_run *r, clv_exit code) {

@@ -2,9 +2,9 @@
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
  * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
- * says what they may send, run_scan.c looks through records, run_print.c has what they tell a
- * person, run_about.c what a run says of itself,
- * run_cache.c has what a worker keeps of a frozen front.
+ * says what they may send, run_look.c measures what that shows, run_scan.c looks through records,
+ * run_print.c has what they tell a person, run_about.c what a run says of itself, run_cache.c has
+ * what a worker keeps of a frozen front.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -55,6 +55,7 @@ typedef struct clv_run {
   clv_run_data data;
   uint64_t left_out; /* records with values that are not finite */
   clv_blueprint *blueprint;
+  clv_look look; /* what was read of what leaves; every blueprint of the run has its findings */
   clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
   clv_score *score; /* of the evaluation at work or the last one; NULL: none is wanted */
@@ -89,8 +90,20 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
  * (run_scan.c). decode: reads images, too. */
 clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) CLV_USE_RESULT;
 size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many that it looks at */
-/* Another one, from r->config as it is now, held to the policy. */
+/* Another one, from r->config as it is now, with the findings of the look, held to the policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* The blueprint against session and policy, with what the look has found so far. */
+clv_code clv_run_hold(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the look (run_look.c) ------------------------------------------------------------------- */
+
+/* Reads what would leave, of the first weights or those of a checkpoint, before anything does.
+ * CLV_INVALID: session or policy do not permit what was read. */
+clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
+/* The same with secrets that are drawn for it alone, as the run's are not known yet. */
+clv_code clv_run_look_ahead(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For a run that begins, or goes on with its newest checkpoint. */
+clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 

@@ -74,6 +74,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
   clv_run_print_start(r);
   clv_run_print_held_back(r);
+  CLV_TRY(clv_run_look_at_start(r, err));
   if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
   CLV_TRY(clv_run_settle_micro_batches(r, recalls, err));
   CLV_TRY(clv_run_keep_classes(r, err));

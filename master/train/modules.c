@@ -76,7 +76,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .any_device = true, /* the file says where values go */
                              .threads = (uint32_t)spec->threads,
                              .in_flight = live_of(t, i),
-                             .seed = 1, /* one network */
+                             .seed = CLEAVE_SESSION_NETWORK,
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
                              .tf32 = spec->tf32,
                              .frozen = frozen,

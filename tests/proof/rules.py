@@ -118,6 +118,13 @@ def dry_run(lines):
     return m[0], good > 0 and failed == 0 and size <= most and m[6] == "no network"
 
 
+def look(lines):
+    m = last(r"^(\d+) fronts and heads, (\d+) above a limit within the error of 32 records, (\d+) above", lines)
+    needs = [last(rf"^a key is needed for {what}: (\d+) of", lines)[1] for what in ("records", "labels")]
+    said = f"{m[1]} fronts and heads, {m[3]} above, {m[2]} within the error; {needs[0]} need a key for records, {needs[1]} for labels"
+    return said, m[3] == "0" < m[1]
+
+
 def references(lines):
     m = last(r"^(\d+) runs \(.*\), (\d+) failed: (\d+) operations", lines)
     return f"{m[1]} runs, {int(m[3]):,} operations, {m[2]} failed", m[2] == "0" and int(m[1]) > 0
@@ -191,6 +198,7 @@ PROOFS = (
     Proof("schedules", NONE_FAILED, oks, ("tests/net",),
           {"API_SCHEDULES": "250", "SESSION_SCHEDULES": "50", "EVERY_CUT": "1"},
           {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2", "EVERY_CUT": "0"}, 40),
+    Proof("look-proof", "nothing called mixed is read", look, ("tests/proof/look.py", LIB), {"LOOK_RUNS": "200"}, {"LOOK_RUNS": "5"}, 10),
     Proof("references", "no run fails", references, ("tests/faults",), {"REFERENCE_RUNS": "10000"},
           {"REFERENCE_RUNS": "300"}, 5),
     Proof("simulate", "no run fails", simulate, ("tests/simulate",), {"SIMULATE_RUNS": "10000"},

@@ -104,6 +104,17 @@ def table_stands_before_anybody_is_dialled():
 
 
 @suite.test
+def what_is_read_has_a_limit():
+    """Of ten classes nothing is read without a policy, and a strict one refuses even that."""
+    decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.01}\n")
+    refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: 0\.\d\d is read of what leaves, and the policy permits 0\.01",
+            commands=("check", "plan", "train"))
+    decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.3}\n")
+    done = here("plan", cluster.session("read", BODY))
+    assert done.returncode == 0 and "the policy's limit is 0.3" in done.stdout, done.stdout + done.stderr
+
+
+@suite.test
 def signed_policy_binds_and_is_named():
     decree(POLICY)
     session = cluster.session("signed", BODY)
@@ -201,7 +212,7 @@ def page_of_a_run():
     assert re.search(r"1  train: since .*; it goes on, or was cut off\n   policy " + PATH + ".* signed by CN=approver",
                      text), text
     assert re.search(r"2  train: .*ended with code 0\n   no policy", text), text
-    assert re.search(r"3  eval: .*\n.*\n.*\n   weights of stage 'b', 2 names to w1", text), text
+    assert re.search(r"3  eval: .*\n.*\n.*\n.*\n   weights of stage 'b', 2 names to w1", text), text
     html = here("egress", "--html", "runs/page").stdout
     assert html.startswith("<!DOCTYPE html>") and "spiffe://test/w1" in html and "signed by CN=approver" in html
     last = json.loads(here("egress", "page", "--json").stdout.splitlines()[-1])

@@ -50,6 +50,9 @@ class Record:
     def attempt(self, line):
         self.attempts.append(dict(line, ended=False))
 
+    def look(self, line):
+        assert line["records"] and line["labels"], line
+
     def allow(self, line):
         self.open[line["attempt"], line["id"]] = line
         self.names.add((line["kind"], line["name"]))

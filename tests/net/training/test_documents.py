@@ -312,7 +312,7 @@ def a_network_learns_from_pages():
             "  - {name: middle, at: w1, layers: [{op: relu}, {op: linear, out: 16}, {op: relu}]}\n"
             "  - {name: head, at: master, layers: [{op: linear, out: 2}]}\n"
             f"loss: {{kind: cross_entropy, at: master}}\ntrain: {{epochs: 20, batch: 8, seed: {SEED}, optimizer: {{kind: adam, lr: 0.02}}}}\n")
-    done = cluster.train(cluster.session("pages", body, keys=""))
+    done = cluster.train(cluster.session("pages", body, keys="tokens_readable: true, labels_readable: true"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(re.search(r"test accuracy (\S+) %", done.stdout).group(1)) > 90, done.stdout
 

@@ -88,7 +88,7 @@ def three_workers():
 @suite.test
 def what_left_is_what_was_planned():
     """In U shape only lengths and activations leave; the record has their bytes."""
-    text = body([3, 10], ["master", "w1", "master"], privacy="tokens_readable: true")
+    text = body([3, 10], ["master", "w1", "master"], privacy="tokens_readable: true, labels_readable: true")
     session = cluster.session("u", text, keys="")
     plan = master("plan", "--json", session, cwd=cluster.dir)
     assert plan.returncode == 0, plan.stderr

@@ -46,7 +46,7 @@ def body(data=DATA, stages=STAGES, tail=TAIL):
 
 @suite.test
 def it_learns_over_a_worker_and_predicts_names():
-    session = cluster.session("learn", body(), keys="")
+    session = cluster.session("learn", body(), keys="labels_readable: true")
     plan = master("plan", session, cwd=cluster.dir)
     assert plan.returncode == 0 and re.search(r"activation of stage 'front'.*\[16, 32\]", plan.stdout), plan.stdout + plan.stderr
     assert "TOKENS" not in plan.stdout, plan.stdout
@@ -92,7 +92,7 @@ def a_resumed_run_hides_the_same_tokens():
 
 @suite.test
 def check_counts_classes_and_what_is_cut():
-    done = master("check", cluster.session("count", body(), keys=""), cwd=cluster.dir)
+    done = master("check", cluster.session("count", body(), keys="labels_readable: true"), cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ training samples in 4 classes", done.stdout), done.stdout
     assert re.search(r"data.train: \d+ of \d+ texts are longer than data.text.max_tokens \(48\) and cut", done.stdout + done.stderr), done.stdout + done.stderr
@@ -105,7 +105,7 @@ def rows_of_tokens_stay_with_the_master():
         "[{op: linear, out: 32}, {op: relu}]", "[{op: lstm, out: 32}, {op: mean, dim: 1}]")
     done = master("plan", cluster.session("vectors", body(stages=per_token), keys=""), cwd=cluster.dir)
     assert done.returncode == 3 and "tokens_readable" in done.stderr, done.stderr
-    done = master("plan", cluster.session("said", body(stages=per_token), keys="tokens_readable: true"), cwd=cluster.dir)
+    done = master("plan", cluster.session("said", body(stages=per_token), keys="tokens_readable: true, labels_readable: true"), cwd=cluster.dir)
     assert done.returncode == 0 and "TOKENS: one vector per token is sent" in done.stdout, done.stdout + done.stderr
     away = ("stages:\n  - {name: front, at: w1, layers: [" + FRONT + "]}\n"
             "  - {name: head, at: master, layers: [{op: linear, out: 4}]}\n")

@@ -259,6 +259,25 @@ static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) 
   assert_ok(clv_policy_permits(p, &t, &err), &err);
 }
 
+static void what_is_read_has_limits_that_the_policy_names(void **state) {
+  (void)state;
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  clv_policy_reading r = {.reader = 1, .figure = .9, .why = "it is too large"};
+  clv_err err = {0};
+  assert_ok(clv_policy_permits_reading(NULL, &r, &err), &err);
+  assert_ok(clv_policy_permits_reading(p, &r, &err), &err);
+  p->config->max_read[1] = .2;
+  assert_true(clv_policy_max_read(p, 1) == .2 && clv_policy_max_read(p, 2) == 1);
+  assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
+  assert_says(&err,
+              "tokens: 0.90 is read of what leaves, and the policy permits 0.2 (max_read.tok");
+  r.figure = -1;
+  assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
+  assert_says(&err, "(max_read.tokens: 0.2), and that was not looked at: it is too large");
+  r.figure = .2;
+  assert_ok(clv_policy_permits_reading(p, &r, &err), &err);
+}
+
 static void bytes_of_an_epoch(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
@@ -288,6 +307,7 @@ int main(void) {
       cmocka_unit_test(what_is_not),
       cmocka_unit_test(pictures_and_layers_are_held_where_the_policy_says_so),
       cmocka_unit_test(what_is_kept_has_a_kind_of_its_own),
+      cmocka_unit_test(what_is_read_has_limits_that_the_policy_names),
       cmocka_unit_test(bytes_of_an_epoch),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -45,6 +45,22 @@ static void an_attempt_that_ended_is_what_was_settled(void **state) {
   assert_int_equal(b.attempts[0].last_id, 2);
 }
 
+#define LOOK(n)            \
+  HEAD("look", "1.000", n) \
+  ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"}\n"
+
+static void what_was_read_before_is_of_its_attempt(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0}, none = {0};
+  clv_err err;
+  assert_ok(read_text(ATTEMPT("1") LOOK("1") END("1", "0", "0") ATTEMPT("2"), &b, &err), &err);
+  assert_true(b.attempts[0].looked && !b.attempts[1].looked);
+  assert_int_equal(b.attempts[0].look.look.records, 64);
+  assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
+  assert_int_equal(read_text(ATTEMPT("1") LOOK("1") LOOK("1"), &none, &err), CLV_DATA_LOSS);
+  assert_non_null(strstr(err.text, "egress.jsonl:3: attempt 1 has looked before"));
+}
+
 static void what_is_not_settled_counts_in_full(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
@@ -142,6 +158,7 @@ static void files_are_read_as_far_as_they_are(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_attempt_that_ended_is_what_was_settled),
+      cmocka_unit_test(what_was_read_before_is_of_its_attempt),
       cmocka_unit_test(what_is_not_settled_counts_in_full),
       cmocka_unit_test(hops_between_workers_are_no_bytes_of_the_master),
       cmocka_unit_test(a_last_line_that_was_cut_short_is_none),

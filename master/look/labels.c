@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Labels: gradients are put into groups by what anybody sees of them, and each group has one
+ * answer.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/look/look_int.h"
+
+enum {
+  NO_CLASS = UINT16_MAX,
+  MOST_SIGNS = 4096, /* values of a gradient whose sign is tried */
+  ROUNDS = 8,        /* of two clusters */
+  CUTS = 64,         /* lengths that are tried as the end of a group */
+  OUTPUTS = LOOK_GROUPS,
+};
+
+typedef struct label_reading {
+  const clv_look_gradients *g;
+  look_groups groups;
+  uint16_t *class; /* [n] compact numbers of the labels; NO_CLASS: not counted */
+  double *length;  /* [n] */
+  double best;     /* figure of the first half so far */
+  clv_look_read *ret;
+} label_reading;
+
+static void reading_done(label_reading *r) {
+  look_groups_done(&r->groups);
+  free(r->class);
+  free(r->length);
+}
+
+static const float *row_of(const label_reading *r, size_t i) {
+  return r->g->values + i * r->g->width;
+}
+
+/* ---- classes and lengths --------------------------------------------------------------------- */
+
+static size_t number_classes(const clv_look_gradients *g, uint16_t *ret) {
+  int64_t seen[CLV_LOOK_CLASSES];
+  size_t n = 0;
+  for (size_t i = 0; i < g->n; i++) {
+    size_t k = 0;
+    ret[i] = NO_CLASS;
+    if (g->label[i] < 0) continue;
+    while (k < n && seen[k] != g->label[i]) k++;
+    if (k == CLV_LOOK_CLASSES) continue;
+    if (k == n) seen[n++] = g->label[i];
+    ret[i] = (uint16_t)k;
+  }
+  return n;
+}
+
+static double length_of(const float *v, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) sum += (double)v[i] * (double)v[i];
+  return sqrt(sum);
+}
+
+static clv_code reading_new(const clv_look_gradients *g, clv_look_read *ret, label_reading *r,
+                            clv_err *err) {
+  *r = (label_reading){.g = g, .ret = ret};
+  CLV_TRY(clv_alloc(g->n, sizeof *r->class, &r->class, err));
+  CLV_TRY(clv_alloc(g->n, sizeof *r->length, &r->length, err));
+  CLV_TRY(look_groups_new(CLV_MAX(number_classes(g, r->class), 1u), &r->groups, err));
+  for (size_t i = 0; i < g->n; i++) r->length[i] = length_of(row_of(r, i), g->width);
+  return CLV_OK;
+}
+
+static void add(label_reading *r, size_t i, size_t group) {
+  if (r->class[i] != NO_CLASS) look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
+}
+
+static double take(label_reading *r, const char *by) {
+  look_score s = look_groups_score(&r->groups);
+  if (s.fit > r->best || !*r->ret->by) {
+    r->best = s.fit;
+    *r->ret = (clv_look_read){s.report, by};
+  }
+  return s.fit;
+}
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+static size_t sign_of(float v) { return v > 0 ? 2 : v < 0; }
+
+static void read_signs(label_reading *r) {
+  size_t width = r->g->width, step = CLV_MAX(width / MOST_SIGNS, (size_t)1);
+  for (size_t k = 0; k < width; k += step) {
+    look_groups_clear(&r->groups, 3);
+    for (size_t i = 0; i < r->g->n; i++) add(r, i, sign_of(row_of(r, i)[k]));
+    take(r, "sign");
+  }
+}
+
+static void read_zeros(label_reading *r) {
+  look_groups_clear(&r->groups, 2);
+  for (size_t i = 0; i < r->g->n; i++) add(r, i, r->length[i] > 0);
+  take(r, "zeros");
+}
+
+static size_t group_of_length(double length, const double *ends, size_t n_ends) {
+  size_t group = 0;
+  for (size_t k = 0; k < n_ends; k++) group += length > ends[k];
+  return group;
+}
+
+static double try_lengths(label_reading *r, const double *ends, size_t n_ends) {
+  look_groups_clear(&r->groups, n_ends + 1);
+  for (size_t i = 0; i < r->g->n; i++) add(r, i, group_of_length(r->length[i], ends, n_ends));
+  return look_groups_score(&r->groups).fit;
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Lengths of the first half that end a group best, one behind the other. */
+static clv_code read_lengths(label_reading *r, clv_err *err) {
+  CLV_AUTO(clv_freep) double *sorted = NULL;
+  size_t n = r->g->n_fit;
+  size_t n_ends = CLV_MIN(CLV_MAX(r->g->n_lengths, (size_t)2), (size_t)CLV_LOOK_LENGTHS) - 1;
+  double ends[CLV_LOOK_LENGTHS];
+  CLV_TRY(clv_alloc(n, sizeof *sorted, &sorted, err));
+  memcpy(sorted, r->length, n * sizeof *sorted);
+  qsort(sorted, n, sizeof *sorted, ascending);
+  for (size_t k = 0; k < n_ends; k++) {
+    double best = -1, end = 0;
+    for (size_t c = 1; c < CUTS; c++) {
+      size_t at = c * n / CUTS;
+      ends[k] = at ? (sorted[at - 1] + sorted[at]) / 2 : 0;
+      double figure = try_lengths(r, ends, k + 1);
+      if (figure > best) best = figure, end = ends[k];
+    }
+    ends[k] = end;
+  }
+  try_lengths(r, ends, n_ends);
+  take(r, "length");
+  return CLV_OK;
+}
+
+/* Times the length of `to`. */
+static double cosine(const label_reading *r, size_t i, const float *to) {
+  if (!(r->length[i] > 0)) return 0;
+  return (double)look_dot(row_of(r, i), to, r->g->width) / r->length[i];
+}
+
+/* Where the two begin: a gradient of the first half, and the one least like it. */
+static void begin_clusters(const label_reading *r, float *at) {
+  size_t first = 0, width = r->g->width, other = 0;
+  double least = 2;
+  while (first + 1 < r->g->n_fit && !(r->length[first] > 0)) first++;
+  memcpy(at, row_of(r, first), width * sizeof *at);
+  for (size_t i = 0; i < r->g->n_fit; i++) {
+    double c = cosine(r, i, at) / CLV_MAX(r->length[first], 1e-300);
+    if (r->length[i] > 0 && c < least) least = c, other = i;
+  }
+  memcpy(at + width, row_of(r, other), width * sizeof *at);
+}
+
+/* Direction of a sum, of length 1. */
+static void normalize(float *at, size_t width) {
+  double length = length_of(at, width);
+  for (size_t k = 0; length > 0 && k < width; k++) at[k] = (float)((double)at[k] / length);
+}
+
+static size_t nearer(const label_reading *r, size_t i, const float *at) {
+  if (!(r->length[i] > 0)) return 2;
+  return cosine(r, i, at + r->g->width) > cosine(r, i, at);
+}
+
+/* Returns whether any gradient of the first half has changed sides. */
+static bool move_clusters(const label_reading *r, const float *at, float *next, uint8_t *side) {
+  size_t width = r->g->width;
+  bool moved = false;
+  memset(next, 0, 2 * width * sizeof *next);
+  for (size_t i = 0; i < r->g->n_fit; i++) {
+    uint8_t now = (uint8_t)nearer(r, i, at);
+    const float *v = row_of(r, i), scale = now < 2 ? (float)(1 / r->length[i]) : 0.f;
+    moved |= side[i] != now;
+    side[i] = now;
+    for (size_t k = 0; now < 2 && k < width; k++) next[now * width + k] += v[k] * scale;
+  }
+  return moved;
+}
+
+static clv_code read_clusters(label_reading *r, clv_err *err) {
+  CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
+  CLV_AUTO(clv_freep) uint8_t *side = NULL;
+  size_t width = r->g->width;
+  bool moved = true;
+  CLV_TRY(clv_alloc(2 * width, sizeof *at, &at, err));
+  CLV_TRY(clv_alloc(2 * width, sizeof *next, &next, err));
+  CLV_TRY(clv_alloc(r->g->n_fit, sizeof *side, &side, err));
+  begin_clusters(r, at);
+  for (int round = 0; round < ROUNDS && moved; round++) {
+    normalize(at, width);
+    normalize(at + width, width);
+    moved = move_clusters(r, at, next, side) || !round;
+    memcpy(at, next, 2 * width * sizeof *at);
+  }
+  normalize(at, width);
+  normalize(at + width, width);
+  look_groups_clear(&r->groups, 3);
+  for (size_t i = 0; i < r->g->n; i++) add(r, i, nearer(r, i, at));
+  take(r, "two clusters");
+  return CLV_OK;
+}
+
+/* Of outputs: the one whose gradient is least is the class itself. */
+static void read_outputs(label_reading *r) {
+  size_t width = r->g->width;
+  if (!r->g->of_outputs || width > OUTPUTS) return;
+  look_groups_clear(&r->groups, width);
+  for (size_t i = 0; i < r->g->n; i++) {
+    const float *v = row_of(r, i);
+    size_t least = 0;
+    for (size_t k = 1; k < width; k++)
+      if (v[k] < v[least]) least = k;
+    add(r, i, least);
+  }
+  take(r, "the one negative value");
+}
+
+clv_code clv_look_labels(const clv_look_gradients *g, clv_look_read *ret, clv_err *err) {
+  CLV_AUTO(reading_done) label_reading r = {0};
+  *ret = (clv_look_read){.by = ""};
+  if (!g->width || g->n_fit < 2 || g->n <= g->n_fit) return CLV_OK;
+  CLV_TRY(reading_new(g, ret, &r, err));
+  read_zeros(&r);
+  read_signs(&r);
+  CLV_TRY(read_clusters(&r, err));
+  CLV_TRY(read_lengths(&r, err));
+  read_outputs(&r);
+  return CLV_OK;
+}

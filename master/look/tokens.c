@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tokens: whoever knows the tokens of some records looks up the nearest of their vectors. Which
+ * view of the values is best, and how they are compared, is chosen within the first half.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/look/look_int.h"
+
+enum {
+  MOST_ITEMS = 768,  /* places of each half that are compared with each other */
+  MOST_WIDTH = 1024, /* values of a vector that are compared */
+};
+
+/* How vectors are compared: with those of all places or of the same place, as they are or less the
+ * mean vector of their place. */
+typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, WAYS } compare_way;
+
+/* One place of one record, with the tokens that it covers. */
+typedef struct token_place {
+  uint32_t record, place;
+} token_place;
+
+typedef struct dictionary {
+  const clv_look_view *view;
+  const clv_look_tokens *tokens;
+  size_t n_places, width, step; /* step: channels from one compared value to the next */
+  size_t n_records;
+  float *vectors, *means;     /* [n_records][n_places][width]; [n_places][width] */
+  token_place *known, *asked; /* [n_records * n_places], learned from and looked up */
+  size_t n_known, n_asked;
+  size_t from, to;     /* records that are learned from */
+  int64_t *vocabulary; /* tokens of the known items, ascending */
+  size_t n_vocabulary;
+  int64_t *guess; /* [n_tokens] the commonest token of each place, of the known records */
+  uint32_t *hits, *guessed, *count; /* [n_tokens + 1]: by place of the record; the last: of all */
+  int64_t *answers;                 /* [n_records * n_tokens] tokens that were asked for */
+} dictionary;
+
+static void dictionary_done(dictionary *d) {
+  free(d->vectors);
+  free(d->means);
+  free(d->known);
+  free(d->asked);
+  free(d->vocabulary);
+  free(d->guess);
+  free(d->hits);
+  free(d->guessed);
+  free(d->count);
+  free(d->answers);
+}
+
+static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *tokens, size_t n,
+                               dictionary *d, clv_err *err) {
+  size_t places = v->n_rows * v->n_columns, bytes;
+  *d = (dictionary){.view = v, .tokens = tokens, .n_places = places, .n_records = n};
+  d->step = (v->n_channels + MOST_WIDTH - 1) / MOST_WIDTH;
+  d->width = v->n_channels / CLV_MAX(d->step, (size_t)1);
+  if (!clv_mul_size(n * places, d->width, &bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "%zu places of %zu values", n * places, d->width);
+  CLV_TRY(clv_alloc(bytes, sizeof *d->vectors, &d->vectors, err));
+  CLV_TRY(clv_alloc(places * d->width, sizeof *d->means, &d->means, err));
+  CLV_TRY(clv_alloc(n * places, sizeof *d->known, &d->known, err));
+  CLV_TRY(clv_alloc(n * places, sizeof *d->asked, &d->asked, err));
+  CLV_TRY(clv_alloc(n * tokens->n_tokens, sizeof *d->vocabulary, &d->vocabulary, err));
+  CLV_TRY(clv_alloc(n * tokens->n_tokens, sizeof *d->answers, &d->answers, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens, sizeof *d->guess, &d->guess, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->hits, &d->hits, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->guessed, &d->guessed, err));
+  return clv_alloc(tokens->n_tokens + 1, sizeof *d->count, &d->count, err);
+}
+
+/* ---- vectors --------------------------------------------------------------------------------- */
+
+static float *vector_of(const dictionary *d, token_place at) {
+  return d->vectors + (at.record * d->n_places + at.place) * d->width;
+}
+
+static void take_vectors(dictionary *d) {
+  for (uint32_t r = 0; r < d->n_records; r++)
+    for (uint32_t p = 0; p < d->n_places; p++) {
+      float *to = vector_of(d, (token_place){r, p});
+      for (size_t k = 0; k < d->width; k++) to[k] = look_value(d->view, r, p, k * d->step);
+    }
+}
+
+/* Of the first `n` records. */
+static void subtract_means(dictionary *d, size_t n) {
+  for (uint32_t p = 0; p < d->n_places; p++) {
+    float *mean = d->means + p * d->width;
+    memset(mean, 0, d->width * sizeof *mean);
+    for (uint32_t r = 0; r < n; r++)
+      for (size_t k = 0; k < d->width; k++)
+        mean[k] += vector_of(d, (token_place){r, p})[k] / (float)n;
+    for (uint32_t r = 0; r < d->n_records; r++)
+      for (size_t k = 0; k < d->width; k++) vector_of(d, (token_place){r, p})[k] -= mean[k];
+  }
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* Tokens from..to that a place covers; a place of an upsampled sequence may cover none. */
+static void covered(const dictionary *d, uint32_t place, size_t *from, size_t *to) {
+  size_t n = d->tokens->n_tokens;
+  *from = (place * n + d->n_places - 1) / d->n_places;
+  *to = ((place + 1) * n + d->n_places - 1) / d->n_places;
+}
+
+static int64_t token_at(const dictionary *d, uint32_t record, size_t at) {
+  return d->tokens->token[record * d->tokens->n_tokens + at];
+}
+
+static bool has_token(const dictionary *d, token_place at) {
+  size_t from, to;
+  bool any = false;
+  covered(d, at.place, &from, &to);
+  for (size_t s = from; s < to; s++) any |= token_at(d, at.record, s) >= 0;
+  return any;
+}
+
+/* Places of records from..to that have a token; at most `most` of them, spread over all. */
+static size_t list_items(const dictionary *d, size_t from, size_t to, size_t most,
+                         token_place *ret) {
+  size_t all = 0, n = 0, kept = 0;
+  for (int round = 0; round < 2; round++, all = n, n = 0)
+    for (uint32_t r = (uint32_t)from; r < to; r++)
+      for (uint32_t p = 0; p < d->n_places; p++) {
+        if (!has_token(d, (token_place){r, p})) continue;
+        bool keep = round && (all <= most || n * most / all >= kept);
+        if (keep && kept < most) ret[kept++] = (token_place){r, p};
+        n++;
+      }
+  return kept;
+}
+
+static int by_token(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+static void list_vocabulary(dictionary *d) {
+  size_t n = 0, from, to;
+  for (size_t i = 0; i < d->n_known; i++) {
+    covered(d, d->known[i].place, &from, &to);
+    for (size_t s = from; s < to; s++)
+      if (token_at(d, d->known[i].record, s) >= 0)
+        d->vocabulary[n++] = token_at(d, d->known[i].record, s);
+  }
+  qsort(d->vocabulary, n, sizeof *d->vocabulary, by_token);
+  d->n_vocabulary = n;
+}
+
+static bool is_known(const dictionary *d, int64_t token) {
+  return bsearch(&token, d->vocabulary, d->n_vocabulary, sizeof token, by_token) != NULL;
+}
+
+/* ---- looking up ------------------------------------------------------------------------------ */
+
+typedef struct nearest_place {
+  float far;
+  token_place at;
+} nearest_place;
+
+static void consider(const dictionary *d, token_place at, token_place known, nearest_place *best) {
+  float far = look_distance(vector_of(d, at), vector_of(d, known), d->width);
+  if (far < best->far) *best = (nearest_place){far, known};
+}
+
+static token_place nearest(const dictionary *d, token_place at, bool same_place) {
+  nearest_place best = {INFINITY, d->known[0]};
+  for (uint32_t r = (uint32_t)d->from; same_place && r < d->to; r++)
+    if (has_token(d, (token_place){r, at.place}))
+      consider(d, at, (token_place){r, at.place}, &best);
+  for (size_t i = 0; !same_place && i < d->n_known; i++) consider(d, at, d->known[i], &best);
+  return best.at;
+}
+
+/* Tokens of the place where the nearest vector has them. */
+static size_t compare(dictionary *d, token_place at, token_place found, int64_t *answers) {
+  size_t from, to, other, end, n = 0, all = d->tokens->n_tokens;
+  covered(d, at.place, &from, &to);
+  covered(d, found.place, &other, &end);
+  for (size_t s = from; s < to; s++, other++) {
+    int64_t token = token_at(d, at.record, s);
+    if (token < 0 || !is_known(d, token)) continue;
+    bool hit = other < end && token_at(d, found.record, other) == token;
+    bool guessed = d->guess[s] == token;
+    d->count[s]++, d->count[all]++;
+    d->hits[s] += hit, d->hits[all] += hit;
+    d->guessed[s] += guessed, d->guessed[all] += guessed;
+    answers[n++] = token;
+  }
+  return n;
+}
+
+/* Sorts the list; returns how often its commonest number is there. */
+static size_t commonest(int64_t *list, size_t n, int64_t *ret) {
+  size_t most = 0;
+  qsort(list, n, sizeof *list, by_token);
+  for (size_t i = 0, run = 0; i < n; i++) {
+    run = i && list[i] == list[i - 1] ? run + 1 : 1;
+    if (run > most) most = run, *ret = list[i];
+  }
+  return most;
+}
+
+/* Who knows the place alone answers with its commonest token. */
+static void make_guesses(dictionary *d) {
+  for (size_t s = 0; s < d->tokens->n_tokens; s++) {
+    size_t n = 0;
+    d->guess[s] = -1;
+    for (size_t r = d->from; r < d->to; r++)
+      if (token_at(d, (uint32_t)r, s) >= 0) d->answers[n++] = token_at(d, (uint32_t)r, s);
+    commonest(d->answers, n, &d->guess[s]);
+  }
+}
+
+/* What is right without any vector: the commonest token of all, or that of each place. */
+static double base_of(const dictionary *d, size_t place, int64_t *list, size_t n) {
+  int64_t unused;
+  uint32_t count = d->count[place];
+  size_t hits = CLV_MAX(commonest(list, n, &unused), (size_t)d->guessed[place]);
+  return count ? (double)hits / count : 1;
+}
+
+/* The figure of all places, and that of the best one. */
+typedef struct lookup {
+  double all, best;
+  size_t place;
+} lookup;
+
+static double base_of_place(const dictionary *d, size_t s, int64_t *list) {
+  size_t n = 0;
+  for (size_t i = 0; i < d->n_asked; i++) {
+    size_t from, to;
+    covered(d, d->asked[i].place, &from, &to);
+    int64_t token = s >= from && s < to ? token_at(d, d->asked[i].record, s) : -1;
+    if (token >= 0 && is_known(d, token)) list[n++] = token;
+  }
+  return base_of(d, s, list, n);
+}
+
+/* Less two standard deviations of what chance gives. */
+static double figure_of_place(const dictionary *d, size_t s) {
+  double n = d->count[s], base = base_of_place(d, s, d->answers);
+  if (n < 8 || base >= 1) return 0;
+  return look_figure(d->hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
+}
+
+static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, compare_way how) {
+  size_t most = how == SAME_PLACE ? d->n_records * d->n_places : (size_t)MOST_ITEMS, n = 0;
+  size_t all = d->tokens->n_tokens;
+  lookup ret = {0};
+  d->from = from;
+  d->to = middle;
+  d->n_known = list_items(d, from, middle, most, d->known);
+  d->n_asked = list_items(d, middle, to, most, d->asked);
+  memset(d->hits, 0, (all + 1) * sizeof *d->hits);
+  memset(d->guessed, 0, (all + 1) * sizeof *d->guessed);
+  memset(d->count, 0, (all + 1) * sizeof *d->count);
+  make_guesses(d);
+  list_vocabulary(d);
+  for (size_t i = 0; d->n_known && i < d->n_asked; i++)
+    n += compare(d, d->asked[i], nearest(d, d->asked[i], how == SAME_PLACE), d->answers + n);
+  if (!d->count[all]) return ret;
+  double share = (double)d->hits[all] / d->count[all];
+  ret.all = look_figure(share, base_of(d, all, d->answers, n));
+  return ret;
+}
+
+static void best_place(const dictionary *d, lookup *ret) {
+  for (size_t s = 0; s < d->tokens->n_tokens; s++) {
+    double figure = figure_of_place(d, s);
+    if (figure > ret->best) ret->best = figure, ret->place = s;
+  }
+}
+
+/* What is best within the first half is what is reported of the second. */
+static void try_way(dictionary *d, compare_way how, clv_look_half half, double *best,
+                    clv_look_read *ret) {
+  take_vectors(d);
+  if (how == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
+  lookup fit = look_up(d, 0, half.n_fit / 2, half.n_fit, how);
+  best_place(d, &fit);
+  double chosen = CLV_MAX(fit.all, fit.best);
+  if (chosen <= *best && *ret->by) return;
+  *best = chosen;
+  lookup report = look_up(d, 0, half.n_fit, half.n, how);
+  double of_place = fit.best > 0 ? figure_of_place(d, fit.place) : 0;
+  *ret = (clv_look_read){CLV_MAX(report.all, of_place), "the nearest vector"};
+}
+
+clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
+                          clv_look_half half, clv_look_read *ret, clv_err *err) {
+  double best = 0;
+  *ret = (clv_look_read){.by = ""};
+  for (size_t k = 0; k < n_views; k++) {
+    CLV_AUTO(dictionary_done) dictionary d = {0};
+    if (!views[k].n_channels || !views[k].n_rows || !views[k].n_columns) continue;
+    CLV_TRY(dictionary_new(&views[k], tokens, half.n, &d, err));
+    for (int how = 0; how < WAYS; how++) try_way(&d, (compare_way)how, half, &best, ret);
+  }
+  return CLV_OK;
+}

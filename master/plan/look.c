@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The look: what an onlooker reads of the tensors that leave, measured before anything leaves.
+ * Rules over the graph (privacy.c) say what must show; the look sees what does. The worse of both
+ * is a finding.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/plan/look_int.h"
+
+static const struct {
+  const char *name;
+  double limit;
+  clv_shows shows;
+  const char *key; /* of `privacy`; NULL: none is needed */
+} readers[CLV_LOOK_READERS] = {
+    [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_SHOWS_PICTURE, NULL},
+    [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_SHOWS_TOKENS, "tokens_readable"},
+    [CLV_LOOK_LABELS] = {"labels", 0.3, CLV_SHOWS_LABELS_READABLE, "labels_readable"},
+};
+
+const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
+double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+static bool uses_workers(const clv_blueprint *b) {
+  bool any = false;
+  for (size_t i = 0; i < b->config->n_workers; i++) any |= b->worker_used[i];
+  return any;
+}
+
+/* A preview has secrets of its own, which are the same each time that it is made; the first are
+ * those of a run, where the file gives its seed. */
+static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
+                        clv_key *ret, clv_err *err) {
+  *ret = b->config->train.seed.key;
+  if (!o->preview || (!draw && b->config->train.seed.given)) return CLV_OK;
+  return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
+}
+
+/* The more that is read of several draws; what was not looked at stays so. */
+static void merge(clv_look_result *all, const clv_look_result *one, bool first) {
+  bool worse =
+      one->state > all->state ||
+      (one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ && one->figure > all->figure);
+  if (first || worse) *all = *one;
+}
+
+static void look_once(const clv_look_round *r, bool first, clv_look *ret) {
+  clv_look_result one[CLV_LOOK_READERS] = {0};
+  clv_look_front(r, &one[CLV_LOOK_PIXELS], &one[CLV_LOOK_TOKENS]);
+  clv_look_head(r, &one[CLV_LOOK_LABELS]);
+  for (int k = 0; k < CLV_LOOK_READERS; k++) merge(&ret->of[k], &one[k], first);
+}
+
+clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
+                     clv_err *err) {
+  CLV_AUTO(clv_look_sample_done) clv_look_sample sample = {0};
+  uint64_t begin = clv_now_ns(), most_ns = (uint64_t)CLV_LOOK_SECONDS * 1000000000, now = begin;
+  uint32_t draws = o->preview ? CLV_LOOK_DRAWS : 1;
+  *ret = (clv_look){0};
+  if (!uses_workers(b)) return CLV_OK;
+  while (ret->draws < draws && now - begin <= most_ns / draws * (draws - ret->draws)) {
+    clv_key seed;
+    CLV_TRY(seed_of(b, o, ret->draws, &seed, err));
+    const clv_look_round r = {.weights = {b, &seed, o->checkpoint},
+                              .o = o,
+                              .sample = &sample,
+                              .until_ns = now + (begin + most_ns - now) / (draws - ret->draws)};
+    look_once(&r, ret->draws == 0, ret);
+    ret->draws++;
+    now = clv_now_ns();
+  }
+  ret->done = true;
+  ret->records = (uint32_t)sample.half.n;
+  ret->seconds = (double)(now - begin) * 1e-9;
+  return CLV_OK;
+}
+
+/* ---- findings -------------------------------------------------------------------------------- */
+
+static bool is_above(const clv_look *look, clv_look_reader k) {
+  return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
+}
+
+/* Values that leave the master show records, the last worker's gradient shows labels. */
+static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleave_sending_kind kind,
+                             uint32_t stage) {
+  bool gradient = kind == CLEAVE_SENDING_GRADIENT && stage == clv_look_last_worker(b);
+  bool value = kind == CLEAVE_SENDING_VALUE && b->stages[stage].worker < 0;
+  clv_findings ret = 0;
+  for (int k = 0; k < CLV_LOOK_READERS; k++)
+    if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above(look, (clv_look_reader)k))
+      ret |= readers[k].shows;
+  return ret;
+}
+
+static void add_findings(clv_blueprint *b, const clv_look *look) {
+  for (size_t i = 0; i < b->n_egress; i++) {
+    clv_egress_row *r = &b->egress[i];
+    bool rows = r->kind == CLEAVE_SENDING_CACHED && !r->input;
+    clv_findings found = found_in(b, look, rows ? CLEAVE_SENDING_VALUE : r->kind, r->stage);
+    r->looked = found & ~(r->shows & ~r->looked);
+    r->shows |= found;
+  }
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+    if (sent) b->stages[i].shows |= found_in(b, look, CLEAVE_SENDING_VALUE, i);
+    b->stages[i].gradient_shows |= found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
+  }
+}
+
+static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_findings forbidden,
+                       clv_err *err) {
+  int k = CLV_LOOK_TOKENS;
+  const clv_session_config *c = b->config;
+  while (k + 1 < CLV_LOOK_READERS && !(forbidden & readers[k].shows)) k++;
+  const clv_look_result *found = &b->look.of[k];
+  clv_config_pos pos = r->kind == CLEAVE_SENDING_GRADIENT ? c->stages[r->stage].at_pos
+                       : r->stage + 1 < b->n_stages       ? c->stages[r->stage + 1].at_pos
+                                                          : c->loss.at_pos;
+  return clv_session_fail_at(
+      c, pos, err,
+      "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
+      "%.0f %% is the limit; put more layers %s it at master, or set privacy.%s: true",
+      c->workers[r->worker].name, readers[k].name, r->name, b->look.records, found->figure * 100,
+      found->by, readers[k].limit * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
+      readers[k].key);
+}
+
+void clv_blueprint_looked(clv_blueprint *b, const clv_look *look) {
+  b->look = *look;
+  add_findings(b, look);
+}
+
+clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
+#ifndef CLV_MUTATE_LOOK
+  for (size_t i = 0; i < b->n_egress; i++) {
+    clv_findings forbidden = clv_privacy_forbids(b->config, b->egress[i].looked);
+    if (forbidden) return refuse(b, &b->egress[i], forbidden, err);
+  }
+#endif
+  return CLV_OK;
+}

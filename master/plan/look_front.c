@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records and tokens: all layers before the last cut run on a few records, and what leaves of each
+ * record is read together.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/look_int.h"
+
+/* Multiplications a second at least, for the guess of how many records there is time for. */
+static const double LEAST_SPEED = 4e9;
+enum { BATCH = 16, SHAPES = 8 };
+
+typedef struct look_tensors {
+  const clv_look_round *r;
+  const clv_blueprint *b;
+  uint32_t n_parts; /* stages before the last cut behind the master */
+  clv_look_part *parts;
+  size_t n_tensors, width; /* width: values of a record in all of them */
+  clv_look_tensor *tensors;
+  uint32_t *stage; /* [n_tensors] whose output it is; n_stages: an input of the model */
+  float *values;   /* [records][width] */
+} look_tensors;
+
+static void front_done(look_tensors *f) {
+  for (uint32_t i = 0; f->parts && i < f->n_parts; i++) clv_look_part_done(&f->parts[i]);
+  free(f->parts);
+  free(f->tensors);
+  free(f->stage);
+  free(f->values);
+}
+
+/* ---- what leaves ----------------------------------------------------------------------------- */
+
+static bool output_leaves(const clv_blueprint *b, uint32_t i) {
+  return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+}
+
+/* Is input k of the model sent to a worker? How long sequences are is no record. */
+static bool input_leaves(const clv_blueprint *b, uint32_t k) {
+  bool any = false;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_leaves; j++)
+      any |= b->stages[i].leaf[j] == k;
+  return any && !clv_graph_lengths(b->whole, (int)k);
+}
+
+static clv_shape without_n(const clv_shape *s) {
+  clv_shape ret = {.rank = CLV_MAX(s->rank - 1, 0)};
+  memcpy(ret.dim, s->dim + 1, (size_t)ret.rank * sizeof *ret.dim);
+  return ret;
+}
+
+static clv_code add_tensor(look_tensors *f, uint32_t stage, const clv_shape *shape, clv_err *err) {
+  size_t n;
+  clv_look_tensor *t = &f->tensors[f->n_tensors];
+  *t = (clv_look_tensor){.first = f->width, .shape = without_n(shape)};
+  CLV_TRY(clv_shape_numel(&t->shape, &n, err));
+  f->stage[f->n_tensors++] = stage;
+  return clv_add_size(f->width, n, &f->width) ? CLV_OK
+                                              : clv_fail(err, CLV_EXHAUSTED, "too many values");
+}
+
+static clv_code list_tensors(look_tensors *f, clv_err *err) {
+  const clv_node *values[CLV_MAX_NODES];
+  size_t most = f->b->inputs.n;
+  for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_crossing(f->b, i, NULL);
+  CLV_TRY(clv_alloc(most, sizeof *f->tensors, &f->tensors, err));
+  CLV_TRY(clv_alloc(most, sizeof *f->stage, &f->stage, err));
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    uint32_t n = output_leaves(f->b, i) ? clv_blueprint_crossing(f->b, i, values) : 0;
+    for (uint32_t k = 0; k < n; k++) CLV_TRY(add_tensor(f, i, &values[k]->shape, err));
+  }
+  for (uint32_t k = 0; k < f->b->inputs.n; k++)
+    if (input_leaves(f->b, k))
+      CLV_TRY(add_tensor(f, f->b->n_stages, &f->b->inputs.list[k].shape, err));
+  return CLV_OK;
+}
+
+static clv_code make_parts(look_tensors *f, clv_err *err) {
+  for (uint32_t i = 0; i < f->b->n_stages; i++)
+    if (output_leaves(f->b, i)) f->n_parts = i + 1;
+  CLV_TRY(clv_alloc(f->n_parts, sizeof *f->parts, &f->parts, err));
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    CLV_TRY(clv_look_part_new(&f->r->weights, i, i, &f->parts[i], err));
+    f->parts[i].training &= !f->r->o->evaluates;
+  }
+  return clv_look_parts_tie(f->parts, f->n_parts, err);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static double work_of(const look_tensors *f) {
+  double work = 0;
+  for (uint32_t i = 0; i < f->n_parts; i++) work += clv_look_part_work(&f->parts[i]);
+  return work;
+}
+
+/* As many records as there are time and memory for, chosen once for all draws. */
+static clv_code choose(look_tensors *f, clv_err *err) {
+  double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
+  double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
+  size_t by_memory = CLV_LOOK_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
+  if (f->r->sample->half.n) return CLV_OK;
+  if (most < CLV_LOOK_LEAST)
+    return clv_fail(err, CLV_EXHAUSTED, "%d records would take longer than %d s", CLV_LOOK_LEAST,
+                    CLV_LOOK_SECONDS);
+  if (by_memory < CLV_LOOK_LEAST)
+    return clv_fail(err, CLV_EXHAUSTED, "a record has %zu values there, more than a look keeps",
+                    f->width);
+  return clv_look_sample_new(f->r->o, f->r->weights.seed,
+                             CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), f->r->sample, err);
+}
+
+static char *row_of(const clv_tensor *t, size_t record) {
+  return (char *)t->data + record * (t->bytes / (size_t)t->shape.dim[0]);
+}
+
+static void keep(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
+                 size_t step, size_t record, size_t n) {
+  const clv_look_tensor *t = &f->tensors[tensor];
+  size_t width = (tensor + 1 < f->n_tensors ? f->tensors[tensor + 1].first : f->width) - t->first;
+  for (size_t r = 0; r < n; r++)
+    for (size_t k = 0; k < width; k++)
+      f->values[(record + r) * f->width + t->first + k] =
+          dtype == CLV_I64 ? (float)((const int64_t *)from)[r * step + k]
+                           : ((const float *)from)[r * step + k];
+}
+
+static void keep_output(const look_tensors *f, uint32_t stage, size_t record) {
+  const clv_look_part *p = &f->parts[stage];
+  const clv_node *out = &p->graph->nodes[p->graph->output];
+  size_t at = 0, step = 0, first = SIZE_MAX;
+  for (size_t k = 0; k < f->n_tensors; k++) {
+    if (f->stage[k] != stage) continue;
+    if (first == SIZE_MAX) first = f->tensors[k].first;
+    step = (k + 1 < f->n_tensors ? f->tensors[k + 1].first : f->width) - first;
+  }
+  for (size_t k = 0; k < f->n_tensors; k++) {
+    if (f->stage[k] != stage) continue;
+    at = f->tensors[k].first - first;
+    keep(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step, record,
+         (size_t)p->batch);
+  }
+}
+
+static clv_code run_batch(look_tensors *f, size_t record, clv_err *err) {
+  const clv_rng_key key = {.step = 1};
+  const void *in[CLV_MAX_INPUTS];
+  int input[CLV_MAX_INPUTS];
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    uint32_t n = clv_look_part_inputs(f->b, &f->parts[i], input);
+    for (uint32_t k = 0; k < n; k++)
+      in[k] = input[k] < 0 ? f->parts[i - 1].out : row_of(f->r->sample->x[input[k]], record);
+    CLV_TRY(clv_look_part_run(&f->parts[i], in, &key, err));
+    if (output_leaves(f->b, i)) keep_output(f, i, record);
+  }
+  return CLV_OK;
+}
+
+static void keep_inputs(const look_tensors *f, size_t n) {
+  size_t k = 0;
+  while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
+  for (uint32_t input = 0; input < f->b->inputs.n; input++) {
+    const clv_tensor *x = f->r->sample->x[input];
+    if (input_leaves(f->b, input))
+      keep(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
+  }
+}
+
+/* The last batch overlaps with the one before it where it would be short. */
+static clv_code run(look_tensors *f, clv_err *err) {
+  size_t n = f->r->sample->half.n, batch = CLV_MIN(n, (size_t)BATCH);
+  CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
+  for (size_t k = 0; k < f->n_tensors; k++) {
+    f->tensors[k].values = f->values;
+    f->tensors[k].record = f->width;
+  }
+  for (uint32_t i = 0; i < f->n_parts; i++)
+    CLV_TRY(clv_look_part_plan(&f->parts[i], (int64_t)batch, err));
+  for (size_t at = 0; f->n_parts && at < n; at += batch)
+    CLV_TRY(run_batch(f, CLV_MIN(at, n - batch), err));
+  keep_inputs(f, n);
+  return CLV_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static void nothing(clv_look_result *ret, const char *why) {
+  ret->state = CLV_LOOK_NOTHING_TO_READ;
+  snprintf(ret->why, sizeof ret->why, "%s", why);
+}
+
+static void take(clv_look_result *ret, clv_code code, const clv_look_read *read,
+                 const clv_err *err) {
+  if (code != CLV_OK) {
+    clv_look_not(ret, err);
+    return;
+  }
+  ret->state = CLV_LOOK_READ;
+  ret->figure = read->figure;
+  ret->by = read->by;
+}
+
+/* An input of the records as a tensor. */
+static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
+  const clv_tensor *x = f->r->sample->x[k];
+  return (clv_look_tensor){
+      .values = x->data, .record = x->n / (size_t)x->shape.dim[0], .shape = without_n(&x->shape)};
+}
+
+static bool find_record(const look_tensors *f, clv_look_view *ret) {
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) {
+    const clv_look_tensor t = input_tensor(f, k);
+    if (f->b->inputs.list[k].dtype == CLV_F32 && clv_look_record(&t, ret)) return true;
+  }
+  return false;
+}
+
+/* Flat values may have been a grid before: shapes of layers with as many values. */
+static size_t shapes_of(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
+  const clv_shape flat = f->tensors[tensor].shape;
+  size_t n = 0;
+  ret[n++] = flat;
+  for (int i = 0; flat.rank == 1 && i < f->b->whole->n_nodes && n < SHAPES; i++) {
+    const clv_shape s = without_n(&f->b->whole->nodes[i].shape);
+    size_t values, k = 0;
+    if (s.rank < 2 || clv_shape_numel(&s, &values, NULL) != CLV_OK) continue;
+    while (k < n && !clv_shape_equal(&ret[k], &s)) k++;
+    if (values == (size_t)flat.dim[0] && k == n) ret[n++] = s;
+  }
+  return n;
+}
+
+typedef struct look_views {
+  clv_look_view *list;
+  size_t n;
+} look_views;
+
+static void views_done(look_views *v) { free(v->list); }
+
+/* n_tokens 0: as grids like those of `records`. */
+static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
+                           look_views *ret, clv_err *err) {
+  clv_look_view some[CLV_LOOK_VIEWS];
+  clv_shape shapes[SHAPES];
+  size_t most = f->n_tensors * SHAPES * CLV_LOOK_VIEWS + 1;
+  CLV_TRY(clv_alloc(most, sizeof *ret->list, &ret->list, err));
+  for (size_t k = 0; k < f->n_tensors; k++) {
+    size_t n_shapes = shapes_of(f, k, shapes);
+    for (size_t s = 0; s < n_shapes; s++) {
+      clv_look_tensor t = f->tensors[k];
+      t.shape = shapes[s];
+      size_t n =
+          n_tokens ? clv_look_sequences(&t, n_tokens, some) : clv_look_grids(&t, records, some);
+      memcpy(ret->list + ret->n, some, n * sizeof *some);
+      ret->n += n;
+    }
+  }
+  return CLV_OK;
+}
+
+static void read_pixels(const look_tensors *f, clv_look_result *ret) {
+  CLV_AUTO(views_done) look_views v = {0};
+  clv_look_view records;
+  clv_look_read read;
+  clv_err err;
+  if (!find_record(f, &records)) {
+    nothing(ret, "records are no images or signals of 16 places");
+    return;
+  }
+  clv_code code = list_views(f, &records, 0, &v, &err);
+  if (code == CLV_OK)
+    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
+  take(ret, code, &read, &err);
+  if (code == CLV_OK && !*read.by) nothing(ret, "what leaves has no grid of 16 places");
+}
+
+/* The first input of tokens; columns beside a token, as boxes, are none. */
+static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) {
+    const clv_shape s = without_n(&f->b->inputs.list[k].shape);
+    if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_lengths(f->b->whole, (int)k)) continue;
+    *ret = k;
+    *n_tokens = s.rank ? (size_t)s.dim[0] : 1;
+    *columns = s.rank > 1 ? (size_t)s.dim[1] : 1;
+    return s.rank < 3 && *n_tokens && *columns;
+  }
+  return false;
+}
+
+static int64_t places_of(const look_tensors *f, size_t record) {
+  for (uint32_t k = 0; k < f->b->inputs.n; k++)
+    if (clv_graph_lengths(f->b->whole, (int)k))
+      return ((const int64_t *)f->r->sample->x[k]->data)[record];
+  return INT64_MAX;
+}
+
+static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
+                            int64_t **ret, clv_err *err) {
+  const int64_t *x = f->r->sample->x[input]->data;
+  size_t n = f->r->sample->half.n;
+  CLV_TRY(clv_alloc(n * n_tokens, sizeof **ret, ret, err));
+  for (size_t i = 0; i < n * n_tokens; i++) {
+    bool pad = (int64_t)(i % n_tokens) >= places_of(f, i / n_tokens);
+    (*ret)[i] = pad ? -1 : x[i * columns];
+  }
+  return CLV_OK;
+}
+
+static void read_tokens(const look_tensors *f, clv_look_result *ret) {
+  CLV_AUTO(views_done) look_views v = {0};
+  CLV_AUTO(clv_freep) int64_t *tokens = NULL;
+  size_t n_tokens, columns;
+  uint32_t input;
+  clv_look_read read;
+  clv_err err;
+  if (!find_tokens(f, &input, &n_tokens, &columns)) {
+    nothing(ret, "records have no tokens");
+    return;
+  }
+  clv_code code = list_tokens(f, input, n_tokens, columns, &tokens, &err);
+  if (code == CLV_OK) code = list_views(f, NULL, n_tokens, &v, &err);
+  const clv_look_tokens t = {tokens, n_tokens};
+  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, &t, f->r->sample->half, &read, &err);
+  take(ret, code, &read, &err);
+}
+
+static clv_code look(look_tensors *f, clv_err *err) {
+  CLV_TRY(make_parts(f, err));
+  CLV_TRY(list_tensors(f, err));
+  if (!f->n_tensors) return CLV_OK;
+  CLV_TRY(choose(f, err));
+  return run(f, err);
+}
+
+void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens) {
+  CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
+  clv_err err;
+  if (look(&f, &err) != CLV_OK) {
+    clv_look_not(pixels, &err);
+    clv_look_not(tokens, &err);
+    return;
+  }
+  if (!f.n_tensors) {
+    nothing(pixels, "nothing of the records leaves");
+    nothing(tokens, "nothing of the records leaves");
+    return;
+  }
+  read_pixels(&f, pixels);
+  read_tokens(&f, tokens);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Labels: the layers behind the last worker and the loss run on random inputs with real labels, and
+ * what would go back to that worker is read.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/look_int.h"
+
+enum {
+  SAMPLES = 512,   /* gradients that are read, about */
+  MOST_DRAWS = 64, /* random inputs of a record */
+  PIECES = 8,      /* values that cross together and have places */
+  OUTPUTS = 8,     /* of several answers a record: how many are read */
+  BATCH = 64,
+};
+static const float SPREAD = 1.7320508f;    /* of random inputs, whose deviation is 1 */
+static const double LEAST_SPEED = 4e9;     /* as in look_front.c */
+static const double MOST_VALUES = 1 << 25; /* of all gradients */
+
+/* Values of a gradient that belong to one label. */
+typedef struct gradient_part {
+  size_t first, width, step; /* step: from place to place */
+} gradient_part;
+
+typedef struct look_gradients {
+  const clv_look_round *r;
+  const clv_blueprint *b;
+  uint32_t last;          /* the last stage at a worker */
+  bool layers;            /* there are some behind it: */
+  clv_look_part parts[2]; /* [0]; [1]: where its tied layers may have their parameters */
+  size_t n_parts;
+  clv_graph *loss;
+  clv_params *no_params;
+  clv_plan *loss_plan;
+  clv_call *loss_call;
+  size_t batch, width, outputs; /* width: values of a record's gradient; outputs: of a prediction */
+  size_t labels;                /* of a record */
+  gradient_part pieces[PIECES];
+  size_t n_pieces, vector; /* vector: values that belong to one label */
+  float *x, *dx, *dout;    /* [batch][width], [batch][width], of the prediction */
+  float *values;           /* [room][vector] */
+  int64_t *label;          /* [room] */
+  float *answers;          /* [room][labels] of several answers a record */
+  size_t n, room, n_fit;
+} look_gradients;
+
+static void head_done(look_gradients *h) {
+  if (h->loss_plan) clv_plan_call_put(h->loss_plan, h->loss_call);
+  clv_plan_free(h->loss_plan);
+  clv_params_free(h->no_params);
+  clv_graph_free(h->loss);
+  for (size_t i = 0; i < h->n_parts; i++) clv_look_part_done(&h->parts[i]);
+  free(h->x);
+  free(h->dx);
+  free(h->dout);
+  free(h->values);
+  free(h->label);
+  free(h->answers);
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static size_t values_of(const clv_shape *s) {
+  size_t n = 1;
+  for (int i = 1; i < s->rank; i++) n *= (size_t)s->dim[i];
+  return n;
+}
+
+static bool has_outside_ties(const clv_look_part *p) {
+  for (int k = 0; k < p->params->n_ties; k++)
+    if (p->params->ties[k].of < 0) return true;
+  return false;
+}
+
+/* Of tied layers the owner is in the first stages at home. */
+static clv_code make_layers(look_gradients *h, clv_err *err) {
+  uint32_t first = h->last + 1, end = h->b->n_stages;
+  h->layers = first < end;
+  if (!h->layers) return CLV_OK;
+  CLV_TRY(clv_look_part_new(&h->r->weights, first, end - 1, &h->parts[h->n_parts++], err));
+  uint32_t home = 0;
+  while (home < first && h->b->stages[home].worker < 0) home++;
+  if (home && has_outside_ties(&h->parts[0]))
+    CLV_TRY(clv_look_part_new(&h->r->weights, 0, home - 1, &h->parts[h->n_parts++], err));
+  h->parts[0].backwards = true;
+  return clv_look_parts_tie(h->parts, h->n_parts, err);
+}
+
+static clv_shape prediction_of(const look_gradients *h) {
+  const clv_graph *g = h->b->whole;
+  return g->nodes[g->output].shape;
+}
+
+static clv_code make_loss(look_gradients *h, clv_err *err) {
+  const clv_shape out = prediction_of(h);
+  clv_plan_options po = {.backend = clv_backend_cpu(),
+                         .dtype = CLV_F32,
+                         .batch = (int64_t)h->batch,
+                         .training = true,
+                         .need_input_grad = {true},
+                         .threads = 1};
+  CLV_TRY(clv_session_loss_graph(h->b->config, &out, (int64_t)h->batch, &h->loss, err));
+  CLV_TRY(clv_params_of(h->loss, &h->no_params, err));
+  CLV_TRY(clv_plan_new(h->loss, h->no_params, &po, &h->loss_plan, err));
+  h->outputs = values_of(&out);
+  return clv_alloc(h->batch * h->outputs, sizeof *h->dout, &h->dout, err);
+}
+
+/* Of labels with places those values of the gradient that have the same places. */
+static clv_code find_pieces(look_gradients *h, clv_err *err) {
+  const clv_node *values[CLV_MAX_NODES];
+  uint32_t n = clv_blueprint_crossing(h->b, h->last, values);
+  size_t at = 0;
+  bool by_place = h->r->sample->y->dtype == CLV_I64 && h->labels > 1;
+  for (uint32_t k = 0; k < n; k++) {
+    size_t all = values_of(&values[k]->shape), width = all / h->labels;
+    bool fits = values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels;
+    if (by_place && fits && h->n_pieces < PIECES) {
+      h->pieces[h->n_pieces++] = (gradient_part){at, width, width};
+      h->vector += width;
+    }
+    at += all;
+  }
+  h->width = at;
+  if (!by_place) {
+    h->pieces[h->n_pieces++] = (gradient_part){0, at, 0};
+    h->vector = at;
+  }
+  if (h->n_pieces) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "labels have %zu places, and the gradient has none",
+                  h->labels);
+}
+
+/* As many records at once as there is room for. */
+static clv_code make_plan(look_gradients *h, clv_err *err) {
+  double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
+  double work = h->layers ? 6 * clv_look_part_work(&h->parts[0]) : 0;
+  size_t n = h->r->sample->half.n;
+  h->batch = CLV_MIN(n, (size_t)BATCH);
+  if (work * (double)n > left_s * LEAST_SPEED)
+    return clv_fail(err, CLV_EXHAUSTED, "%zu records would take longer than %d s", n,
+                    CLV_LOOK_SECONDS);
+  if (h->layers) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
+  return make_loss(h, err);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static clv_code make_room(look_gradients *h, clv_err *err) {
+  size_t most = (size_t)(MOST_VALUES / (double)CLV_MAX(h->vector, (size_t)1));
+  h->room = CLV_MIN((size_t)2 * SAMPLES, CLV_MAX(most, (size_t)CLV_LOOK_RECORDS));
+  CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->x, &h->x, err));
+  CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->dx, &h->dx, err));
+  CLV_TRY(clv_alloc(h->room * h->vector, sizeof *h->values, &h->values, err));
+  CLV_TRY(clv_alloc(h->room, sizeof *h->label, &h->label, err));
+  return clv_alloc(h->room * h->labels, sizeof *h->answers, &h->answers, err);
+}
+
+/* -1: it is none that the loss tells from others. */
+static int64_t class_of(const look_gradients *h, int64_t label) {
+  const clv_shape out = prediction_of(h);
+  return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
+}
+
+static void keep_vector(look_gradients *h, size_t row, size_t place) {
+  float *to = h->values + h->n * h->vector;
+  for (size_t k = 0; k < h->n_pieces; k++) {
+    const gradient_part *p = &h->pieces[k];
+    memcpy(to, h->dx + row * h->width + p->first + place * p->step, p->width * sizeof *to);
+    to += p->width;
+  }
+}
+
+/* One of so many labels with places, without an order. */
+static bool is_chosen(size_t i, double share) {
+  return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
+}
+
+static void keep(look_gradients *h, size_t record, size_t draw, double share) {
+  const clv_tensor *y = h->r->sample->y;
+  bool classes = y->dtype == CLV_I64;
+  for (size_t row = 0; row < h->batch; row++)
+    for (size_t place = 0; place < (classes ? h->labels : 1); place++) {
+      size_t at = (record + row) * h->labels + place;
+      int64_t label = classes ? class_of(h, ((const int64_t *)y->data)[at]) : 0;
+      if (label < 0 || h->n == h->room || !is_chosen(draw * 7919 + at, share)) continue;
+      keep_vector(h, row, place);
+      for (size_t k = 0; !classes && k < h->labels; k++)
+        h->answers[h->n * h->labels + k] = ((const float *)y->data)[at + k];
+      h->label[h->n++] = label;
+    }
+}
+
+static const char *target_of(const look_gradients *h, size_t record) {
+  const clv_tensor *y = h->r->sample->y;
+  return (const char *)y->data + record * (y->bytes / (size_t)y->shape.dim[0]);
+}
+
+static clv_code loss_back(look_gradients *h, const void *prediction, size_t record, void *dout,
+                          clv_err *err) {
+  const void *in[CLV_MAX_INPUTS] = {prediction, target_of(h, record)};
+  void *const din[CLV_MAX_INPUTS] = {dout};
+  const float one = 1;
+  const clv_rng_key key = {0};
+  float mean, none[16];
+  clv_plan_call_put(h->loss_plan, clv_steal(&h->loss_call));
+  CLV_TRY(clv_plan_call_get(h->loss_plan, &h->loss_call, err));
+  CLV_TRY(clv_plan_forward(h->loss_plan, h->loss_call, none, 1, in, true, &mean, &key, err));
+  CLV_TRY(clv_plan_backward_input(h->loss_plan, h->loss_call, none, &one, din, none, false, err));
+  return clv_plan_backward_weight(h->loss_plan, h->loss_call, none, none, false, err);
+}
+
+static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err *err) {
+  const void *in[CLV_MAX_INPUTS] = {h->x};
+  int input[CLV_MAX_INPUTS];
+  clv_rng_key key = clv_rng_key_of(h->r->weights.seed);
+  key.step = draw + 1;
+  key.layer = UINT32_MAX;
+  key.micro_batch = (uint32_t)record;
+  clv_rng_uniform(&key, -SPREAD, SPREAD, h->x, h->batch * h->width);
+  if (!h->layers) return loss_back(h, h->x, record, h->dx, err);
+  uint32_t n = clv_look_part_inputs(h->b, &h->parts[0], input);
+  for (uint32_t k = 1; k < n; k++) {
+    const clv_tensor *x = h->r->sample->x[input[k]];
+    in[k] = (const char *)x->data + record * (x->bytes / (size_t)x->shape.dim[0]);
+  }
+  CLV_TRY(clv_look_part_run(&h->parts[0], in, &key, err));
+  CLV_TRY(loss_back(h, h->parts[0].out, record, h->dout, err));
+  return clv_look_part_back(&h->parts[0], h->dout, h->dx, err);
+}
+
+/* Each record is in both halves, with other inputs. */
+static clv_code run(look_gradients *h, clv_err *err) {
+  size_t records = h->r->sample->half.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
+  double all;
+  if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels, (size_t)2);
+  draws = CLV_MIN(draws - draws % 2, (size_t)MOST_DRAWS);
+  all = (double)(draws * records * (h->r->sample->y->dtype == CLV_I64 ? h->labels : 1));
+  for (size_t d = 0; d < draws; d++) {
+    if (d == draws / 2) h->n_fit = h->n;
+    for (size_t at = 0; at + h->batch <= records; at += h->batch) {
+      CLV_TRY(run_batch(h, at, d, err));
+      keep(h, at, d, (double)h->room / all * .9);
+    }
+    if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->until_ns) d = draws / 2 - 1;
+  }
+  return CLV_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Several answers of a record, yes or no: the one that is read best. */
+static clv_code read_answers(look_gradients *h, clv_look_gradients *g, clv_look_read *ret,
+                             clv_err *err) {
+  *ret = (clv_look_read){.by = ""};
+  for (size_t k = 0; k < CLV_MIN(h->labels, (size_t)OUTPUTS); k++) {
+    clv_look_read one;
+    for (size_t i = 0; i < h->n; i++) h->label[i] = h->answers[i * h->labels + k] >= .5f;
+    CLV_TRY(clv_look_labels(g, &one, err));
+    if (!k || one.figure > ret->figure) *ret = one;
+  }
+  return CLV_OK;
+}
+
+/* Weights of classes make as many lengths as they have values. */
+static size_t lengths_of(const look_gradients *h) {
+  const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
+  size_t n = 0;
+  for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_LENGTHS; i++) {
+    size_t k = 0;
+    while (k < i && w->of[k] != w->of[i]) k++;
+    n += k == i;
+  }
+  return CLV_MAX(n, (size_t)2);
+}
+
+static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
+  const clv_tensor *y = h->r->sample->y;
+  h->labels = y->n / (size_t)y->shape.dim[0];
+  CLV_TRY(make_layers(h, err));
+  CLV_TRY(find_pieces(h, err));
+  CLV_TRY(make_plan(h, err));
+  CLV_TRY(make_room(h, err));
+  CLV_TRY(run(h, err));
+  clv_look_gradients g = {.values = h->values,
+                          .label = h->label,
+                          .n = h->n,
+                          .n_fit = h->n_fit,
+                          .width = h->vector,
+                          .n_lengths = lengths_of(h),
+                          .of_outputs = !h->layers || !h->parts[0].params->n};
+  return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_answers(h, &g, ret, err);
+}
+
+/* Why there is nothing to read; NULL: there is. */
+static const char *excuse(const clv_look_round *r, uint32_t last) {
+  const clv_blueprint *b = r->weights.b;
+  if (r->o->evaluates) return "no gradient is sent";
+  if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
+  if (last == b->n_stages || !b->stages[last + 1].input_needs_grad) return "no gradient is sent";
+  if (b->config->loss.kind == CLV_LOSS_MSE) return "labels are no classes";
+  return r->sample->y ? NULL : "there are no labels";
+}
+
+void clv_look_head(const clv_look_round *r, clv_look_result *ret) {
+  CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
+  clv_look_read read;
+  clv_err err;
+  clv_code code = CLV_OK;
+  h.last = clv_look_last_worker(h.b);
+  if (!r->sample->half.n && !r->o->evaluates)
+    code = clv_look_sample_new(r->o, r->weights.seed, CLV_LOOK_RECORDS, r->sample, &err);
+  const char *why = code == CLV_OK ? excuse(r, h.last) : NULL;
+  if (why) {
+    snprintf(ret->why, sizeof ret->why, "%s", why);
+    return;
+  }
+  if (code == CLV_OK) code = look(&h, &read, &err);
+  if (code != CLV_OK) {
+    clv_look_not(ret, &err);
+    return;
+  }
+  ret->state = CLV_LOOK_READ;
+  ret->figure = read.figure;
+  ret->by = read.by;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stages of a session in this process: their graph, their weights as a run begins with them or as
+ * its checkpoint has them, and a plan.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/look_int.h"
+
+void clv_look_not(clv_look_result *ret, const clv_err *why) {
+  ret->state = CLV_LOOK_NOT_LOOKED_AT;
+  snprintf(ret->why, sizeof ret->why, "%.*s", (int)sizeof ret->why - 1, why->text);
+}
+
+uint32_t clv_look_last_worker(const clv_blueprint *b) {
+  uint32_t last = b->n_stages;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker >= 0) last = i;
+  return last;
+}
+
+void clv_look_part_done(clv_look_part *p) {
+  if (p->plan) clv_plan_call_put(p->plan, p->call);
+  clv_plan_free(p->plan);
+  clv_params_free(p->params);
+  clv_graph_free(p->graph);
+  free(p->block);
+  free(p->out);
+  *p = (clv_look_part){0};
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static clv_code take(const clv_look_part *part, const clv_weights_file *f,
+                     const clv_weights_entry *e, const clv_param *as, clv_err *err) {
+  const clv_param *p = clv_params_find(part->params, as->name);
+  if (!e || !p) return CLV_OK;
+  char *to = part->block + p->offset;
+  if (e->dtype != CLV_BF16) return clv_weights_part_as(f, e, p->dtype, 0, to, p->n, err);
+  CLV_AUTO(clv_freep) uint16_t *half = NULL;
+  CLV_TRY(clv_alloc(p->n, sizeof *half, &half, err));
+  CLV_TRY(clv_weights_part(f, e, 0, half, p->n * sizeof *half, err));
+  for (size_t i = 0; i < p->n; i++) ((float *)to)[i] = clv_bf16_value(half[i]);
+  return CLV_OK;
+}
+
+static clv_code take_found(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+                           const clv_weights_file *f, const clv_weights_entry **found,
+                           clv_err *err) {
+  const clv_params *params = b->stages[stage].params;
+  for (int k = 0; k < params->n; k++) CLV_TRY(take(part, f, found[k], &params->list[k], err));
+  return CLV_OK;
+}
+
+static clv_code take_file(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+                          clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(clv_stage_file_open(b, stage, &f, &found, &notes, err));
+  return take_found(b, part, stage, f, found, err);
+}
+
+static clv_code take_adapters(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+                              clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(clv_stage_adapters_open(b, stage, &f, &found, err));
+  return take_found(b, part, stage, f, found, err);
+}
+
+static clv_code take_folder(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+                            clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
+  CLV_TRY(clv_stage_folder_open(b, stage, &f, &notes, err));
+  for (size_t i = 0; i < f.n; i++) {
+    const clv_param *p = clv_params_find(part->params, f.want[i].name);
+    if (!p || f.found[i] == CLV_WEIGHTS_NONE) continue;
+    clv_weights_want want = f.want[i];
+    want.dtype = p->dtype;
+    CLV_TRY(clv_weights_folder_read(f.folder, f.found[i], &want, part->block + p->offset, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code take_checkpoint(const clv_look_weights *w, const clv_look_part *part,
+                                uint32_t stage, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(clv_checkpoint_model_parts(w->checkpoint, stage, &f, err));
+  CLV_TRY(clv_stage_match(w->b, stage, f, 0, &found, err));
+  return take_found(w->b, part, stage, f, found, err);
+}
+
+static clv_code take_stage(const clv_look_weights *w, const clv_look_part *part, uint32_t stage,
+                           clv_err *err) {
+  const clv_stage_spec *s = &w->b->config->stages[stage];
+  if (s->weights_artifact)
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "stage '%.64s' begins with an artifact that its worker alone has", s->name);
+  if (w->checkpoint) return take_checkpoint(w, part, stage, err);
+  if (s->weights_file) CLV_TRY(take_file(w->b, part, stage, err));
+  if (s->weights_folder) CLV_TRY(take_folder(w->b, part, stage, err));
+  return s->lora.from ? take_adapters(w->b, part, stage, err) : CLV_OK;
+}
+
+/* ---- graph ----------------------------------------------------------------------------------- */
+
+static clv_code too_large(size_t bytes, clv_err *err) {
+  char need[24], most[24];
+  return clv_fail(err, CLV_EXHAUSTED, "the layers need %s of memory, and a look takes at most %s",
+                  clv_format_size(bytes, need, sizeof need),
+                  clv_format_size(CLV_LOOK_MEMORY, most, sizeof most));
+}
+
+static clv_code check_ops(const clv_graph *g, clv_err *err) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_WAIT)
+      return clv_fail(err, CLV_UNIMPLEMENTED, "layer '%s' only waits", g->nodes[i].name);
+  return CLV_OK;
+}
+
+/* A batch that is normalized by itself has only the randomness of dropout besides. */
+static bool normalizes_batches(const clv_graph *g) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_BATCHNORM) return true;
+  return false;
+}
+
+clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t last,
+                           clv_look_part *ret, clv_err *err) {
+  CLV_AUTO(clv_look_part_done) clv_look_part p = {.first = first, .last = last};
+  const clv_blueprint *b = w->b;
+  CLV_TRY(clv_graph_slice(b->whole, b->stages[first].first_layer, b->stages[last].last_layer,
+                          &p.graph, err));
+  CLV_TRY(check_ops(p.graph, err));
+  CLV_TRY(clv_layer_keys(w->seed, "", CLEAVE_SESSION_NETWORK, p.graph, err));
+  CLV_TRY(clv_params_of(p.graph, &p.params, err));
+  if (p.params->total_bytes > CLV_LOOK_MEMORY) return too_large(p.params->total_bytes, err);
+  CLV_TRY(clv_alloc_aligned(CLV_MAX(p.params->total_bytes, (size_t)1), &p.block, err));
+  clv_params_init(p.graph, p.params, p.block);
+  for (uint32_t i = first; i <= last; i++) CLV_TRY(take_stage(w, &p, i, err));
+  p.training = normalizes_batches(p.graph);
+  *ret = p;
+  p = (clv_look_part){0};
+  return CLV_OK;
+}
+
+static const clv_param *owner_of(const clv_look_part *parts, size_t n, const char *name,
+                                 char **ret_block) {
+  for (size_t i = 0; i < n; i++) {
+    const clv_param *p = clv_params_first(parts[i].graph, parts[i].params, name);
+    *ret_block = parts[i].block;
+    if (p) return p;
+  }
+  return NULL;
+}
+
+clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
+  for (size_t i = 0; i < n; i++)
+    for (int k = 0; k < parts[i].params->n_ties; k++) {
+      clv_tie *t = &parts[i].params->ties[k];
+      const char *owner = parts[i].graph->nodes[t->param.node].tied;
+      char *block;
+      if (t->of >= 0) continue;
+      const clv_param *p = owner_of(parts, n, owner, &block);
+      if (!p)
+        return clv_fail(err, CLV_UNIMPLEMENTED,
+                        "'%s' has the parameter of '%s', which is elsewhere", t->param.name, owner);
+      t->param.elsewhere = block + p->offset;
+    }
+  return CLV_OK;
+}
+
+double clv_look_part_work(const clv_look_part *p) {
+  double work = 0;
+  for (int i = 0; i < p->params->n; i++) {
+    const clv_param *q = &p->params->list[i];
+    const clv_node *n = &p->graph->nodes[q->node];
+    size_t values;
+    if (q->shape.rank < 2 || n->op == CLV_OP_EMBEDDING) continue;
+    if (clv_shape_numel(&n->shape, &values, NULL) != CLV_OK) continue;
+    double places = (double)values / (double)CLV_MAX(q->shape.dim[0], 1);
+    work += 2 * (double)q->n * CLV_MAX(places / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
+  }
+  return work;
+}
+
+uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
+                              int ret[CLV_MAX_INPUTS]) {
+  uint32_t n = 0;
+  for (int i = 0; i < p->graph->n_nodes && n < CLV_MAX_INPUTS; i++) {
+    if (p->graph->nodes[i].op != CLV_OP_INPUT) continue;
+    ret[n] = -1;
+    for (size_t k = 0; !(p->first && !n) && k < b->inputs.n; k++)
+      if (strcmp(p->graph->nodes[i].name, b->inputs.list[k].name) == 0) ret[n] = (int)k;
+    n++;
+  }
+  return n;
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static void still(clv_look_part *p) {
+  for (int i = 0; p->training && !p->backwards && i < p->graph->n_nodes; i++)
+    p->graph->nodes[i].attrs.p = 0;
+  for (int i = 0; i < p->params->n; i++) p->params->list[i].frozen = p->params->list[i].trainable;
+  clv_params_follow(p->params);
+}
+
+clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
+  size_t bytes;
+  p->batch = batch;
+  clv_plan_options po = {.backend = clv_backend_cpu(),
+                         .dtype = CLV_F32,
+                         .batch = batch,
+                         .training = p->training || p->backwards,
+                         .need_input_grad = {p->backwards},
+                         .threads = 1};
+  still(p);
+  CLV_TRY(clv_graph_set_batch(p->graph, batch, err));
+  CLV_TRY(clv_plan_new(p->graph, p->params, &po, &p->plan, err));
+  const clv_plan_info *info = clv_plan_get_info(p->plan);
+  bytes = p->params->total_bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
+  if (bytes > CLV_LOOK_MEMORY) return too_large(bytes, err);
+  const clv_node *out = &p->graph->nodes[p->graph->output];
+  CLV_TRY(clv_shape_bytes(&out->shape, out->dtype, &bytes, err));
+  return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->out, err);
+}
+
+clv_code clv_look_part_run(clv_look_part *p, const void *const *in, const clv_rng_key *key,
+                           clv_err *err) {
+  clv_plan_call_put(p->plan, clv_steal(&p->call));
+  CLV_TRY(clv_plan_call_get(p->plan, &p->call, err));
+  return clv_plan_forward(p->plan, p->call, p->block, 1, in, true, p->out, key, err);
+}
+
+clv_code clv_look_part_back(clv_look_part *p, const void *dout, void *din, clv_err *err) {
+  CLV_AUTO(clv_freep) void *gradients = NULL;
+  void *const dins[CLV_MAX_INPUTS] = {din};
+  CLV_TRY(clv_alloc_aligned(CLV_MAX(p->params->gradient_bytes, (size_t)1), &gradients, err));
+  CLV_TRY(clv_plan_backward_input(p->plan, p->call, p->block, dout, dins, gradients, false, err));
+  return clv_plan_backward_weight(p->plan, p->call, p->block, gradients, false, err);
+}

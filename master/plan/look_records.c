@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The records that are looked at: by the run's seed, of each class as many as of the others.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/look_int.h"
+
+enum { POOL = 16384 }; /* records of which some are chosen */
+
+typedef struct look_record {
+  int64_t class;
+  uint32_t record, order, rank; /* rank: among those of its class */
+  bool reported;                /* of the second half */
+} look_record;
+
+static int by_class(const void *a, const void *b) {
+  const look_record *x = a, *y = b;
+  if (x->class != y->class) return x->class < y->class ? -1 : 1;
+  return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static int by_rank(const void *a, const void *b) {
+  const look_record *x = a, *y = b;
+  if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+  return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t n,
+                          look_record *pool, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *order = NULL;
+  const clv_rng_key key = clv_rng_key_of(seed);
+  CLV_TRY(clv_alloc(n, sizeof *order, &order, err));
+  clv_rng_permutation(&key, order, n);
+  for (size_t i = 0; i < n; i++) {
+    uint32_t record = o->rows->index[(size_t)((double)i * (double)o->rows->n / (double)n)];
+    pool[i] = (look_record){
+        .class = clv_dataset_class_of(o->data, record), .record = record, .order = order[i]};
+  }
+  return CLV_OK;
+}
+
+/* The records of a class go to both halves in turn, and so do the first ones of all classes. */
+static void rank(look_record *pool, size_t n) {
+  uint32_t class = 0;
+  qsort(pool, n, sizeof *pool, by_class);
+  for (size_t i = 0; i < n; i++) {
+    bool same = i && pool[i].class == pool[i - 1].class;
+    class += i && !same;
+    pool[i].rank = same ? pool[i - 1].rank + 1 : 0;
+    pool[i].reported = (pool[i].rank + class) & 1;
+  }
+  qsort(pool, n, sizeof *pool, by_rank);
+}
+
+static void split(const look_record *pool, size_t most, uint32_t *index, clv_look_half *ret) {
+  *ret = (clv_look_half){0};
+  for (int reported = 0; reported < 2; reported++) {
+    for (size_t i = 0; i < most; i++)
+      if (pool[i].reported == reported) index[ret->n++] = pool[i].record;
+    if (!reported) ret->n_fit = ret->n;
+  }
+}
+
+static clv_code draw(const clv_look_options *o, const uint32_t *index, clv_look_sample *s,
+                     clv_err *err) {
+  s->n_inputs = clv_dataset_inputs(o->data);
+  for (size_t k = 0; k < s->n_inputs; k++) {
+    clv_data_input in = clv_dataset_input(o->data, k, s->half.n);
+    CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &s->x[k], err));
+  }
+  if (clv_dataset_has_labels(o->data)) {
+    clv_shape shape = clv_dataset_y_shape(o->data, s->half.n);
+    CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(o->data), &shape, &s->y, err));
+  }
+  return clv_batch_draw(o->data, NULL, index, s->half.n, s->x, s->y, err);
+}
+
+clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
+                             clv_look_sample *ret, clv_err *err) {
+  CLV_AUTO(clv_look_sample_done) clv_look_sample s = {0};
+  CLV_AUTO(clv_freep) look_record *pool = NULL;
+  uint32_t index[CLV_LOOK_RECORDS];
+  size_t n = CLV_MIN(o->rows->n, (size_t)POOL);
+  CLV_TRY(clv_alloc(n, sizeof *pool, &pool, err));
+  CLV_TRY(list_pool(o, seed, n, pool, err));
+  rank(pool, n);
+  most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_RECORDS);
+  split(pool, most, index, &s.half);
+  if (most < CLV_LOOK_LEAST)
+    return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", most,
+                    CLV_LOOK_LEAST);
+  CLV_TRY(draw(o, index, &s, err));
+  *ret = s;
+  s = (clv_look_sample){0};
+  return CLV_OK;
+}
+
+void clv_look_sample_done(clv_look_sample *s) {
+  for (size_t k = 0; k < s->n_inputs; k++) clv_tensor_unref(s->x[k]);
+  clv_tensor_unref(s->y);
+  *s = (clv_look_sample){0};
+}

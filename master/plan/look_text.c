@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What was read, in words.
+ */
+#include <stdio.h>
+
+#include "master/plan/plan_int.h"
+
+/* policy: what its max_read permits, which is 1 where it has none. */
+static void put_limit(double figure, double limit, double policy, clv_bytes *out) {
+  if (figure > limit) clv_bytes_printf(out, ", above %.1f", limit);
+  if (policy < 1) clv_bytes_printf(out, ", the policy's limit is %g", policy);
+}
+
+static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
+                                     [CLV_LOOK_READ] = "looked at",
+                                     [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
+
+void clv_look_words(const clv_look_result *r, char ret[CLV_LOOK_WORDS]) {
+  if (r->state == CLV_LOOK_READ)
+    snprintf(ret, CLV_LOOK_WORDS, "%.2f", r->figure);
+  else
+    snprintf(ret, CLV_LOOK_WORDS, "%s", states[r->state]);
+}
+
+void clv_look_text(const clv_look *look, clv_bytes *out) {
+  char words[CLV_LOOK_WORDS];
+  for (int k = 0; k < CLV_LOOK_READERS; k++) {
+    clv_look_words(&look->of[k], words);
+    clv_bytes_printf(out, "%s%s %s", k ? ", " : "", clv_look_name((clv_look_reader)k), words);
+  }
+}
+
+/* With reasons and limits; p: of the host, for its own limits. */
+static void put_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
+                       clv_bytes *out) {
+  const clv_look_result *r = &look->of[k];
+  char words[CLV_LOOK_WORDS];
+  clv_look_words(r, words);
+  clv_bytes_printf(out, "%s %s", clv_look_name(k), words);
+  if (r->state != CLV_LOOK_READ) {
+    clv_bytes_printf(out, " (%s)", r->why);
+    return;
+  }
+  if (*r->by) clv_bytes_printf(out, " by %s", r->by);
+  put_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
+}
+
+/* Which gradients tell labels by their length alone. */
+static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
+  const clv_graph *g = b->stages[b->n_stages].graph;
+  const clv_node *loss = &g->nodes[g->output];
+  long long ignored = loss->attrs.ignore_index;
+  if (b->look.of[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
+  if (loss->attrs.class_weights.n)
+    clv_bytes_puts(out,
+                   "labels: loss.weight makes gradients of some classes longer than others, so "
+                   "that lengths name classes, and zeros those of weight 0\n");
+  if (ignored >= 0)
+    clv_bytes_printf(out,
+                     "labels: those that are %lld (loss.ignore_index) have gradients of zeros, "
+                     "which name them\n",
+                     ignored);
+  else if (g->nodes[1].dtype == CLV_I64 && g->nodes[1].shape.rank > 1)
+    clv_bytes_puts(out,
+                   "labels: places without a label have gradients of zeros, which say where "
+                   "there are labels\n");
+}
+
+void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
+  const clv_look *look = &b->look;
+  if (!look->done) return;
+  clv_bytes_printf(out, "read from what leaves (%u record%s, ", look->records,
+                   CLV_S(look->records));
+  if (look->draws > 1) clv_bytes_printf(out, "the worst of %u draws of the secrets, ", look->draws);
+  clv_bytes_printf(out, "%.1f s): ", look->seconds);
+  for (int k = 0; k < CLV_LOOK_READERS; k++) {
+    clv_bytes_puts(out, k ? "; " : "");
+    put_result(look, (clv_look_reader)k, b->policy, out);
+  }
+  clv_bytes_puts(out, "\n");
+  describe_loss(b, out);
+}
+
+static void json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
+  const clv_look_result *r = &look->of[k];
+  clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
+  if (r->state == CLV_LOOK_READ)
+    clv_bytes_printf(out, ",\"read\":%.4f,\"limit\":%.2f,\"by\":\"%s\"}", r->figure,
+                     clv_look_limit(k), r->by);
+  else {
+    clv_bytes_puts(out, ",\"why\":");
+    clv_bytes_json(out, r->why);
+    clv_bytes_puts(out, "}");
+  }
+}
+
+void clv_look_json(const clv_blueprint *b, clv_bytes *out) {
+  const clv_look *look = &b->look;
+  clv_bytes_puts(out, ",\"look\":");
+  if (!look->done) {
+    clv_bytes_puts(out, "null");
+    return;
+  }
+  clv_bytes_printf(out, "{\"records\":%u,\"draws\":%u,\"seconds\":%.3f", look->records, look->draws,
+                   look->seconds);
+  for (int k = 0; k < CLV_LOOK_READERS; k++) json_result(look, (clv_look_reader)k, out);
+  clv_bytes_puts(out, "}");
+}

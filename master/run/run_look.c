@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When a command looks at what would leave: plan and check with other secrets than the run will
+ * have, train with those that it has, eval and predict with their checkpoint.
+ */
+#include "master/run/run_int.h"
+
+static clv_code look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err *err) {
+  bool evaluates = r->sends == RUN_EVALUATES;
+  const clv_run_data *d = &r->data;
+  const clv_look_options o = {.data = evaluates ? d->test : d->train,
+                              .rows = evaluates ? &d->test_rows : &d->train_rows,
+                              .checkpoint = c,
+                              .preview = preview,
+                              .evaluates = evaluates};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_look_at(r->blueprint, &o, &r->look, err));
+  clv_look_text(&r->look, &text);
+  if (r->look.done && text.data) clv_run_lock_look(r->lock, text.data);
+  return clv_run_hold(r, err);
+}
+
+clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) {
+  return look(r, c, false, err);
+}
+
+clv_code clv_run_look_ahead(clv_run *r, clv_err *err) { return look(r, NULL, true, err); }
+
+clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  if (r->resumed) CLV_TRY(clv_checkpoint_latest(r->dir.data, &c, NULL, err));
+  return look(r, c, false, err);
+}

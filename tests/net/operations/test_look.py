@@ -1,0 +1,147 @@
+"""What the look reads of what leaves: figures of small sessions, what is refused for them before a
+worker is dialled, and where they are written down."""
+import json, os, random, re, struct, sys
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../lib"))
+from cluster import *
+
+RECORDS, ROWS, PLACES, SIDE = 128, 50, 12, 12
+LINEAR = "[{op: linear, out: 16}]"
+HEADS = ["[{op: linear, out: %d}]", "[{op: linear, out: 32}, {op: relu}, {op: linear, out: %d}]",
+         "[{op: linear, out: 32}, {op: relu}, {op: linear, out: 32}, {op: relu}, {op: linear, out: %d}]"]
+EMBEDDING = "{op: embedding, rows: %d, out: 16}" % ROWS
+suite = Suite()
+cluster = None
+
+
+def data(folder):
+    """Noise: whatever is read of it is in what leaves."""
+    r = random.Random(3)
+
+    def floats(name, *shape):
+        n = RECORDS
+        for d in shape:
+            n *= d
+        write_npy(f"{folder}/{name}.npy", (RECORDS, *shape), "<f4", struct.pack(f"<{n}f", *(r.gauss(0, 1) for _ in range(n))))
+
+    def wholes(name, below, *shape):
+        n = RECORDS
+        for d in shape:
+            n *= d
+        write_npy(f"{folder}/{name}.npy", (RECORDS, *shape), "<i8", struct.pack(f"<{n}q", *(r.randrange(below) for _ in range(n))))
+
+    floats("vector", 16)
+    floats("image", 3, SIDE, SIDE)
+    wholes("tokens", ROWS, PLACES)
+    for classes in (2, 10):
+        wholes(f"y{classes}", classes)
+    floats("real", 1)
+
+
+def session(name, front, x, head, y, loss="{kind: cross_entropy}", middle="[{op: scale, factor: 1}]", keys="", more="", steps=2):
+    return cluster.session(name, f"data: {{format: npy, root: data, train: [{x}.npy, {y}.npy], test: [{x}.npy, {y}.npy]}}\nstages:\n"
+                           f"  - {{name: a, at: master, layers: {front}}}\n  - {{name: b, at: w1, layers: {middle}}}\n"
+                           f"  - {{name: c, at: master, layers: {head}}}\nloss: {loss}\n"
+                           f"train: {{batch: 16, max_steps: {steps}, optimizer: {{kind: sgd, lr: 0.01}}}}\n" + more, keys)
+
+
+def plan(name, *args, **more):
+    done = master("plan", "--json", session(name, *args, keys=READABLE, **more), cwd=cluster.dir)
+    assert done.returncode == 0, (name, done.stderr)
+    facts = json.loads(done.stdout)
+    return {**facts["look"], "privacy": facts["privacy"], "egress": facts["egress"]}
+
+
+def refused(command, path, *says):
+    done = master(command, path, cwd=cluster.dir)
+    assert done.returncode == 3 and all(re.search(s, done.stderr) for s in says), (command, done.returncode, done.stdout, done.stderr)
+
+
+@suite.test
+def few_classes_are_read_through_layers():
+    for depth, head in enumerate(HEADS):
+        look = plan(f"two-{depth}", LINEAR, "vector", head % 2, "y2")
+        assert look["labels"]["read"] > .9 and look["labels"]["by"] in ("sign", "two clusters"), look
+        assert look["privacy"]["labels"] == "readable" and look["egress"][1]["shows"] == "LABELS READABLE", look
+        look = plan(f"ten-{depth}", LINEAR, "vector", head % 10, "y10")
+        assert look["labels"]["read"] < .3 and look["privacy"]["labels"] == "inferable", look
+        assert look["records"] == 64 and look["draws"] == 3 and look["seconds"] < 10, look
+    for loss, by in (("{kind: cross_entropy, weight: [1, 50]}", "length"), ("{kind: cross_entropy, ignore_index: 0}", "zeros"),
+                     ("{kind: cross_entropy, weight: [0, 1]}", "zeros")):
+        look = plan("weighted", LINEAR, "vector", HEADS[2] % 2, "y2", loss)
+        assert look["labels"]["read"] > .99, (loss, look)
+    done = master("plan", session("said", LINEAR, "vector", HEADS[2] % 2, "y2", "{kind: cross_entropy, weight: [1, 50]}", keys=READABLE), cwd=cluster.dir)
+    assert re.search(r"labels: loss.weight makes gradients of some classes longer", done.stdout), done.stdout
+    look = plan("one", LINEAR, "vector", HEADS[1] % 1, "real", "{kind: mse}")
+    assert look["labels"] == {"state": "not applicable", "why": "labels are no classes"}, look
+
+
+@suite.test
+def tokens_and_pictures_are_read():
+    look = plan("last", f"[{EMBEDDING}, {{op: lstm, out: 32}}, {{op: slice, dim: 1, start: {PLACES - 1}}}, {{op: flatten}}]", "tokens", HEADS[0] % 10, "y10")
+    assert look["tokens"]["state"] == "looked at" and look["pixels"]["state"] == "not applicable", look
+    look = plan("each", f"[{EMBEDDING}, {{op: lstm, out: 32}}]", "tokens", "[{op: mean, dim: 1}, {op: linear, out: 10}]", "y10")
+    assert look["tokens"]["read"] > .5 and "TOKENS" in look["egress"][0]["shows"], look
+    look = plan("mean", f"[{EMBEDDING}, {{op: mean, dim: 1}}, {{op: linear, out: 32}}]", "tokens", HEADS[0] % 10, "y10")
+    assert look["tokens"]["read"] < .2, look
+    head = "[{op: flatten}, {op: linear, out: 10}]"
+    look = plan("picture", "[{op: conv2d, out: 8, kernel: 3, pad: 1}]", "image", head, "y10")
+    assert look["pixels"]["read"] > .3, look
+    look = plan("mixed", "[{op: flatten}, {op: linear, out: 144}, {op: reshape, shape: [1, 12, 12]}]", "image", head, "y10")
+    assert look["pixels"]["read"] < .2, look
+
+
+@suite.test
+def what_cannot_run_is_said():
+    digest = "0" * 64
+    text = session("artifact", LINEAR, "vector", HEADS[0] % 10, "y10", keys=READABLE)
+    with open(text) as f:
+        whole = f.read()
+    again = "  - {name: d, at: w1, layers: [{op: relu}]}\n  - {name: e, at: master, layers: [{op: linear, out: 10}]}\n"
+    with open(text, "w") as f:
+        f.write(whole.replace("layers: [{op: scale, factor: 1}]", f"weights: {{artifact: base, sha256: '{digest}'}}, layers: [{{op: linear, out: 16}}]")
+                .replace("loss: {kind", again + "loss: {kind"))
+    done = master("plan", text, cwd=cluster.dir)
+    assert done.returncode == 0 and "tokens not looked at (stage 'b' begins with an artifact" in done.stdout, done.stdout + done.stderr
+
+
+@suite.test
+def what_is_read_is_refused_before_anybody_is_dialled():
+    cluster.workers[0].stop()
+    try:
+        path = session("two", LINEAR, "vector", HEADS[1] % 2, "y2")
+        for command in ("plan", "check", "train"):
+            refused(command, path, r"two\.yaml:\d+:\d+: worker 'w1' can read labels from the gradient for stage 'b'",
+                    "% more than a guess, by (sign|two clusters)", "privacy.labels_readable: true")
+    finally:
+        cluster.restart(0)
+
+
+@suite.test
+def figures_are_kept_with_the_run():
+    path = session("kept", LINEAR, "vector", HEADS[1] % 2, "y2", keys="labels_readable: true")
+    done = cluster.train(path)
+    assert done.returncode == 0 and re.search(r"read from what leaves \(64 records, \d+\.\d s\): .*labels 1\.00 by", done.stdout), done.stdout + done.stderr
+    done = cluster.train(path, "--resume", "--set", "train.max_steps=4")  # the table is as it was
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert master("eval", path, cwd=cluster.dir).returncode == 0
+    with open(os.path.join(cluster.dir, "runs/kept/run.json")) as f:
+        assert re.fullmatch(r"pixels not applicable, tokens not applicable, labels [01]\.\d\d", json.load(f)["attempts"][-1]["look"])
+    page = master("egress", "kept", "--json", cwd=cluster.dir)
+    attempts = [line for line in map(json.loads, page.stdout.splitlines()) if line["event"] == "attempt"]
+    assert [(a["command"], a["looked_at"]) for a in attempts] == [("train", 64), ("train", 64), ("eval", 64)], attempts
+    assert float(attempts[0]["labels"]) > .9 and attempts[2]["labels"] == "not applicable", attempts
+    path = session("same", "[{op: conv2d, out: 8, kernel: 3, pad: 1}]", "image", "[{op: flatten}, {op: linear, out: 10}]", "y10", keys="", steps=1)
+    for command in ("train", "eval"):  # the first weights of a run are those of its checkpoint, as long as it learns nothing
+        done = master(command, path, "--set", "train.optimizer.lr=1e-30", cwd=cluster.dir)
+        assert done.returncode == 0, done.stdout + done.stderr
+    page = master("egress", "same", "--json", cwd=cluster.dir)
+    train, evaluation = [line for line in map(json.loads, page.stdout.splitlines()) if line["event"] == "attempt"]
+    assert 0 < float(train["pixels"]) == float(evaluation["pixels"]), page.stdout
+    assert "an onlooker reads: pixels not applicable" in master("egress", "kept", cwd=cluster.dir).stdout
+
+
+with Cluster(1) as cluster:
+    os.makedirs(os.path.join(cluster.dir, "data"), exist_ok=True)
+    data(os.path.join(cluster.dir, "data"))
+    suite.main()

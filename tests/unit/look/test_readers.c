@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The readers on numbers that are known to show something, and on noise, which shows nothing.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/look/look.h"
+
+enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512 };
+static const clv_look_half half = {RECORDS, RECORDS / 2};
+
+static void fill(uint32_t stream, float *to, size_t n) {
+  const clv_rng_key key = {.seed = 7, .layer = stream};
+  clv_rng_normal(&key, 0, 1, to, n);
+}
+
+static size_t whole(uint32_t stream, size_t i, size_t below) {
+  const clv_rng_key key = {.seed = 8, .layer = stream};
+  uint32_t word[4];
+  clv_rng_block(&key, (uint32_t)i, word);
+  return word[0] % below;
+}
+
+/* ---- pixels ---------------------------------------------------------------------------------- */
+
+static float images[RECORDS][SIDE * SIDE];
+
+static double read_pixels(const float *values, clv_shape shape) {
+  size_t n;
+  clv_err err;
+  clv_look_view records, views[CLV_LOOK_VIEWS];
+  clv_look_read read;
+  assert_int_equal(clv_shape_numel(&shape, &n, &err), CLV_OK);
+  const clv_look_tensor image = {images[0], SIDE * SIDE, 0, CLV_SHAPE(1, SIDE, SIDE)};
+  const clv_look_tensor t = {values, n, 0, shape};
+  assert_true(clv_look_record(&image, &records));
+  size_t n_views = clv_look_grids(&t, &records, views);
+  assert_int_equal(clv_look_pixels(views, n_views, &records, half, &read, &err), CLV_OK);
+  return *read.by ? read.figure : -1;
+}
+
+static void pictures_are_seen_in_any_layout(void **state) {
+  (void)state;
+  enum { SMALL = 16, CHANNELS = 3 };
+  static float small[RECORDS][SMALL], last[RECORDS][SMALL][CHANNELS], late[RECORDS][SMALL + 1][2];
+  fill(1, images[0], sizeof images / sizeof(float));
+  fill(2, last[0][0], sizeof last / sizeof(float));
+  fill(3, late[0][0], sizeof late / sizeof(float));
+  for (size_t r = 0; r < RECORDS; r++)
+    for (size_t p = 0; p < SMALL; p++) {
+      size_t y = p / 4 * 2, x = p % 4 * 2;
+      const float *at = images[r] + y * SIDE + x;
+      small[r][p] = -(at[0] + at[1] + at[SIDE] + at[SIDE + 1]) + (float)p;
+      last[r][p][2] = late[r][p + 1][1] = small[r][p];
+    }
+  assert_true(read_pixels(small[0], CLV_SHAPE(1, 4, 4)) > .999);
+  assert_true(read_pixels(last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
+  assert_true(read_pixels(last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
+  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999); /* behind a class token */
+  fill(4, small[0], sizeof small / sizeof(float));
+  double noise = read_pixels(small[0], CLV_SHAPE(1, 4, 4));
+  assert_true(noise >= 0 && noise < .2);
+  assert_true(read_pixels(small[0], CLV_SHAPE(4, 2, 2)) < 0); /* no grid of 16 places */
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static int64_t tokens[RECORDS][TOKENS];
+static float table[ROWS][WIDTH];
+
+static void draw_tokens(void) {
+  fill(5, table[0], sizeof table / sizeof(float));
+  for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++)
+    tokens[i / TOKENS][i % TOKENS] = (int64_t)whole(1, i, ROWS);
+}
+
+static double read_tokens(const float *values, clv_shape shape) {
+  size_t n;
+  clv_err err;
+  clv_look_view views[CLV_LOOK_VIEWS];
+  clv_look_read read;
+  assert_int_equal(clv_shape_numel(&shape, &n, &err), CLV_OK);
+  const clv_look_tensor t = {values, n, 0, shape};
+  const clv_look_tokens of = {tokens[0], TOKENS};
+  size_t n_views = clv_look_sequences(&t, TOKENS, views);
+  assert_int_equal(clv_look_nearest(views, n_views, &of, half, &read, &err), CLV_OK);
+  return read.figure;
+}
+
+static void tokens_are_seen_in_any_layout(void **state) {
+  (void)state;
+  static float vectors[RECORDS][TOKENS][WIDTH], turned[RECORDS][WIDTH][TOKENS];
+  draw_tokens();
+  fill(6, vectors[0][0], sizeof vectors / sizeof(float));
+  assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS, WIDTH)) < .1);
+  for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++)
+    for (size_t k = 0; k < WIDTH; k++) {
+      size_t r = i / TOKENS, s = i % TOKENS;
+      vectors[r][s][k] = table[tokens[r][s]][k] + vectors[r][s][k] * .2f + (float)s;
+      turned[r][k][s] = vectors[r][s][k];
+    }
+  assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS, WIDTH)) > .95);
+  assert_true(read_tokens(turned[0][0], CLV_SHAPE(WIDTH, TOKENS)) > .95);
+  assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS * WIDTH)) > .95);
+}
+
+static void one_place_that_shows_its_token_is_found(void **state) {
+  (void)state;
+  static float last[RECORDS][WIDTH];
+  draw_tokens();
+  fill(7, last[0], sizeof last / sizeof(float));
+  for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++) tokens[i / TOKENS][i % TOKENS] %= 5;
+  assert_true(read_tokens(last[0], CLV_SHAPE(WIDTH)) < .2);
+  for (size_t r = 0; r < RECORDS; r++)
+    for (size_t k = 0; k < WIDTH; k++)
+      last[r][k] = last[r][k] * .2f + table[tokens[r][TOKENS - 1]][k];
+  assert_true(read_tokens(last[0], CLV_SHAPE(WIDTH)) > .5);
+}
+
+/* ---- labels ---------------------------------------------------------------------------------- */
+
+static float gradients[SAMPLES][WIDTH];
+static int64_t labels[SAMPLES];
+
+static clv_look_read read_labels(size_t n_lengths) {
+  clv_err err;
+  clv_look_read read;
+  const clv_look_gradients g = {.values = gradients[0],
+                                .label = labels,
+                                .n = SAMPLES,
+                                .n_fit = SAMPLES / 2,
+                                .width = WIDTH,
+                                .n_lengths = n_lengths};
+  assert_int_equal(clv_look_labels(&g, &read, &err), CLV_OK);
+  return read;
+}
+
+static void draw_gradients(size_t classes) {
+  fill(9, gradients[0], sizeof gradients / sizeof(float));
+  for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)whole(2, i, classes);
+}
+
+static void scale(size_t sample, float by) {
+  for (size_t k = 0; k < WIDTH; k++) gradients[sample][k] *= by;
+}
+
+static void labels_are_seen(void **state) {
+  (void)state;
+  draw_gradients(2);
+  assert_true(read_labels(2).figure < .2); /* noise */
+  for (size_t i = 0; i < SAMPLES; i++) gradients[i][3] = labels[i] ? 1e-6f : -1e-6f;
+  clv_look_read read = read_labels(2);
+  assert_true(read.figure > .99);
+  assert_string_equal(read.by, "sign");
+
+  draw_gradients(2);
+  for (size_t i = 0; i < SAMPLES; i++)
+    for (size_t k = 0; k < WIDTH; k++) gradients[i][k] += (labels[i] ? 1.5f : -1.5f);
+  read = read_labels(2);
+  assert_true(read.figure > .99);
+  assert_string_equal(read.by, "two clusters");
+
+  draw_gradients(2);
+  for (size_t i = 0; i < SAMPLES; i++) scale(i, labels[i] ? 50 : 1);
+  read = read_labels(2);
+  assert_true(read.figure > .99);
+  assert_string_equal(read.by, "length");
+
+  draw_gradients(2);
+  for (size_t i = 0; i < SAMPLES; i++) scale(i, labels[i] ? 1 : 0);
+  read = read_labels(2);
+  assert_true(read.figure > .99);
+  assert_string_equal(read.by, "zeros");
+}
+
+static void several_weights_are_several_lengths(void **state) {
+  (void)state;
+  draw_gradients(4);
+  for (size_t i = 0; i < SAMPLES; i++) scale(i, powf(20, (float)labels[i]));
+  assert_true(read_labels(4).figure > .95);
+  assert_true(read_labels(2).figure < .7);
+}
+
+/* Two groups cannot name ten classes; who has no label is not counted. */
+static void many_classes_are_not(void **state) {
+  (void)state;
+  draw_gradients(10);
+  for (size_t i = 0; i < SAMPLES; i++) gradients[i][0] = labels[i] < 5 ? 1 : -1;
+  assert_true(read_labels(2).figure < .2);
+  for (size_t i = 0; i < SAMPLES; i++) labels[i] = labels[i] < 2 ? labels[i] : -1;
+  for (size_t i = 0; i < SAMPLES; i++) gradients[i][0] = labels[i] == 1 ? 1 : -1;
+  assert_true(read_labels(2).figure > .99);
+  for (size_t i = 0; i < SAMPLES; i++) labels[i] = -1;
+  assert_true(read_labels(2).figure == 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(pictures_are_seen_in_any_layout),
+      cmocka_unit_test(tokens_are_seen_in_any_layout),
+      cmocka_unit_test(one_place_that_shows_its_token_is_found),
+      cmocka_unit_test(labels_are_seen),
+      cmocka_unit_test(several_weights_are_several_lengths),
+      cmocka_unit_test(many_classes_are_not),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a look means for a session: findings of rows, refusals, limits of the policy, words.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/plan/plan_int.h"
+
+static const clv_shape words = {2, {1, 12}};
+
+static clv_session_config *session(const char *privacy) {
+  clv_session_config *c = NULL;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_printf(
+      &text,
+      "version: 1\nname: t\ntls: {ca: a, cert: b, key: c}\nworkers:\n"
+      "  w1: {address: \"h:1\", identity: \"spiffe://t/w1\"}\n"
+      "data: {format: npy, root: /data, train: [a, b]}\nloss: {kind: cross_entropy}\n"
+      "privacy: {%s}\ntrain: {batch: 8, optimizer: {kind: sgd, lr: 0.1}}\nstages:\n"
+      "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 8}, {op: flatten}, "
+      "{op: linear, out: 8}]}\n"
+      "  - {name: body, at: w1, layers: [{op: relu}]}\n"
+      "  - {name: head, at: master, layers: [{op: linear, out: 2}]}\n",
+      privacy);
+  if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  return c;
+}
+
+static clv_blueprint *blueprint(const clv_session_config *c) {
+  clv_blueprint *b = NULL;
+  clv_err err;
+  if (clv_blueprint_new(c, &words, CLV_I64, &b, &err) != CLV_OK) fail_msg("%s", err.text);
+  return b;
+}
+
+static clv_look look_of(double tokens, double labels) {
+  clv_look look = {.done = true, .records = 64, .draws = 1};
+  look.of[CLV_LOOK_TOKENS] =
+      (clv_look_result){.state = CLV_LOOK_READ, .figure = tokens, .by = "the nearest vector"};
+  look.of[CLV_LOOK_LABELS] =
+      (clv_look_result){.state = CLV_LOOK_READ, .figure = labels, .by = "sign"};
+  return look;
+}
+
+static const clv_egress_row *row_of(const clv_blueprint *b, cleave_sending_kind kind) {
+  for (size_t i = 0; i < b->n_egress; i++)
+    if (b->egress[i].kind == kind) return &b->egress[i];
+  fail_msg("no such row");
+  return NULL;
+}
+
+static void what_is_read_is_a_finding_of_its_rows(void **state) {
+  (void)state;
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = session("tokens_readable: true, labels_readable: true");
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
+  CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, page = {0};
+  clv_look look = look_of(.25, .9);
+  clv_err err;
+  clv_blueprint_egress_text(b, &before);
+  clv_blueprint_looked(b, &look);
+  if (clv_blueprint_permits(b, &err) != CLV_OK) fail_msg("%s", err.text);
+  assert_int_equal(row_of(b, CLEAVE_SENDING_VALUE)->looked, CLV_SHOWS_TOKENS);
+  assert_int_equal(row_of(b, CLEAVE_SENDING_GRADIENT)->shows, CLV_SHOWS_LABELS_READABLE);
+  clv_blueprint_egress_text(b, &after); /* figures change while weights learn, and it may not */
+  assert_string_equal(before.data, after.data);
+  clv_blueprint_egress(b, false, &page);
+  assert_non_null(strstr(page.data, "tokens 0.25 by the nearest vector, above 0.2; labels 0.90"));
+  assert_non_null(strstr(page.data, "READABLE by w1"));
+}
+
+static void what_is_read_needs_a_key(void **state) {
+  (void)state;
+  static const struct {
+    const char *privacy;
+    double tokens, labels;
+    const char *says; /* NULL: it is permitted */
+  } cases[] = {
+      {"tokens_readable: false", .2, .3, NULL},
+      {"tokens_readable: false", .21, .3,
+       "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
+      {"tokens_readable: true", .21, .3, NULL},
+      {"tokens_readable: true", .2, .31, "/s.yaml:12:22: worker 'w1' can read labels from the gra"},
+      {"labels_readable: true", .2, .31, NULL},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(cases[i].privacy);
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
+    clv_look look = look_of(cases[i].tokens, cases[i].labels);
+    clv_err err = {0};
+    clv_blueprint_looked(b, &look);
+    clv_code code = clv_blueprint_permits(b, &err);
+    assert_int_equal(code, cases[i].says ? CLV_INVALID : CLV_OK);
+    if (cases[i].says && !strstr(err.text, cases[i].says)) fail_msg("%s", err.text);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_read_is_a_finding_of_its_rows),
+      cmocka_unit_test(what_is_read_needs_a_key),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
