@@ -46,7 +46,7 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # computed, so that loops with them can be wide; the bits are the same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno -fno-trapping-math)
 # Except for release, records that were given back are marked: a test sees who uses them still.
-CFLAGS_common/fair := -DCLV_CHECKED=$(if $(filter release,$(BUILD)),0,1)
+CFLAGS_common/fair := $(if $(filter release,$(BUILD)),,-DCLV_MARKS_IDLE)
 CFLAGS_tests/unit/fair := $(CFLAGS_common/fair)
 # The simulation tells the sanitizers what they are to know.
 CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))

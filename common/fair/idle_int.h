@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lists of records that nobody has, linked by their first bytes. Address sanitizer reports who
- * touches such a record. In other builds that are not for release its bytes are IDLE_BYTE, so that
- * a pointer or a counter which is read there is no valid one.
+ * touches such a record. In builds that are not for release (CLV_MARKS_IDLE) its bytes are
+ * IDLE_BYTE, so that a pointer or a counter which is read there is no valid one.
  */
 #ifndef CLEAVE_FAIR_IDLE_INT_H
 #define CLEAVE_FAIR_IDLE_INT_H
@@ -29,7 +29,9 @@ enum { IDLE_BYTE = 0xdb };
 
 /* Puts a record of `bytes` at the head of the list. */
 static inline void clv_idle_put(void **list, void *record, size_t bytes) {
-  if (CLV_CHECKED) memset(record, IDLE_BYTE, bytes);
+#ifdef CLV_MARKS_IDLE
+  memset(record, IDLE_BYTE, bytes);
+#endif
   *(void **)record = *list;
   *list = record;
   ASAN_POISON_MEMORY_REGION(record, bytes);

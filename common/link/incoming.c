@@ -274,14 +274,13 @@ static clv_packet *finished(clv_arrivals *a, clv_packet *p) {
   return p;
 }
 
-/* What is given back: checked, and whole. */
+/* What is given back: checked, and whole. The error has no checksum: that of a single number tells
+ * the number. */
 static clv_code check_sums(clv_arrivals *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
-    const clv_tensor_head *h = &p->frame.tensors[i];
-    uint32_t crc = p->crc32c[i];
-    if (crc == h->crc32c) continue;
-    clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame: CRC32C is %08x, stated %08x", i,
-             clv_frame_kind_name(p->frame.kind), crc, h->crc32c);
+    if (p->crc32c[i] == p->frame.tensors[i].crc32c) continue;
+    clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame has another CRC32C than is stated", i,
+             clv_frame_kind_name(p->frame.kind));
     clv_packet_free(p);
     return CLV_DATA_LOSS;
   }

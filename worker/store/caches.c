@@ -233,11 +233,12 @@ static uint64_t row_at(const file *f, int64_t row) {
   return f->head.rows_at + f->head.row_bytes * (uint64_t)row;
 }
 
+/* Row numbers are elements of a tensor: errors name the sample, by its place in the batch. */
 static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
     if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)
-      return clv_fail(err, CLV_INVALID, "the number of a row is not below the %llu of the cache",
-                      (unsigned long long)c->records);
+      return clv_fail(err, CLV_INVALID, "the row number of sample %zu is outside 0..%llu", i,
+                      (unsigned long long)c->records - 1);
   return CLV_OK;
 }
 
@@ -247,16 +248,19 @@ static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *e
   return write_at(f, mark_at(f, row), &m, sizeof m, err);
 }
 
-static clv_code get_row(const file *f, int64_t row, void *data, clv_err *err) {
+static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, clv_err *err) {
   mark m, gone = {0};
   CLV_TRY(read_at(f, mark_at(f, row), &m, sizeof m, err));
   if (m.there != 1)
-    return clv_fail(err, CLV_NOT_FOUND, "a row is not in the cache");
+    return clv_fail(err, CLV_NOT_FOUND, "the row of sample %lld is not in the cache",
+                    (long long)sample);
   CLV_TRY(read_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
   if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;
   CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));
   return clv_fail(err, CLV_DATA_LOSS,
-                  "a row of the cache has other bytes than were kept, and was dropped");
+                  "the row of sample %lld has other bytes than were kept in the cache, and was "
+                  "dropped",
+                  (long long)sample);
 }
 
 /* ---- outward --------------------------------------------------------------------------------- */
@@ -300,7 +304,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
     return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");
   char *data = values->data;
   for (int64_t i = 0; i < values->shape.dim[0]; i++)
-    CLV_TRY(get_row(&f, rows[i], data + (size_t)i * f.head.row_bytes, err));
+    CLV_TRY(get_row(&f, rows[i], i, data + (size_t)i * f.head.row_bytes, err));
   return touch(&f, err);
 }
 

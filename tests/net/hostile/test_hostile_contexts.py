@@ -246,6 +246,15 @@ def inputs_that_do_not_fit_each_other(e):
     return 0
 
 
+SECRET = 987654321012345  # an element of a tensor, which stands in no text
+
+
+def is_untold(e):
+    """Neither the worker's status nor its log has it."""
+    assert str(SECRET) not in str(e.caller.stub.Status(pb.StatusRequest()))
+    assert str(SECRET) not in the.cluster.workers[0].text()
+
+
 @attack
 def labels_out_of_range(e):
     """A class that is not there is an error, not an index."""
@@ -260,11 +269,28 @@ def labels_out_of_range(e):
         f.tensors[1].dtype = I64
         lane.send(f)
 
-    for k, bad in enumerate((6, -1, 1 << 40, -(1 << 63))):
+    for k, bad in enumerate((6, -1, 1 << 40, -(1 << 63), SECRET)):
         loss_of(1 + k, 0, 1, bad, 2)
-        poisons(lane, 1 + k, 10, INVALID)
+        assert "label of sample 2" in poisons(lane, 1 + k, 10, INVALID)
     loss_of(9, 0, 1, 5, 2, needs_grad=True)
     assert "no gradient" in poisons(lane, 9, 10, INVALID)
+    is_untold(e)
+    return 0
+
+
+@attack
+def row_numbers_out_of_range(e):
+    """Of an embedding, in its value's failure and in that of a call which takes the value."""
+    graph = pb.Graph(nodes=[node(INPUT, name="x"), node(EMBEDDING, [0], 0, rows=9, out=4)], outputs=[1])
+    lane = e.session(graph=graph, inputs=[pb.TensorSpec(dtype=I64, dims=[4])]).lanes[0]
+    f = call(1, 10, 0, [(0, False, struct.pack("<4q", 0, 1, SECRET, 2), [4])])
+    f.tensors[0].dtype = I64
+    lane.send(f)
+    lane.send(call(1, 11, 0, [(10, False)]))
+    for value in (10, 11):
+        text = poisons(lane, 1, value, INVALID)
+        assert "row number of sample 2" in text and str(SECRET) not in text, text
+    is_untold(e)
     return 0
 
 

@@ -93,8 +93,9 @@ def malformed_frames(e):
     f.payload += b"x"
     stream_ends(e, f, INVALID)
     f = a_call()
-    f.tensors[0].crc32c ^= 1
-    stream_ends(e, f, LOST)
+    right, f.tensors[0].crc32c = f.tensors[0].crc32c, f.tensors[0].crc32c ^ 1
+    told = stream_ends(e, f, LOST) + the.cluster.workers[0].text()
+    assert "another CRC32C" in told and f"{right:08x}" not in told and f"{right ^ 1:08x}" not in told, told
     return 50_000
 
 

@@ -28,7 +28,7 @@ if MISSING is None:
     pb, pb_grpc = generate()
 
 F32, F64, I64 = 1, 2, 3
-INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY, WAIT = 0, 1, 2, 6, 12, 16, 17, 29
+INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY, EMBEDDING, WAIT = 0, 1, 2, 6, 12, 16, 17, 22, 29
 ALL = 255  # every module of an APPLY
 
 # ---- CRC32C (Castagnoli, reflected 0x1EDC6F41), RFC 3720 --------------------------------------
@@ -135,7 +135,7 @@ def keys_of(graph):
 
 
 def node(op, inputs=(), layer=0, name="", **attrs):
-    keys = {"out": 1, "kernel": 2, "stride": 3, "pad": 4, "groups": 5, "bias": 6, "shape": 10,
+    keys = {"out": 1, "kernel": 2, "stride": 3, "pad": 4, "groups": 5, "bias": 6, "shape": 10, "rows": 11,
             "forward_ms": 17}
     return pb.Node(op=op, inputs=inputs, layer=layer, name=name, attrs=[
         pb.Attr(key=keys[k], ints=v if isinstance(v, (list, tuple)) else [v]) for k, v in attrs.items()])

@@ -166,6 +166,37 @@ static void numbers_and_forms_are_checked(void **state) {
   clv_caches_free(c);
 }
 
+static bool says(int64_t row) {
+  char number[24];
+  snprintf(number, sizeof number, "%lld", (long long)row);
+  return strstr(err.text, number) || strstr(err.element, number);
+}
+
+/* Row numbers are the caller's data: the log of the worker, its status and other workers, which all
+ * get the text, get the place in the batch. */
+static void row_numbers_are_in_no_text(void **state) {
+  const int64_t row = 87654, beyond = 9876543;
+  clv_cache one = cache_of(1, 60);
+  (void)state;
+  clv_caches *c = opened();
+  one.records = 100000;
+  assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
+  assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, beyond}, 2), CLV_INVALID);
+  assert_false(says(beyond));
+  assert_int_equal(get(c, A, &one, (int64_t[]){0, -beyond}, 2), CLV_INVALID);
+  assert_false(says(beyond));
+  assert_non_null(strstr(err.text, "sample 1"));
+  assert_int_equal(get(c, A, &one, (int64_t[]){row, 0, row + 1}, 3), CLV_NOT_FOUND);
+  assert_false(says(row + 1));
+  assert_non_null(strstr(err.text, "sample 2"));
+  damage(1, 806912 + row * WIDTH * 4);
+  assert_int_equal(get(c, A, &one, (int64_t[]){0, row}, 2), CLV_DATA_LOSS);
+  assert_false(says(row));
+  assert_non_null(strstr(err.text, "sample 1"));
+  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  clv_caches_free(c);
+}
+
 static void the_quota_is_of_whole_caches(void **state) {
   (void)state;
   clv_caches *c = opened();
@@ -288,6 +319,7 @@ int main(void) {
       cmocka_unit_test(rows_come_back_in_any_order),
       cmocka_unit_test(caches_are_their_identitys),
       cmocka_unit_test(numbers_and_forms_are_checked),
+      cmocka_unit_test(row_numbers_are_in_no_text),
       cmocka_unit_test(the_quota_is_of_whole_caches),
       cmocka_unit_test(damaged_rows_are_found),
       cmocka_unit_test(what_nobody_uses_is_deleted),
