@@ -234,6 +234,7 @@ def mistakes_are_refused_at_their_place():
 
 @suite.test
 def a_model_that_cannot_be_read_is_not_taken_for_bad_records():
+    config("broken", {**LAYOUTLM, "hidden_act": "mish"})
     np.save(os.path.join(cluster.dir, "data/floats.npy"), np.zeros((RECORDS, PLACES), np.float32))
     for model, says in (("nowhere", r"model.hf: \S*nowhere/config.json: No such file"), ("broken", r"model.hf: \S*broken/config.json:1:\d+: hidden_act 'mish'")):
         text = body([], ["master"], "layoutlm").replace("hf: layoutlm", f"hf: {model}").replace("-ids.npy", "-y.npy")
