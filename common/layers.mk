@@ -59,7 +59,7 @@ $(call layer, kernels/steps, common/tensor common/settings kernels)
 # the backend of plain loops
 $(call layer, kernels/ref, common/tensor common/settings kernels kernels/ops kernels/steps)
 
-# f32, convolutions in bf16 too, blocked layouts
+# f32, convolutions and linear in bf16 too, blocked layouts
 $(call layer, kernels/cpu, common/tensor common/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
 # NVIDIA's devices: f32 and bf16; through one table of what it uses of their runtime and libraries

@@ -145,9 +145,9 @@ typedef struct clv_node_desc {
   bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
   unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
-  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16; a device may do
-   * so with other ops. Which kernel rounds what does not depend on its neighbours, whose layouts
-   * the two below are offers of. */
+  /* conv2d and linear compute with bf16 factors and f32 sums, conv2d rounds its output to bf16; a
+   * device may do so with other ops. Which kernel rounds what does not depend on its neighbours,
+   * whose layouts the two below are offers of. */
   bool bf16;
   /* Element-wise ops in one kernel, each of what the one before makes: `op` and those behind it.
    * One at most is a sum, to which in[1] is added, and one a dropout that draws, whose key the
@@ -458,8 +458,8 @@ struct clv_backend {
   const char *(*isa)(const clv_backend *b);
   const char *(*libraries)(const clv_backend *b);
 
-  /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL:
-   * never. */
+  /* CLV_OK where conv2d and linear compute in bf16 when asked to; else the error says why not.
+   * NULL: never. */
   clv_code (*check_bf16)(const clv_backend *b, clv_err *err);
   /* The same of factors in TF32. */
   clv_code (*check_tf32)(const clv_backend *b, clv_err *err);

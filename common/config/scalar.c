@@ -337,7 +337,8 @@ void clv_row_expects(const clv_row *row, char *buf, size_t len) {
       [CLV_ROW_BOOL] = "true or false",
       [CLV_ROW_PATH] = "a path",
       [CLV_ROW_SEED] = "32 hexadecimal digits or a whole number below 2^64",
-      [CLV_ROW_RANGE] = "a list of layers or a range such as 0..3 or conv1..layer2",
+      [CLV_ROW_RANGE] =
+          "a list of layers or a range such as 0..3 or conv1..layer2 (layer 6 alone is 6..6)",
       [CLV_ROW_ATTRS] = "a number, a text, true, false or a list of whole numbers",
   };
   if (by_kind[row->kind])

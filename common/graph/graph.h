@@ -321,8 +321,9 @@ typedef struct clv_plan_options {
   bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
   int threads;
   bool
-      bf16; /* conv2d computes in bf16; CLV_PRECONDITION where the backend cannot. Parameters, their
-                gradients and the caller's values are f32; ref computes in its dtype all the same */
+      /* conv2d and linear compute in bf16; CLV_PRECONDITION where the backend cannot. Parameters,
+       * their gradients and the caller's values are f32; ref computes in its dtype all the same */
+      bf16;
   bool tf32; /* factors of products and convolutions may be rounded to TF32; CLV_PRECONDITION too */
   /* Weight gradients are a phase of their own, which may come any time after the input gradients:
    * these can leave earlier, and other calls' work may come between. What the weight gradients read

@@ -39,6 +39,13 @@ clv_model_pads clv_model_pads_of(const clv_session_config *c) {
 
 _Static_assert((int)CLV_PEFT_PARAM == CLV_HF_NAME, "one length");
 
+clv_code clv_model_check(const clv_session_config *c, clv_err *err) {
+  clv_hf_config model;
+  clv_err why;
+  bool good = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
+  return good ? CLV_OK : fail(c, &why, err);
+}
+
 int clv_model_family(const clv_session_config *c) {
   clv_hf_config model;
   clv_err unused;

@@ -57,6 +57,9 @@ clv_code clv_model_whole(const clv_session_config *config, const clv_shape *inpu
 clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
                         clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* CLV_INVALID, with its place in the session: what is wrong with the config.json of `model.hf`. */
+clv_code clv_model_check(const clv_session_config *config, clv_err *err) CLV_USE_RESULT;
+
 /* What transformers makes of the token of pads that a model by `model.hf` names. */
 typedef struct clv_model_pads {
   int64_t token;          /* -1: none */

@@ -77,7 +77,7 @@ typedef struct clv_wire_load_request {
   const char **peers;  /* for values and gradients */
   bool input_needs_grad;
   bool hold_rest;               /* nobody is in group 0 */
-  bool bf16;                    /* conv2d computes in it */
+  bool bf16;                    /* conv2d and linear compute in it */
   bool tf32;                    /* factors may be rounded to it */
   bool fixed;                   /* what is frozen has no gradients and no moments */
   bool frozen_bf16;             /* and weights of linear among that are bf16 */

@@ -63,7 +63,7 @@ void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
-/* CLV_PRECONDITION, with what is missing, where conv2d cannot compute in bf16; follows
+/* CLV_PRECONDITION, with what is missing, where conv2d and linear cannot compute in bf16; follows
  * DNNL_MAX_CPU_ISA. */
 clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 

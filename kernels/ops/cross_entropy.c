@@ -17,7 +17,12 @@
 static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *x = &s->in[0];
   char a[160], b[160], c[160];
-  if (x->rank != 3) CLV_TRY(class_loss_shape("cross_entropy", s, ret, err));
+  if (x->rank != 2 && x->rank != 3)
+    return clv_fail(err, CLV_INVALID,
+                    "cross_entropy needs [N, classes], or [N, places, classes] for a class of each "
+                    "place, got %s: put a flatten or a reshape before it",
+                    clv_shape_format(x, a, sizeof a));
+  if (x->rank == 2) CLV_TRY(class_loss_shape("cross_entropy", s, ret, err));
   CLV_TRY(clv_check_no_empty("cross_entropy", x, err));
   clv_shape want = *x;
   want.dim[--want.rank] = 0;

@@ -361,7 +361,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
                      place_of(b, b->n_stages),
-                     c->train.dtype == CLV_COMPUTE_BF16 ? ", convolutions in bf16" : "");
+                     c->train.dtype == CLV_COMPUTE_BF16 ? ", conv2d and linear in bf16" : "");
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_facts f;

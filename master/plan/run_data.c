@@ -132,6 +132,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
   clv_err why;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
+  CLV_TRY(clv_model_check(c, err)); /* its fault would else look like one of the records */
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
   size_t n_inputs = clv_data_inputs(&c->data);

@@ -65,7 +65,7 @@ def plan_says_it():
         return LACKS
     session = cluster.session("said", body(["master", "w1", "w2"], "bf16", 20))
     done = run(MASTER, "plan", session, cwd=cluster.dir)
-    assert "convolutions in bf16" in done.stdout, done.stdout + done.stderr
+    assert "conv2d and linear in bf16" in done.stdout, done.stdout + done.stderr
     assert '"dtype":"bf16"' in run(MASTER, "plan", session, "--json", cwd=cluster.dir).stdout
 
 

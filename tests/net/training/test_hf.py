@@ -233,6 +233,41 @@ def mistakes_are_refused_at_their_place():
 
 
 @suite.test
+def a_model_that_cannot_be_read_is_not_taken_for_bad_records():
+    config("broken", {**LAYOUTLM, "hidden_act": "mish"})
+    np.save(os.path.join(cluster.dir, "data/floats.npy"), np.zeros((RECORDS, PLACES), np.float32))
+    for model, says in (("nowhere", r"model.hf: \S*nowhere/config.json: No such file"), ("broken", r"model.hf: \S*broken/config.json:1:\d+: hidden_act 'mish'")):
+        text = body([], ["master"], "layoutlm").replace("hf: layoutlm", f"hf: {model}").replace("-ids.npy", "-y.npy")
+        text = re.sub(r"inputs: .*}", "train: [floats.npy, train-y.npy]}", text)
+        done = master("check", cluster.session("unread", text), cwd=cluster.dir)
+        assert done.returncode and re.search(says, done.stderr), done.stderr
+    done = master("check", cluster.session("number", body([], ["master"]).replace("layers: embeddings..classifier", "layers: 6")), cwd=cluster.dir)
+    assert "'stages.0.layers' must be a list of layers or a range such as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '6'" in done.stderr, done.stderr
+
+
+def keys_of(value):
+    """Of an object and those in it, but for lists of names."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield key
+        if key in ("rope_parameters", "model", "truncation", "padding"):
+            yield from keys_of(inner)
+
+
+@suite.test
+def every_key_of_their_files_is_on_the_page():
+    """What transformers, tokenizers and peft write (tests/golden) is judged in CHECKPOINTS.md."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
+    with open(os.path.join(root, "deploy/CHECKPOINTS.md")) as f:
+        page = set(re.findall(r"`([a-z_0-9.*]+)`", f.read()))
+    page |= {part for word in page for part in word.split(".")}
+    files = [f"hf/{family}/config.json" for family in ("bert", "roberta", "layoutlm", "vit", "gpt2", "llama", "qwen2")]
+    for path in (*files, "peft/adapter/adapter_config.json", *(f"tokens/{n}.json" for n in ("gpt2", "roberta", "llama3", "qwen2"))):
+        with open(os.path.join(root, "tests/golden", path)) as f:
+            missing = {key for key in keys_of(json.load(f)) if key not in page and not key.startswith("summary_")}
+        assert not missing, (path, missing)
+
+
+@suite.test
 def tokens_that_leave_are_refused_with_the_whole_way():
     """A projection of each token hides none, and long names leave room for the fix."""
     short = cluster.session("silent", body([2, 3], ["master", "w1", "master"]), keys="labels_readable: true")
