@@ -133,6 +133,8 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (t->ca && (clv_tls_identity_load(t->ca, t->cert, t->key, &id, &err) != CLV_OK ||
                 clv_tls_revocation_load(t->crl, id, &err) != CLV_OK))
     return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
+  if (!o->json && clv_run_print_sets(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   print_checked(&r);
   return CLV_EXIT_OK;
 }
