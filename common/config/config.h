@@ -135,6 +135,7 @@ typedef enum clv_accent_choice {
 /* Which records: of each class its share, any, the last (limits: the first), whole groups. */
 typedef enum clv_split_by { CLV_BY_CLASS, CLV_BY_CHANCE, CLV_BY_END, CLV_BY_GROUP } clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
+typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
 typedef enum clv_train_crop {
   CLV_TRAIN_CROP_CENTER,
   CLV_TRAIN_CROP_RANDOM,
@@ -252,6 +253,7 @@ typedef struct clv_data_config {
   clv_config_pos objective_pos, group_pos;
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
+  clv_broken_choice broken;  /* what becomes of records that cannot be read */
   char *root;
   clv_text_list train; /* images, labels; or one folder of images, or one table of texts */
   clv_text_list test;  /* the same; n = 0 when not given */

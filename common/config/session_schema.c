@@ -17,6 +17,7 @@ static const char *const labels_of_names[] = {"words", "pages", NULL};
 static const char *const split_names[] = {"stratified", "random", "last", "group", NULL};
 static const char *const limit_names[] = {"stratified", "random", "first", NULL};
 static const char *const non_finite_names[] = {"refuse", "skip", NULL};
+static const char *const broken_names[] = {"refuse", "skip", NULL};
 static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
@@ -164,6 +165,9 @@ static const clv_row rows[] = {
      .names = non_finite_names, .initial = "refuse",
      .doc = "Records with a value that is not finite: refuse ends the command, skip leaves them out and "
             "counts them."},
+    {.path = "data.broken", .kind = CLV_ROW_ENUM, .offset = AT(data.broken),
+     .names = broken_names, .initial = "refuse",
+     .doc = "Images, texts, pages that cannot be read: refuse lists them, skip leaves them out."},
     {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .commented = true,
      .doc = "format images: what a record shows of its image, as torchvision's transforms do it."},
     {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),

@@ -152,10 +152,23 @@ typedef struct clv_dataset_options {
   const int64_t *ignored;   /* the label of places without one; NULL: CLV_LABEL_IGNORED */
   size_t n_classes;         /* > 0: class labels must be below it */
   size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */
+  bool tolerates_broken;    /* leaves broken texts and pages out (clv_dataset_broken); images that
+                             * are found at open are left to clv_dataset_scan */
   clv_image_options images; /* CLV_FORMAT_IMAGES */
   clv_text_options text;    /* CLV_FORMAT_TEXT, CLV_FORMAT_DOCUMENTS */
   clv_page_options pages;   /* CLV_FORMAT_DOCUMENTS */
 } clv_dataset_options;
+
+/* Records that cannot be read. */
+enum { CLV_BROKEN_TOLD = 20 };
+typedef struct clv_broken {
+  size_t n;
+  clv_bytes list; /* what is wrong with the first CLV_BROKEN_TOLD of them, a line each */
+} clv_broken;
+
+void clv_broken_done(clv_broken *b);
+/* Counts one, with its error, which names the file. */
+void clv_broken_add(clv_broken *b, const clv_err *why);
 
 typedef struct clv_dataset clv_dataset;
 
@@ -185,6 +198,8 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 /* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no
  * class; the first by name, below the folder. */
 size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
+/* Texts and pages that were left out with `tolerates_broken`. */
+const clv_broken *clv_dataset_broken(const clv_dataset *ds);
 /* Texts that are longer than max_tokens. */
 size_t clv_dataset_cut(const clv_dataset *ds);
 /* Of documents; zeros otherwise. */
@@ -217,8 +232,7 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
 /* The one label of a record; false: it has none, or several. */
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
 /* The number in its file of the first record with the largest class label. False where classes are
- * not counted by looking at
- * records: they have names, or are tokens. */
+ * not counted by looking at records: they have names, or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
 /* The class of a record; -1: its labels are no classes, or one for each place. */
@@ -257,6 +271,16 @@ clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint3
 
 /* What is wrong with a value: file, record, column and value. */
 enum { CLV_SCAN_TEXT = 400 };
+
+/* The values of a sample of records as their files have them. */
+typedef struct clv_data_levels {
+  size_t records; /* that were looked at; 0: texts, tokens, several inputs, none readable */
+  double low, high;
+  size_t levels; /* different values; 0: not all are whole numbers from 0 to 65535 */
+  unsigned bits; /* of images: 8, or 16 where one has so many, and of bytes times 257; else 0 */
+} clv_data_levels;
+clv_code clv_dataset_levels(const clv_dataset *ds, size_t most, clv_data_levels *ret,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Whether all labels are numbers in low..high, NaN being none; true where there are no labels or
  * they are classes. When false, `first` names the first one that is not. */
@@ -382,11 +406,13 @@ typedef struct clv_scan_options {
 typedef struct clv_scan {
   size_t looked_at;
   clv_subset not_finite;     /* records with such a value in inputs or labels, ascending */
+  clv_subset unreadable;     /* images, ascending; with tolerates_broken alone */
+  clv_broken broken;         /* what is wrong with them */
   char first[CLV_SCAN_TEXT]; /* the first of them: "x.npy: record 17, column 3 is nan" */
 } clv_scan;
 
-/* Finds values that f32 cannot hold as a finite number. CLV_DATA_LOSS: an image that cannot be
- * read. */
+/* Finds values that f32 cannot hold as a finite number, and images that cannot be read.
+ * CLV_DATA_LOSS names the first of the latter, unless the dataset tolerates them. */
 clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options, clv_scan *ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_scan_done(clv_scan *s);

@@ -57,7 +57,8 @@ clv_code clv_image_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) 
     return CLV_OK;
   }
   uint8_t head[4] = {0};
-  if (in->len) memcpy(head, in->data, CLV_MIN(in->len, sizeof head));
+  if (!in->len) return clv_fail(err, CLV_DATA_LOSS, "the file is empty (0 bytes)");
+  memcpy(head, in->data, CLV_MIN(in->len, sizeof head));
   return clv_fail(err, CLV_DATA_LOSS,
                   "neither PNG (89 50 4e 47) nor JPEG (ff d8 ff): begins with %02x %02x %02x %02x "
                   "(%zu bytes); convert it or take it out of the folder",

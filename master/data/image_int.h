@@ -148,6 +148,13 @@ void clv_images_keep(clv_images *im, const clv_subset *kept);
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* A line for each image: path, device, inode, size, times of data and of inode. Reads no file. */
 clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
+/* Whether unreadable images are left out, and not the end of a command. */
+bool clv_images_tolerate(const clv_images *im);
+/* The first unreadable image of those that were looked at when the folder was opened. */
+clv_code clv_images_probed(const clv_images *im, clv_err *err) CLV_USE_RESULT;
+/* Decodes an image. Borrowed until the next call; not while a batch is made. */
+clv_code clv_images_pixels(clv_images *im, uint32_t record, const clv_pixels **ret,
+                           clv_err *err) CLV_USE_RESULT;
 /* Of each record. */
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 

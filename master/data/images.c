@@ -30,6 +30,8 @@ struct clv_images {
   clv_folder folder;
   clv_image_options o;
   uint32_t width, height; /* of every record */
+  bool tolerates_broken;
+  clv_err probed; /* of the first unreadable image that was probed; CLV_OK: none */
   clv_thread_pool *pool;
   worker *workers; /* [o.threads] */
 };
@@ -123,6 +125,11 @@ static clv_code decode(const clv_images *im, uint32_t record, bool header_only, 
                     .max_pixels = im->o.max_pixels,
                     .header_only = header_only};
   return clv_image_decode(&in, &w->pixels, err);
+}
+
+clv_code clv_images_pixels(clv_images *im, uint32_t record, const clv_pixels **ret, clv_err *err) {
+  *ret = &im->workers[0].pixels;
+  return decode(im, record, false, &im->workers[0], err);
 }
 
 static clv_code check_size(const clv_images *im, const clv_view *v, clv_err *err) {
@@ -254,26 +261,36 @@ static clv_code probe(clv_images *im, uint32_t record, clv_err *err) {
   worker *w = &im->workers[0];
   CLV_TRY(decode(im, record, true, w, err));
   CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, &view, err));
-  if (record == 0) {
+  if (!im->width) {
     im->width = view.out_width;
     im->height = view.out_height;
   }
   return check_size(im, &view, err);
 }
 
+bool clv_images_tolerate(const clv_images *im) { return im->tolerates_broken; }
+
+clv_code clv_images_probed(const clv_images *im, clv_err *err) {
+  if (im->probed.code != CLV_OK && err) *err = im->probed;
+  return im->probed.code;
+}
+
 /* Spread over the folder, the first one included. */
 static clv_code probe_some(clv_images *im, clv_err *err) {
   size_t n = CLV_MIN(im->folder.n, PROBES);
+  clv_err why;
   for (size_t i = 0; i < n; i++) {
     uint32_t record = (uint32_t)(i * im->folder.n / n);
-    if (probe(im, record, err) != CLV_OK) return blame(im, record, err);
+    if (probe(im, record, &why) == CLV_OK) continue;
+    clv_code code = blame(im, record, &why);
+    if (im->probed.code == CLV_OK) im->probed = why;
+    if (!im->tolerates_broken || code == CLV_EXHAUSTED) break;
   }
-  return CLV_OK;
+  return im->tolerates_broken && im->width ? CLV_OK : clv_images_probed(im, err);
 }
 
 clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, clv_err *err) {
   CLV_AUTO(images_freep) clv_images *im = NULL;
-  clv_err why;
   CLV_TRY(check_options(&options->images, err));
   CLV_TRY(clv_alloc(1, sizeof *im, &im, err));
   im->o = options->images;
@@ -282,11 +299,8 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
   CLV_TRY(clv_alloc(im->o.threads, sizeof *im->workers, &im->workers, err));
   CLV_TRY(clv_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
   clv_folder_thin(&im->folder, options->limit);
-  clv_code code = probe_some(im, &why);
-  if (code != CLV_OK) {
-    if (err) *err = why;
-    return code;
-  }
+  im->tolerates_broken = options->tolerates_broken;
+  CLV_TRY(probe_some(im, err));
   CLV_TRY(clv_thread_pool_new(im->o.threads, &im->pool, err));
   *ret = clv_steal(&im);
   return CLV_OK;

@@ -102,6 +102,7 @@ typedef struct clv_page_set {
   char **classes; /* [names.n] */
   clv_page_counts counts;
   clv_token_kinds kinds;
+  clv_broken broken;
 } clv_page_set;
 
 void clv_page_set_free(clv_page_set *p);

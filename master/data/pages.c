@@ -172,6 +172,7 @@ static clv_code take_places(clv_page_rows *r, clv_page_set *p, clv_err *err) {
 
 static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
+  if (!n) CLV_TRY(clv_rows_all_broken(&r->tokens, err));
   if (!n && !r->counts.pages) return clv_fail(err, CLV_INVALID, "%s: has no page", r->tokens.path);
   if (!n)
     return clv_fail(err, CLV_INVALID, "%s: no window of its %zu page%s has a %s", r->tokens.path,
@@ -181,6 +182,8 @@ static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   p->kinds = clv_rows_kinds(&r->tokens);
   p->groups = r->groups;
   r->groups = (clv_bytes){0};
+  p->broken = r->tokens.broken;
+  r->tokens.broken = (clv_broken){0};
   CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
   CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
   CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
@@ -209,6 +212,7 @@ void clv_page_set_free(clv_page_set *p) {
   clv_bytes_done(&p->groups);
   clv_kept_pages_done(&p->kept);
   clv_names_done(&p->names);
+  clv_broken_done(&p->broken);
   free(p->classes);
   free(p);
 }
@@ -241,11 +245,13 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
   CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
   clv_record record;
+  clv_err why;
   CLV_TRY(clv_lines_open(path, false, r->rows->max_bytes, &l, err));
   for (bool more;;) {
     CLV_TRY(clv_lines_next(l, &record, &more, err));
     if (!more) return CLV_OK;
-    CLV_TRY(read_line(r, &lines, &record, err));
+    if (read_line(r, &lines, &record, &why) != CLV_OK)
+      CLV_TRY(clv_rows_tolerate(&r->rows->tokens, &why, err));
   }
 }
 
@@ -261,6 +267,7 @@ static clv_code put_place(clv_bytes *out, const clv_found_file *f, size_t page, 
 static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0}, more = {0};
+  clv_err why;
   if (r->rows->wants == CLV_PAGES_OF_WORDS)
     return clv_fail(err, CLV_INVALID,
                     "%s: a file like this has no labels of words: print its words with "
@@ -272,7 +279,10 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   clv_bytes_add(&class, f->name, f->class_bytes);
   clv_bytes_add(&class, "", 1);
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
-  CLV_TRY(clv_document_read(f->path, &r->o->pages.limits, &d, err));
+  if (clv_document_read(f->path, &r->o->pages.limits, &d, &why) != CLV_OK) {
+    if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS; /* a limit of this file's child */
+    return clv_rows_tolerate(&r->rows->tokens, &why, err);
+  }
   clv_labelled_page page = {.place = f->path, .file = f->name};
   if (r->rows->wants == CLV_PAGES_OF_PAGES) page.label = class.data;
   for (size_t i = 0; i < d.n; i++) {

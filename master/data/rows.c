@@ -58,6 +58,7 @@ clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) 
   *r = (clv_rows){.path = t->tokenizer,
                   .width = t->max_tokens,
                   .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
+                  .tolerates_broken = o->tolerates_broken,
                   .labelled = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
   CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
   CLV_TRY(find_tokens(r, t, err));
@@ -75,6 +76,7 @@ void clv_rows_done(clv_rows *r) {
   clv_bytes_done(&r->labels);
   clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
+  clv_broken_done(&r->broken);
   *r = (clv_rows){0};
 }
 

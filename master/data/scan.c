@@ -19,6 +19,8 @@ enum {
 void clv_scan_done(clv_scan *s) {
   if (!s) return;
   clv_subset_done(&s->not_finite);
+  clv_subset_done(&s->unreadable);
+  clv_broken_done(&s->broken);
   *s = (clv_scan){0};
 }
 
@@ -123,8 +125,7 @@ static uint32_t record_of(const scanning *s, size_t i) {
   return (uint32_t)(i * clv_dataset_count(s->ds) / s->n);
 }
 
-static clv_code add_record(scanning *s, uint32_t record, clv_err *err) {
-  clv_subset *list = &s->found->not_finite;
+static clv_code add_record(scanning *s, clv_subset *list, uint32_t record, clv_err *err) {
   if (list->n == s->cap) {
     size_t cap = s->cap ? 2 * s->cap : 64;
     uint32_t *more = realloc(list->index, cap * sizeof *more);
@@ -152,7 +153,7 @@ static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
     report(s, row_of(t) * clv_dtype_size(t->dtype));
     if (finite_record(t, record)) continue;
     if (!s->found->not_finite.n) name_first(s, t, record);
-    return add_record(s, record, err);
+    return add_record(s, &s->found->not_finite, record, err);
   }
   return CLV_OK;
 }
@@ -171,6 +172,27 @@ static clv_code scan_values(scanning *s, clv_err *err) {
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
+/* One by one, to find which of them cannot be read. */
+static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
+                          clv_err *err) {
+  clv_err why;
+  for (size_t i = 0; i < n; i++) {
+    clv_code code = clv_batch_draw(s->ds, s->o->draw, index + i, 1, &x, NULL, &why);
+    if (code == CLV_OK) continue;
+    if (code != CLV_DATA_LOSS) return clv_fail(err, code, "%s", why.text);
+    clv_broken_add(&s->found->broken, &why);
+    CLV_TRY(add_record(s, &s->found->unreadable, index[i], err));
+  }
+  return CLV_OK;
+}
+
+static clv_code scan_some(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
+                          clv_err *err) {
+  clv_code code = clv_batch_draw(s->ds, s->o->draw, index, n, &x, NULL, err);
+  if (code != CLV_DATA_LOSS || !clv_images_tolerate(s->ds->images)) return code;
+  return scan_each(s, index, n, x, err);
+}
+
 static clv_code scan_images(scanning *s, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   uint32_t index[IMAGES];
@@ -179,7 +201,7 @@ static clv_code scan_images(scanning *s, clv_err *err) {
   for (size_t done = 0; done < s->n; report(s, STRIDE_BYTES)) {
     size_t n = CLV_MIN(s->n - done, (size_t)IMAGES);
     for (size_t i = 0; i < n; i++) index[i] = record_of(s, done + i);
-    CLV_TRY(clv_batch_draw(s->ds, s->o->draw, index, n, &x, NULL, err));
+    CLV_TRY(scan_some(s, index, n, x, err));
     s->found->looked_at = done += n;
   }
   return CLV_OK;
@@ -195,6 +217,8 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
     CLV_TRY(scan_values(&s, err));
   else if (options->decode)
     CLV_TRY(scan_images(&s, err));
+  else
+    CLV_TRY(clv_images_probed(ds->images, err));
   *ret = found;
   found = (clv_scan){0};
   return CLV_OK;

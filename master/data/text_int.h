@@ -53,8 +53,15 @@ typedef struct clv_rows {
   clv_bytes labels; /* names of classes, each with its NUL */
   clv_bytes groups; /* [n] int64_t, where groups are wanted */
   size_t cut;       /* texts that were longer than a row */
+  bool tolerates_broken;
+  clv_broken broken; /* records that were left out */
 } clv_rows;
 
+/* What becomes of a record that failed with *why: CLV_OK, it is left out and counted; else the
+ * error, also where it is a limit. */
+clv_code clv_rows_tolerate(clv_rows *r, const clv_err *why, clv_err *err) CLV_USE_RESULT;
+/* The error where all records were left out, for a reader that has none; else CLV_OK. */
+clv_code clv_rows_all_broken(const clv_rows *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
 void clv_rows_done(clv_rows *r);
 /* What is known of the tokens of rows. */
@@ -85,6 +92,7 @@ typedef struct clv_texts {
   char **classes;      /* sorted */
   clv_bytes groups;    /* [n] int64_t, or empty */
   size_t n_classes, cut;
+  clv_broken broken;
   clv_token_kinds kinds;
 } clv_texts;
 

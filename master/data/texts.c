@@ -46,10 +46,12 @@ static clv_code add_group(text_table *t, clv_err *err) {
 
 /* `place`: "file:line" of the record. */
 static clv_code end_record(text_table *t, const char *place, clv_err *err) {
-  clv_code code;
+  clv_code code = CLV_OK;
   t->ids.n = 0;
   const clv_bytes *text = &t->member[TEXT], *label = &t->member[CLASS];
-  code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
+  if (t->rows->labelled) code = clv_check_class_name(label->data, label->len, err);
+  if (code == CLV_OK)
+    code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
   if (code == CLV_OK) code = clv_rows_add(t->rows, t->ids.at, t->ids.n, err);
   if (code == CLV_OK && t->rows->labelled)
     code = clv_rows_label(t->rows, label->data, label->len, err);
@@ -183,6 +185,7 @@ static clv_code take_line(text_table *t, const clv_record *r, clv_err *err) {
   size_t mark = clv_mark_bytes(r->text, r->len); /* of a file that others were joined to */
   const char *text = r->text + mark;
   size_t len = r->len - mark;
+  len -= len && text[len - 1] == '\n'; /* errors are of this line */
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
   CLV_TRY(take_object(t, &j, err));
@@ -205,14 +208,19 @@ static clv_code kind_of(const char *path, bool *ret_csv, clv_err *err) {
 
 static clv_code take_records(text_table *t, clv_lines *l, bool csv, clv_err *err) {
   clv_record r;
+  clv_err why;
   bool more;
   for (;;) {
     CLV_TRY(clv_lines_next(l, &r, &more, err));
     if (!more) break;
-    CLV_TRY((csv ? take_csv : take_line)(t, &r, err));
+    bool header = csv && !t->of.n;
+    clv_code code = (csv ? take_csv : take_line)(t, &r, &why);
+    if (code != CLV_OK && header) t->rows->tolerates_broken = false;
+    if (code != CLV_OK) CLV_TRY(clv_rows_tolerate(t->rows, &why, err));
   }
   if (csv && !t->of.n)
     return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", t->rows->path);
+  if (!t->rows->n) CLV_TRY(clv_rows_all_broken(t->rows, err));
   return t->rows->n ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: no records", t->rows->path);
 }
 
@@ -270,6 +278,8 @@ clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
   clv_texts *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->cut = r->cut;
+  t->broken = r->broken;
+  r->broken = (clv_broken){0};
   t->kinds = clv_rows_kinds(r);
   clv_shape shape = CLV_SHAPE((int64_t)r->n, (int64_t)r->width);
   clv_code code = clv_tensor_new(CLV_I32, &shape, &t->tokens, err);
@@ -293,6 +303,7 @@ void clv_texts_free(clv_texts *t) {
   clv_tensor_unref(t->labels);
   clv_bytes_done(&t->names);
   clv_bytes_done(&t->groups);
+  clv_broken_done(&t->broken);
   free(t->classes);
   free(t);
 }

@@ -12,13 +12,13 @@
 
 typedef struct printed {
   const char *label, *at, *begin, *end;
-  const clv_bytes *turned; /* of clv_turns_parse, or NULL */
+  const clv_bytes *turned; /* of clv_rotations_parse, or NULL */
 } printed;
 
 /* ---- how pages are turned -------------------------------------------------------------------- */
 
 /* "Page    3 rot:   90"; titles and the like may look the same, and come first. */
-static bool take_turn(const char *line, size_t *ret_page, long *ret_degrees) {
+static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees) {
   char *rest;
   if (strncmp(line, "Page ", 5) != 0) return false;
   long page = strtol(line + 5, &rest, 10);
@@ -28,13 +28,13 @@ static bool take_turn(const char *line, size_t *ret_page, long *ret_degrees) {
   return true;
 }
 
-clv_code clv_turns_parse(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
+clv_code clv_rotations_parse(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
   const char *end = text + len;
   size_t page;
   long degrees;
   for (const char *at = text, *stop; at < end; at = stop + 1) {
     stop = memchr(at, '\n', (size_t)(end - at));
-    if (take_turn(at, &page, &degrees)) {
+    if (take_rotation(at, &page, &degrees)) {
       while (ret->len <= page && !ret->failed) clv_bytes_add(ret, "", 1);
       if (!ret->failed) ret->data[page] = degrees % 180 != 0;
     }

@@ -66,10 +66,11 @@ clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user,
 
 /* Reads what `pdfinfo -f 1 -l N` prints: ret[i] is 1 where page i is turned by 90 or 270 degrees,
  * else 0 or past the end. */
-clv_code clv_turns_parse(const char *text, size_t len, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_rotations_parse(const char *text, size_t len, clv_bytes *ret,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* What the programs print, from memory: `pdftotext -bbox`, and tesseract's tsv. pdftotext turns the
- * boxes of a page and not its size: that is done here, as `turned` says, of clv_turns_parse; NULL:
+ * boxes of a page and not its size: that is done here, as `turned` says, of clv_rotations_parse; NULL:
  * no page is. */
 clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
                         clv_document *ret, clv_err *err) CLV_USE_RESULT;

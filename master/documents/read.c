@@ -18,9 +18,9 @@ typedef clv_code parse_fn(const char *text, size_t len, const char *label, const
 
 typedef struct kind {
   const char *magic;
-  size_t leading;           /* bytes that may be in front of it */
-  const char *const *turns; /* the child that prints how pages are turned; NULL: none is */
-  const char *const *args;  /* the child that prints the words */
+  size_t leading;               /* bytes that may be in front of it */
+  const char *const *rotations; /* the child that prints how pages are turned; NULL: none is */
+  const char *const *args;      /* the child that prints the words */
   parse_fn *parse;
 } kind;
 
@@ -33,11 +33,11 @@ static clv_code parse_tsv(const char *text, size_t len, const char *label, const
 /* -cropbox: the page as it is shown, without what lies outside. 10001: one page above the limit. */
 static const char *const of_pdf[] = {"pdftotext", "-bbox",        "-cropbox", "-enc",
                                      "UTF-8",     CLV_CHILD_FILE, "-",        NULL};
-static const char *const of_turns[] = {"pdfinfo", "-f", "1", "-l", "10001", CLV_CHILD_FILE, NULL};
+static const char *const of_info[] = {"pdfinfo", "-f", "1", "-l", "10001", CLV_CHILD_FILE, NULL};
 static const char *const of_image[] = {"tesseract", CLV_CHILD_FILE, "stdout", "tsv", NULL};
 static const kind kinds[] = {{"\x89PNG\r\n\x1a\n", 0, NULL, of_image, parse_tsv},
                              {"\xff\xd8\xff", 0, NULL, of_image, parse_tsv},
-                             {"%PDF-", LEADING, of_turns, of_pdf, clv_bbox_parse}};
+                             {"%PDF-", LEADING, of_info, of_pdf, clv_bbox_parse}};
 
 static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -84,9 +84,9 @@ clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv
   const kind *k = kind_of(fd);
   if (!k) return clv_fail(err, CLV_INVALID, "%s: begins as no PDF, PNG or JPEG does", path);
   CLV_TRY(run_child(k->args, fd, path, limits, &out, &apart, err));
-  if (k->turns) {
-    CLV_TRY(run_child(k->turns, fd, path, limits, &info, &info_apart, err));
-    CLV_TRY(clv_turns_parse(info.data, info.len, &turned, err));
+  if (k->rotations) {
+    CLV_TRY(run_child(k->rotations, fd, path, limits, &info, &info_apart, err));
+    CLV_TRY(clv_rotations_parse(info.data, info.len, &turned, err));
   }
   CLV_TRY(k->parse(out.data, out.len, path, &turned, ret, err));
   ret->apart = apart && info_apart;

@@ -119,4 +119,11 @@ clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t liv
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
+/* ---- records that cannot be read (broken.c) -------------------------------------------------- */
+
+/* Prints the list of them, and fails where there are any. */
+clv_code clv_plan_refuse_broken(const clv_broken *b, clv_err *err) CLV_USE_RESULT;
+/* Adds a line with their number to `notes`. */
+void clv_plan_note_broken(const char *key, const clv_broken *b, clv_bytes *notes);
+
 #endif

@@ -117,6 +117,8 @@ static clv_code read_set(const clv_session_config *c, const set_files *s,
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   uint64_t seed;
   CLV_TRY(clv_dataset_open(o, &ds, err));
+  if (c->data.broken == CLV_BROKEN_REFUSE)
+    CLV_TRY(clv_plan_refuse_broken(clv_dataset_broken(ds), err));
   CLV_TRY(clv_run_data_seed(c, &seed, err));
   if (!takes_first(c, s))
     CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
@@ -146,6 +148,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
                          ? files->items[n_inputs]
                          : NULL,
       .unlabelled = s->unlabelled,
+      .tolerates_broken = true,
       .limit = takes_first(c, s) ? s->limit : 0,
       .grouped = s->grouped,
       .group = c->data.validation_group,
@@ -347,6 +350,8 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   clv_err why;
   so->user = (void *)(uintptr_t)w;
   note_strays(ds, w, files->items[0], notes);
+  clv_plan_note_broken(w->key, clv_dataset_broken(ds), notes);
+  *left_out += clv_dataset_broken(ds)->n;
   note_cut(c, ds, w, notes);
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
@@ -355,6 +360,15 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
     if (err) err->code = why.code;
     return why.code;
   }
+  if (c->data.broken == CLV_BROKEN_REFUSE &&
+      clv_plan_refuse_broken(&found.broken, &why) != CLV_OK) {
+    clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
+    if (err) err->code = why.code;
+    return why.code;
+  }
+  clv_plan_note_broken(w->key, &found.broken, notes);
+  *left_out += found.broken.n;
+  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable);
   if (!found.not_finite.n) return CLV_OK;
   if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_scanned(c, w, pos, &found, err);
   for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite);
@@ -373,7 +387,10 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   clv_draw draw = {0};
   CLV_TRY(clv_run_data_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
-  clv_scan_options so = {.most = o->most, .decode = o->decode, .draw = &draw, .progress = pass_on};
+  clv_scan_options so = {.most = o->most,
+                         .decode = o->decode || c->data.broken == CLV_BROKEN_SKIP,
+                         .draw = &draw,
+                         .progress = pass_on};
   uint64_t left_out = 0;
   if (d->train)
     CLV_TRY(scan_one(c, d->train, &so, &(scan_words){o, "data.train"}, &c->data.train,

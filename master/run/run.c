@@ -162,8 +162,11 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (clv_run_look_ahead(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = clv_run_check_identity(&r, true, &err);
-  if (code == CLV_EXIT_OK) print_checked(&r);
-  return code;
+  if (code != CLV_EXIT_OK) return code;
+  if (!o->json && clv_run_print_sets(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
+  print_checked(&r);
+  return CLV_EXIT_OK;
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------ */

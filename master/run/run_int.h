@@ -135,6 +135,8 @@ void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, cons
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* What the trainer has for a person since the last time. */
 void clv_run_print_notices(const clv_run *r);
+/* Prints the range of values and the classes of each set (run_sets.c). */
+clv_code clv_run_print_sets(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* On standard output, in the form that was asked for. */

@@ -369,7 +369,7 @@ static void print_left_out(clv_run *r, const loop *l) {
   uint64_t skipped = l->bad_losses + l->bad_gradients;
   if (r->left_out) {
     snprintf(text, sizeof text,
-             "%llu record%s with values that are not finite were left out (data.non_finite: skip)",
+             "%llu record%s were left out (data.non_finite: skip, data.broken: skip)",
              (unsigned long long)r->left_out, CLV_S(r->left_out));
     snprintf(json, sizeof json, "{\"event\":\"left_out\",\"records\":%llu}",
              (unsigned long long)r->left_out);

@@ -1,6 +1,6 @@
 """Checks that check: what would spoil a run is found by `check` and named by file and key, a run
 says what it left out, and messages say how to go on. All stages are at the master."""
-import json, math, os, re, struct, subprocess, sys
+import json, math, os, re, struct, subprocess, sys, zlib
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -62,10 +62,75 @@ def non_finite_records_are_left_out():
     assert "63 training samples" in done.stdout and "all of them were looked at" in done.stdout, done.stdout
     done = master("train", cluster.session("skip", skip), cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
-    assert "2 records with values that are not finite were left out" in done.stdout, done.stdout
+    assert "2 records were left out (data.non_finite: skip" in done.stdout, done.stdout
     losses = [json.loads(line)["loss"] for line in open(os.path.join(cluster.dir, "runs/skip/metrics.jsonl"))]
     assert len(losses) == 8 and all(math.isfinite(x) for x in losses), losses
     refused("none", BODY.replace("train: [x.npy", "non_finite: skip, train: [all.npy"), 3, "no record has finite values alone")
+
+
+# ---- records that cannot be read, and what there is ----------------------------------------------
+
+def png(name, depth, value, good=True, side=6):
+    path = os.path.join(cluster.dir, "data", name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + struct.pack(">%d%s" % (side, "H" if depth == 16 else "B"), *(value + y * side + x for x in range(side))) for y in range(side))
+    data = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, depth, 0, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) +
+            chunk(b"IEND", b""))
+    with open(path, "wb") as f:
+        f.write(data if good else data[:len(data) - 20])
+
+
+IMAGES = ("data: {format: images, BROKENroot: data, train: [ROOT], test: [ROOT], images: {channels: 1}}\n" +
+          STAGES.replace("layers: [", "layers: [{op: flatten}, ") + LOSS + TRAIN)
+
+
+def images(root, broken=""):
+    return IMAGES.replace("ROOT", root).replace("BROKEN", broken)
+
+
+@suite.test
+def broken_images_are_listed_or_left_out():
+    for i in range(40):
+        png(f"photos/{'cat' if i % 4 else 'dog'}/{i:02}.png", 8, 3 * i, good=i not in (1, 20))
+    open(os.path.join(cluster.dir, "data/photos/cat/30.png"), "w").close()
+    done = refused("photos", images("photos"), 7, "data.train: 3 records cannot be read", "data.broken: skip", "cat/01.png: PNG: truncated",
+                   "dog/20.png: PNG", "cat/30.png: the file is empty")
+    refused("photos", images("photos"), 7, "(cannot be read|(cat|dog)/..\.png: .*)", command="train")
+    done = passes("skip-photos", images("photos", "broken: skip, "))
+    assert "data.train: 3 records left out (data.broken: skip); the first: image" in done.stderr and "37 training samples" in done.stdout, (done.stderr, done.stdout)
+    assert "training: 37 records: 'cat' 28, 'dog' 9\n" in done.stdout and re.search(r"data\.train: values from \d+ to 1\d\d of 255 .8 bits.", done.stdout), done.stdout
+    done = master("train", cluster.session("skip-photos", images("photos", "broken: skip, ")), cwd=cluster.dir)
+    assert done.returncode == 0 and "6 records were left out" in done.stdout, (done.stdout, done.stderr)
+    done = master("predict", cluster.session("skip-photos", images("photos", "broken: skip, ")), "--output", "skip.jsonl", cwd=cluster.dir)
+    ids = [json.loads(line)["id"] for line in open(os.path.join(cluster.dir, "skip.jsonl"))]
+    assert done.returncode == 0 and len(ids) == 37 and "cat/01.png" not in ids and "cat/02.png" in ids, (done.stderr, ids)
+
+
+@suite.test
+def deep_images_show_their_levels():
+    for i in range(4):
+        png(f"scans/{i % 2}/{i}.png", 16, 1000 * i)
+    done = passes("scans", images("scans"))
+    assert "data.train: values from 0 to 3035 of 65535 (16 bits), 144 levels, in 4 of 4 records" in done.stdout, done.stdout
+
+
+@suite.test
+def broken_texts_are_listed_or_left_out():
+    with open(os.path.join(cluster.dir, "vocab.txt"), "w") as f:
+        f.write("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]) + "\n")
+    with open(os.path.join(cluster.dir, "data/t.jsonl"), "w") as f:
+        f.write('{"text": "a b", "label": "x"}\n{"text": "b"\n{"txt": "b", "label": "x"}\n{"text": "b", "label": "y"}\n{"text": "b", "label": "/"}\n')
+    with open(os.path.join(cluster.dir, "data/t.csv"), "w") as f:
+        f.write('text,label\na,x\nb\n"b\nb",y\nb,x,z\na,/\n')
+    for name, says in (("t.jsonl", (r"t\.jsonl:2:\d+: ", r"t\.jsonl:3:1: has no 'text', but 'txt', 'label'", r"t\.jsonl:5: a class's name")),
+                       ("t.csv", (r"t\.csv:3:1: this record has 1 field", r"t\.csv:6:1: this record has more than 2", r"t\.csv:7: a class's name"))):
+        body = (f"data: {{format: text, BROKENroot: data, train: [{name}], test: [{name}], tokenizer: {{file: vocab.txt}}, text: {{max_tokens: 6}}}}\n" +
+                STAGES.replace("layers: [", "layers: [{op: embedding, rows: 7, out: 4}, {op: mean, dim: 1}, ") + LOSS + TRAIN)
+        refused("broken-t", body.replace("BROKEN", ""), 7, "data.train: .*3 records cannot be read", *says)
+        done = passes("skip-t", body.replace("BROKEN", "broken: skip, "))
+        assert "data.train: 3 records left out (data.broken: skip); the first: " in done.stderr, done.stderr
+        assert "training: 2 records: 'x' 1, 'y' 1\n" in done.stdout, done.stdout
 
 
 @suite.test

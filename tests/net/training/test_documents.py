@@ -35,12 +35,12 @@ def pages_of_a_pdf_have_words_and_boxes():
 def boxes_are_those_of_the_page_as_shown():
     pdfs.of_lines(path("plain.pdf"), ["Total 12"])
     (plain,), _ = words("plain.pdf")
-    for degrees, turn in ((90, lambda x, y: (1000 - y, x)), (180, lambda x, y: (1000 - x, 1000 - y)), (270, lambda x, y: (y, 1000 - x))):
+    for degrees, rotate in ((90, lambda x, y: (1000 - y, x)), (180, lambda x, y: (1000 - x, 1000 - y)), (270, lambda x, y: (y, 1000 - x))):
         pdfs.of_lines(path("turned.pdf"), ["Total 12"], extra=b"/Rotate %d" % degrees)
         (turned,), _ = words("turned.pdf")
         assert sorted(turned["words"]) == ["12", "Total"], turned
         for word, (x0, y0, x1, y1) in zip(plain["words"], plain["boxes"]):
-            (a, b), (c, d) = turn(x0, y0), turn(x1, y1)
+            (a, b), (c, d) = rotate(x0, y0), rotate(x1, y1)
             box = turned["boxes"][turned["words"].index(word)]
             assert all(abs(p - q) < 25 for p, q in zip(box, [min(a, c), min(b, d), max(a, c), max(b, d)])), (degrees, box)
     pdfs.of_lines(path("part.pdf"), ["Total 12", "below"], extra=b"/CropBox [0 690 300 790]")

@@ -145,7 +145,7 @@ static void damaged_files(void **state) {
   clv_pixels p = {0};
   clv_err err;
   assert_int_equal(decode("", 0, 3, &p, &err), CLV_DATA_LOSS);
-  assert_says(&err, "(0 bytes)");
+  assert_says(&err, "the file is empty (0 bytes)");
 }
 
 static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint32_t len) {

@@ -61,7 +61,7 @@ static void turned_pages_have_their_size_turned(void **state) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
   clv_err err;
-  must(clv_turns_parse(info, sizeof info - 1, &turned, &err), &err);
+  must(clv_rotations_parse(info, sizeof info - 1, &turned, &err), &err);
   assert_int_equal(turned.len, 2);
   must(clv_bbox_parse(text, sizeof text - 1, "a.pdf", &turned, &d, &err), &err);
   assert_int_equal(d.n, 3);

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records that cannot be read: counted, and the first of them listed.
+ */
+#include <string.h>
+
+#include "master/data/text_int.h"
+
+void clv_broken_done(clv_broken *b) {
+  if (!b) return;
+  clv_bytes_done(&b->list);
+  *b = (clv_broken){0};
+}
+
+void clv_broken_add(clv_broken *b, const clv_err *why) {
+  if (b->n++ < CLV_BROKEN_TOLD) clv_bytes_printf(&b->list, "%s\n", why->text);
+}
+
+clv_code clv_rows_tolerate(clv_rows *r, const clv_err *why, clv_err *err) {
+  bool limit = why->code != CLV_INVALID && why->code != CLV_DATA_LOSS;
+  if (!r->tolerates_broken || limit) {
+    if (err) *err = *why;
+    return why->code;
+  }
+  clv_broken_add(&r->broken, why);
+  return r->broken.list.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code clv_rows_all_broken(const clv_rows *r, clv_err *err) {
+  if (!r->broken.n) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: none of %zu records can be read; the first: %.*s", r->path,
+                  r->broken.n, (int)strcspn(r->broken.list.data, "\n"), r->broken.list.data);
+}

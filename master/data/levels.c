@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The range of the values of some records, and how many different ones there are: a scan that uses
+ * 12 of 16 bits, or values in another unit than expected, shows in them.
+ */
+#include <float.h>
+
+#include "master/data/dataset_int.h"
+
+enum { COUNTED = 65536 /* whole numbers from 0 on that are counted */ };
+
+typedef struct counting {
+  clv_data_levels *found;
+  uint64_t seen[COUNTED / 64];
+  bool uncounted; /* there was another value */
+} counting;
+
+static void count(counting *c, double v) {
+  c->found->low = CLV_MIN(c->found->low, v);
+  c->found->high = CLV_MAX(c->found->high, v);
+  if (!(v >= 0 && v < COUNTED && v == (double)(uint32_t)v)) {
+    c->uncounted = true;
+    return;
+  }
+  c->seen[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
+}
+
+static void count_pixels(counting *c, const clv_pixels *p) {
+  size_t n = (size_t)p->width * p->height * p->channels;
+  const uint16_t *wide = (const uint16_t *)(const void *)p->data;
+  if (p->is_wide) c->found->bits = 16;
+  for (size_t i = 0; i < n; i++) count(c, p->is_wide ? wide[i] : 257.0 * p->data[i]);
+}
+
+static void count_values(counting *c, const clv_dataset *ds, size_t record) {
+  const clv_tensor *t = ds->inputs;
+  for (size_t i = record * ds->record; i < (record + 1) * ds->record; i++)
+    count(c, clv_dataset_number(t, i));
+}
+
+static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) {
+  const clv_pixels *p;
+  if (!ds->images) return count_values(c, ds, record), CLV_OK;
+  CLV_TRY(clv_images_pixels(ds->images, (uint32_t)record, &p, NULL));
+  count_pixels(c, p);
+  return CLV_OK;
+}
+
+static void finish(counting *c, bool images) {
+  clv_data_levels *f = c->found;
+  for (size_t i = 0; !c->uncounted && i < CLV_COUNT(c->seen); i++)
+    f->levels += (size_t)__builtin_popcountll(c->seen[i]);
+  if (!images || f->bits == 16) return;
+  f->bits = 8;
+  f->low /= 257;
+  f->high /= 257;
+}
+
+clv_code clv_dataset_levels(const clv_dataset *ds, size_t most, clv_data_levels *ret,
+                            clv_err *err) {
+  CLV_AUTO(clv_freep) counting *c = NULL;
+  size_t n = CLV_MIN(most, ds->count);
+  *ret = (clv_data_levels){.low = DBL_MAX, .high = -DBL_MAX};
+  if (ds->named || ds->tokens) return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  c->found = ret;
+  for (size_t i = 0; i < n; i++)
+    if (count_record(c, ds, i * ds->count / n) == CLV_OK) ret->records++;
+  finish(c, ds->images != NULL);
+  return CLV_OK;
+}
