@@ -209,10 +209,8 @@ static void progress_comes_from_the_last_whole_line(void **state) {
 
 static void the_best_is_kept(void **state) {
   static const clv_run_best told[] = {{"test", 0, 0.2, 1}, /* of an attempt without validations */
-                                      {"validation", 1, 0.5, 0.7},
-                                      {"validation", 2, 0.4, 0.9},
-                                      {"validation", 3, 0.3, 0.8},
-                                      {"validation", 4, NAN, 0.9},
+                                      {"validation", 1, 0.5, 0.7}, {"validation", 2, 0.4, 0.9},
+                                      {"validation", 3, 0.3, 0.8}, {"validation", 4, NAN, 0.9},
                                       {"test", 5, 0.1, 1}};
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
