@@ -61,6 +61,13 @@ static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const 
   return clv_policy_permits(b->policy, &t, err);
 }
 
+/* "direct RAW INPUT of stage 'b'": by what it shows, else by its kind. */
+static void name_hop(const clv_blueprint *b, uint32_t i, const char *kind, clv_egress_row *r) {
+  const char *word = clv_shows_word(r->shows);
+  snprintf(r->name, sizeof r->name, "direct %s %s stage '%.40s'", *word ? word : kind,
+           r->kind == CLEAVE_SENDING_GRADIENT ? "for" : "of", b->config->stages[i].name);
+}
+
 /* What goes from worker to worker is in no row, and the policy is of it as well. */
 static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
@@ -71,14 +78,14 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
                       .dtype = out->dtype,
                       .shape = out->shape,
                       .shows = from->shows};
-  snprintf(r.name, sizeof r.name, "direct activation of stage '%.40s'", b->config->stages[i].name);
+  name_hop(b, i, "activation", &r);
   clv_policy_tensor t = clv_egress_row_tensor(b, &r);
   CLV_TRY(clv_policy_permits(b->policy, &t, err));
   if (!to->input_needs_grad) return CLV_OK;
   r.kind = CLEAVE_SENDING_GRADIENT;
   r.worker = from->worker;
   r.shows = from->gradient_shows;
-  snprintf(r.name, sizeof r.name, "direct gradient for stage '%.40s'", b->config->stages[i].name);
+  name_hop(b, i, "gradient", &r);
   t = clv_egress_row_tensor(b, &r);
   return clv_policy_permits(b->policy, &t, err);
 }
