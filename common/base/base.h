@@ -319,7 +319,7 @@ clv_code clv_open_files_check(unsigned n, clv_err *err) CLV_USE_RESULT;
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-uint64_t clv_now_ns(void);  /* monotonic */
+uint64_t clv_now_ns(void); /* monotonic */
 
 /* The person at the terminal wants this process to end. A signal handler of cleave-master notes it,
  * once; calls that wait for a worker look at it a few times a second and end with CLV_CANCELLED.

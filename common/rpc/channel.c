@@ -13,7 +13,7 @@
 #include "common/rpc/stream_int.h"
 
 enum {
-  LOOK_MS = 100,
+  POLL_MS = 100,
   GRACE_MS = 1000
 }; /* of calls that are at work when this process should end */
 
@@ -121,7 +121,7 @@ typedef struct unary {
 static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   uint64_t began = clv_now_ns();
   bool cancelled = false;
-  while (grpc_completion_queue_pluck(queue, call, rpc_deadline(LOOK_MS), NULL).type ==
+  while (grpc_completion_queue_pluck(queue, call, rpc_deadline(POLL_MS), NULL).type ==
          GRPC_QUEUE_TIMEOUT) {
     if (cancelled || clv_interrupted_ms() <= GRACE_MS ||
         clv_now_ns() - began < GRACE_MS * 1000000ull)
@@ -312,8 +312,8 @@ static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_tim
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(diagnose(channel, dial, err));
     CLV_TRY(clv_interrupt_check(err));
-    gpr_timespec look = gpr_time_min(deadline, rpc_deadline(LOOK_MS));
-    if (!wait_change(dial, state, look) && gpr_time_cmp(look, deadline) == 0)
+    gpr_timespec soon = gpr_time_min(deadline, rpc_deadline(POLL_MS));
+    if (!wait_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)
       return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,
                       deadline_ms);
   }

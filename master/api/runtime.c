@@ -62,7 +62,7 @@ static void believe(cleave_runtime *rt) {
 
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
 
-enum { LATE_NS = 300000000, LOOK_NS = 250000000 }; /* ns */
+enum { LATE_NS = 300000000, POLL_NS = 250000000 }; /* ns */
 enum { SILENCE_MS = 3000 };
 static const uint64_t HEAR_NS = 5000000000;
 
@@ -91,7 +91,7 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   api_send_step(rt);
   uint64_t until = CLV_MIN(until_ns, api_resend_ends(rt));
   if (rt->broken.status) until = CLV_MIN(until, rt->broken_until);
-  if (!rt->world.clock.now_ns) until = CLV_MIN(until, began + LOOK_NS);
+  if (!rt->world.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
   if (clv_interrupted_ms()) give_up_silent(rt);
   bool in_time = sleep_until(rt, until);
   notice_stop(rt, began, until);

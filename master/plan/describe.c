@@ -150,6 +150,15 @@ static const char *way_of(const clv_blueprint *b, uint32_t i) {
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
+/* What workers send each other passes no row of the table: the words of its rows stand here. */
+static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
+  char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
+  clv_findings_words(s->shows, value);
+  clv_findings_words(s->gradient_shows, back);
+  if (*value) clv_bytes_printf(out, ": %s", value);
+  if (*back && s[1].input_needs_grad) clv_bytes_printf(out, "%s %s", *value ? "," : ":", back);
+}
+
 static void text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t places,
                      clv_bytes *out) {
   char per_step[24];
@@ -157,7 +166,9 @@ static void text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t p
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                    clv_format_size(bytes, per_step, sizeof per_step));
   clv_lengths_about(b, places, bytes, out);
-  clv_bytes_printf(out, ", %s\n", way_of(b, i));
+  clv_bytes_printf(out, ", %s", way_of(b, i));
+  if (b->stages[i].direct) text_hop(&b->stages[i], out);
+  clv_bytes_puts(out, "\n");
 }
 
 static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
@@ -254,6 +265,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
 
 static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
                        clv_bytes *out) {
+  char shows[CLV_FINDINGS_TEXT];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
@@ -272,11 +284,12 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
                    "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
                    "\"evaluation_bytes\":%zu,"
                    "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
-                   "\"direct\":%s,\"ref_layers\":[",
+                   "\"direct\":%s,\"direct_shows\":\"%s\",\"ref_layers\":[",
                    b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
                    f->optimizer, f->activations, f->scratch, f->cache, f->values, f->kept,
                    f->evaluation, f->memory, f->borrowed, f->reorders,
-                   b->stages[i].direct ? "true" : "false");
+                   b->stages[i].direct ? "true" : "false",
+                   clv_findings_words(b->stages[i].direct ? b->stages[i].shows : CLV_SHOWS_MIXED, shows));
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);

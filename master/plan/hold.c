@@ -65,6 +65,14 @@ static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const 
   return clv_policy_permits(b->policy, &t, err);
 }
 
+/* Names a row "direct RAW INPUT of stage 'b'": by its findings, else by its kind. */
+static void name_hop(const clv_blueprint *b, uint32_t i, const char *kind, clv_egress_row *r) {
+  char words[CLV_FINDINGS_TEXT];
+  snprintf(r->name, sizeof r->name, "direct %s %s stage '%s'",
+           r->shows ? clv_findings_words(r->shows, words) : kind,
+           r->kind == CLEAVE_SENDING_GRADIENT ? "for" : "of", b->config->stages[i].name);
+}
+
 /* What goes from worker to worker is in no row, and the policy is of it as well. */
 static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
@@ -76,7 +84,7 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
                       .shape = out->shape,
                       .shows = from->shows,
                       .layers_at_home = from->front_layers};
-  snprintf(r.name, sizeof r.name, "direct activation of stage '%s'", b->config->stages[i].name);
+  name_hop(b, i, "activation", &r);
   clv_policy_tensor t = clv_egress_row_tensor(b, &r);
   CLV_TRY(clv_policy_permits(b->policy, &t, err));
   if (!to->input_needs_grad) return CLV_OK;
@@ -84,7 +92,7 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
   r.worker = from->worker;
   r.shows = from->gradient_shows;
   r.layers_at_home = from->head_layers;
-  snprintf(r.name, sizeof r.name, "direct gradient for stage '%s'", b->config->stages[i].name);
+  name_hop(b, i, "gradient", &r);
   t = clv_egress_row_tensor(b, &r);
   return clv_policy_permits(b->policy, &t, err);
 }

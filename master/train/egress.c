@@ -152,14 +152,18 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-/* By what it shows: records that were only moved or scaled are no activation. */
+/* Of a value, by what it shows: records that were only moved or scaled are no activation. */
+static clv_egress_kind kind_of_value(clv_findings shows) {
+  if (shows & CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;
+  return shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
+}
+
 static clv_egress_kind kind_of(const clv_trainer *t, const clv_egress_row *r) {
   bool labels = r->kind == CLEAVE_SENDING_LEAF && r->stage == t->b->n_stages;
   if (r->kind == CLEAVE_SENDING_GRADIENT) return CLV_EGRESS_GRADIENT;
   if (r->kind == CLEAVE_SENDING_CACHED) return CLV_EGRESS_CACHED;
   if (r->kind == CLEAVE_SENDING_LEAF) return labels ? CLV_EGRESS_LABELS : CLV_EGRESS_INPUT;
-  if (r->shows & CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;
-  return r->shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
+  return kind_of_value(r->shows);
 }
 
 static void place(const clv_trainer *t, int from, int to, clv_egress_what *ret) {
@@ -215,11 +219,14 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret,
 static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_flow *ret, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   const clv_node *value = &s->graph->nodes[s->graph->output];
-  clv_egress_what what = {.kind = back ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
+  char words[CLV_FINDINGS_TEXT];
+  clv_egress_what what = {.kind = back ? CLV_EGRESS_GRADIENT : kind_of_value(s->shows),
                           .random = t->egress.random};
   if (!s->direct || (back && !s[1].input_needs_grad)) return CLV_OK;
   place(t, s[back].worker, s[!back].worker, &what);
   name_stage(t, stage, &what);
+  clv_findings_words(back ? s->gradient_shows : s->shows, words);
+  snprintf(what.name, sizeof what.name, "%s", words);
   CLV_TRY(measure(value->dtype, &value->shape, value->places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What an accepted connection brings after TLS. The first byte says where the rest is cut: the
- * verdict and the account are the same for every cut, and no level is above its most without one.
+ * reason and the account are the same for every cut, and no level is above its most without one.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 """The record of what left: held against the bytes that the master's links took, as the build of
 tests/faults counts them."""
-import json, os, signal, struct, subprocess, sys, time
+import json, os, re, signal, struct, subprocess, sys, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../lib"))
 from cluster import *
@@ -129,6 +129,22 @@ def records_are_called_so():
     command("train", cluster.session("plain", stages, keys=""))
     record = Record("plain")
     assert record.sum(kind="input", stage="s0") > 0 == record.sum(kind="activation", stage="s0"), record.names
+
+
+@suite.test
+def records_between_workers_are_called_so():
+    """What a worker sends on is named by what it shows, in plan and in the record."""
+    stages = body(1, ("w1", "w2", "master", "master")).replace(LAYERS[0], "[{op: flatten}]")
+    stages = stages.replace(LAYERS[1], "[{op: linear, out: 8}, {op: relu}]")
+    session = cluster.session("hop", stages.replace(LAYERS[2], "[{op: linear, out: 8}, {op: relu}]")
+                              + "privacy: {raw_input_leaves: true}\n", keys="")
+    done = run(MASTER, "plan", session, cwd=cluster.dir)
+    assert re.search(r"-> s1: .*, direct: RAW INPUT", done.stdout), done.stdout
+    shown = [s["direct_shows"] for s in json.loads(run(MASTER, "plan", session, "--json", cwd=cluster.dir).stdout)["stages"]]
+    assert shown[:2] == ["RAW INPUT", ""], shown
+    command("train", session)
+    hops = {(l["kind"], l["name"]) for l in Record("hop").settled if (l["from"], l["to"]) == ("w1", "w2")}
+    assert hops == {("input", "RAW INPUT")}, hops
 
 
 @suite.test
