@@ -45,6 +45,10 @@ CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 # -fno-math-errno: sqrtf is an instruction, and -fno-trapping-math: both sides of a `?:` may be
 # computed, so that loops with them can be wide; the bits are the same.
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3 -fno-math-errno -fno-trapping-math)
+# Except for release, records that were given back are marked, and packets are freed, so that a test
+# sees who uses them still.
+CFLAGS_common/fair := -DCLV_CHECKED=$(if $(filter release,$(BUILD)),0,1)
+CFLAGS_tests/unit/fair := $(CFLAGS_common/fair)
 # The simulation tells the sanitizers what they are to know.
 CFLAGS_tests/gpu/sim := $(if $(filter asan tsan,$(BUILD)),-fno-sanitize=all -O2,$(if $(filter release,$(BUILD)),-O3))
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
@@ -234,8 +238,9 @@ $(foreach f,$(FOLDERS),$(eval $(call archive_rule,$(f))))
 # What tests/check-circles reads.
 objects: $(foreach f,$(FOLDERS) $(PROGRAMS),$(call obj_of,$(f)))
 
-# gRPC finds the worker's accept4 (worker/accept_guard.c) before the C library's.
-EXPORT_ACCEPT4 := -Wl,--export-dynamic-symbol=accept4
+# gRPC finds the worker's accept4 (worker/accept_guard.c) before the C library's, and its SSL_read
+# (worker/read_guard.c) before OpenSSL's.
+EXPORT_GUARDS := -Wl,--export-dynamic-symbol=accept4,--export-dynamic-symbol=SSL_read
 link = $(Q)$(CC) $(LDFLAGS) $(1) -o $@ $(2) -Wl,--start-group $(call libs_for,$(3)) -Wl,--end-group -Wl,--as-needed $(call ldlibs_for,$(3)) $(4)
 
 $(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
@@ -243,7 +248,7 @@ $(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
 	$(call link,,$(call obj_of,master),master)
 $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call say,LINK,$@)
-	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
+	$(call link,$(EXPORT_GUARDS),$(call obj_of,worker),worker)
 
 # The library of the GPU, which no program is linked with: the backend, its kernels, NVIDIA's
 # runtime inside it. Kernels that spill registers fail by name.
@@ -328,10 +333,12 @@ $(OUT)/cleave-uninstalled.pc: Makefile VERSION
 UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
 unit_name = $(patsubst %.c,$(OUT)/%,$(1))
 folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
-UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
+UNIT_LDFLAGS_test_accept_guard := $(EXPORT_GUARDS)
 UNIT_LDFLAGS_test_egress_record := -Wl,--wrap=fdatasync,--wrap=clv_now_ns
 UNIT_LDFLAGS_test_widths := -Wl,--wrap=clv_cpu_width
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
+UNIT_LDFLAGS_test_read_guard := $(EXPORT_GUARDS)
+UNIT_OBJS_test_read_guard := $(OUT)/worker/accept_guard.o $(OUT)/worker/read_guard.o
 
 # `make t T=program:test`: what picks one test of a cmocka program
 ONE := $(OUT)/tests/unit/one.o
@@ -384,7 +391,7 @@ $(OUT)/faults/cleave-master: $(call obj_of,master) $(FAULTS_OBJ) $(call libs_for
 	$(call link,$(FAULTS_LDFLAGS),$(call obj_of,master) $(FAULTS_OBJ),master)
 $(OUT)/faults/cleave-worker: $(call obj_of,worker) $(FAULTS_OBJ) $(call libs_for,worker)
 	@mkdir -p $(@D)
-	$(call link,$(EXPORT_ACCEPT4) $(FAULTS_LDFLAGS),$(call obj_of,worker) $(FAULTS_OBJ),worker)
+	$(call link,$(EXPORT_GUARDS) $(FAULTS_LDFLAGS),$(call obj_of,worker) $(FAULTS_OBJ),worker)
 $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(FAULTS_LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
@@ -392,7 +399,7 @@ $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 # A worker whose NVIDIA devices are simulated.
 GPU_WORKER := $(OUT)/gpu/cleave-worker
 comma := ,
-GPU_WORKER_LDFLAGS := $(EXPORT_ACCEPT4) -Wl,--wrap=clv_cuda_load
+GPU_WORKER_LDFLAGS := $(EXPORT_GUARDS) -Wl,--wrap=clv_cuda_load
 $(GPU_WORKER): $(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o $$(SIM_LIB) $(call libs_for,worker) $(call lib_of,kernels/cuda)
 	@mkdir -p $(@D)
 	$(call link,$(GPU_WORKER_LDFLAGS),$(call obj_of,worker) $(OUT)/tests/gpu/worker/worker.o -Wl$(comma)--start-group $(SIM_LIB) $(call lib_of,kernels/cuda) -Wl$(comma)--end-group,worker,-lstdc++)

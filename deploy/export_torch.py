@@ -69,6 +69,7 @@ class Row:
         self.op, self.loss = row["name"], row["loss"]
         self.elementwise, self.stride_is_kernel = row["elementwise"], row["stride_is_kernel"]
         self.types = {a["name"]: a["type"] for a in row["attributes"]}
+        self.ranges = {a["name"]: (a["low"], a["high"]) for a in row["attributes"]}
         self.defaults = {a["name"]: a["default"] for a in row["attributes"]
                          if a["default"] is not None}
         self.modules = spec_of(row["torch_module"])
@@ -164,11 +165,28 @@ def check_needs(row, m, rank):
         need(value == wanted or same(value) == wanted or excuse(m, rank), f"{key}={value!r}")
 
 
-# Ranks that an op takes, beyond what its module says: here an error names the layer.
+def check_ranges(row, layer):
+    """A setting that the runtime would refuse when it reads the session."""
+    for key, value in layer.items():
+        low, high = row.ranges.get(key, (None, None))
+        for n in value if isinstance(value, list) else [value]:
+            number = isinstance(n, (int, float)) and low is not None
+            need(not number or low <= n <= high, f"{key}={value}; the op {row.op} takes {low} to {high}")
+
+
+# Ranks that an op takes, beyond what its module says: here an error names the layer. None: the
+# rank of the records is not known yet.
+IMAGES, SEQUENCES = ((None, 4), "it takes [N, channels, height, width]"), ((None, 3), "it takes rank 3")
 RANKS = {
     "linear": ((None, 2, 3), "put nn.Flatten() before it"),
     "reshape": ((2,), "it takes what is known to be [N, features]"),
+    "batchnorm": ((None, 2, 4), "batchnorm takes [N, features] or images [N, channels, height, "
+                                "width]; nn.GroupNorm takes sequences"),
+    **dict.fromkeys(("conv2d", "conv_transpose2d", "maxpool", "avgpool", "globalavgpool"), IMAGES),
+    **dict.fromkeys(("conv1d", "conv_transpose1d", "lstm"), SEQUENCES),
 }
+# Modules whose type says the rank, where the op takes several.
+MODULE_RANKS = {nn.BatchNorm2d: ((None, 4), "it takes [N, channels, height, width]")}
 KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm", "groupnorm", "rmsnorm")
 GIVE_RANK = {"conv2d": 4, "conv1d": 3, "conv_transpose2d": 4, "conv_transpose1d": 3,
              "maxpool": 4, "avgpool": 4, "globalavgpool": 4, "flatten": 2, "lstm": 3}
@@ -187,12 +205,31 @@ def layer_of(m, rank):
     """The layer of a module behind an input of that rank, and the rank of its output."""
     row, pairs = row_of(m)
     need(not row.loss, "no place among layers: a loss goes under loss:")
-    ranks, hint = RANKS.get(row.op, ((rank,), ""))
+    ranks, hint = MODULE_RANKS.get(type(m)) or RANKS.get(row.op, ((rank,), ""))
     need(rank in ranks, f"an input of rank {rank}; {hint}")
     check_needs(row, m, rank)
     layer = {"op": row.op}
-    layer.update({ours: converted(row.types[ours], m, theirs) for ours, theirs in pairs.items()})
+    for ours, theirs in pairs.items():
+        if row.types[ours] != "integer" or getattr(m, theirs) is not None:
+            layer[ours] = converted(row.types[ours], m, theirs)
+    check_ranges(row, layer)
     return layer, rank_after(row, layer, rank)
+
+
+def first_rank(model):
+    """The rank of the records, as the first module tells that takes one alone; else None."""
+    for _, m in walk(model):
+        try:
+            row, _ = row_of(m)
+        except NotMapped:
+            return None
+        ranks, _ = MODULE_RANKS.get(type(m)) or RANKS.get(row.op, ((), ""))
+        known = [r for r in ranks if r is not None]
+        if len(known) == 1:
+            return known[0]
+        if not row.elementwise and row.op not in KEEP_RANK:
+            return None
+    return None
 
 
 def walk(module, path=""):
@@ -229,7 +266,7 @@ def convert(model):
     """[layer, ...] for a session file. Raises Unsupported naming everything that is in the way."""
     if type(model) is not nn.Sequential:
         raise Unsupported(f"{type(model).__name__} is not an nn.Sequential")
-    layers, wrong, rank = [], [], None
+    layers, wrong, rank = [], [], first_rank(model)
     for at, m in walk(model):
         kind = type(m).__name__
         if hooks(m):
@@ -274,7 +311,13 @@ def layer_of_value(m, rank):
 
 def traced(model, inputs):
     """([layer, ...], arrays for the file of weights)"""
-    return export_traced.traced(model, inputs, is_mapped, layer_of_value)
+    layers, arrays = export_traced.traced(model, inputs, is_mapped, layer_of_value)
+    for layer in layers:
+        try:
+            check_ranges(next(row for row in rows() if row.op == layer["op"]), layer)
+        except Unsupported as e:
+            raise Unsupported(f"layer '{layer['name']}': {e}") from None
+    return layers, arrays
 
 
 # ---- named architectures -------------------------------------------------------------------------

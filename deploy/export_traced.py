@@ -30,6 +30,9 @@ NO_LAYERS = (nn.Transformer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
 SEVERAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
+MAX_RANK = 8  # dimensions of a value of a session, the batch among them
+
+
 class Tracer(fx.Tracer):
     """Stops at the modules that are layers, or several of them."""
 
@@ -84,6 +87,7 @@ class Layers(fx.Interpreter):
         v = source or v
         if list(shape) == v.shape:
             return v
+        need(2 <= len(shape) <= MAX_RANK, f"the shape {shape}; a reshape gives 2 to {MAX_RANK} dimensions, and a number a record is [N, 1]")
         if len(shape) == 2 and len(v.shape) > 2:
             return self.emit("flatten", [v], shape, name)
         return self.emit("reshape", [v], shape, name, shape=list(shape[1:]))
@@ -101,6 +105,7 @@ class Layers(fx.Interpreter):
         need(dim != 0, "an index into the records of a batch")
         if start == 0 and stop >= v.shape[dim]:
             return v
+        need(start < stop, f"the empty range {start}..{stop} of a dimension")
         shape = list(v.shape)
         shape[dim] = stop - start
         return self.emit("slice", [v], shape, name, dim=dim, start=start, stop=stop)
@@ -248,6 +253,7 @@ class Layers(fx.Interpreter):
         if isinstance(result, (tuple, list)) and len(result) == 1:
             result = result[0]
         need(isinstance(result, Run), "an output that is not one value")
+        need(len(result.value.shape) > 1, "an output of one number a record without a dimension of its own; let it be [N, 1]")
         self.result = result.value
         return result
 
@@ -283,6 +289,13 @@ def plain(op, **fixed):
     return rule
 
 
+def check_alike(a, b):
+    """What add and mul take. PyTorch also puts dimensions before those of the smaller one."""
+    fits = len(a.shape) == len(b.shape) and a.shape[0] == b.shape[0]
+    need(fits and all(1 in (n, m) or n == m for n, m in zip(a.shape, b.shape)),
+         f"values of {list(a.shape)} and {list(b.shape)}; they need as many dimensions, each alike or 1")
+
+
 def rule_add(t, a, b, *, alpha=1, sign=1):
     need(alpha == 1, f"alpha={alpha}")
     if isinstance(a, (Weight, RowsOf)):
@@ -294,6 +307,7 @@ def rule_add(t, a, b, *, alpha=1, sign=1):
         return with_table(t, a, b)
     for v in (a, b):
         need(isinstance(v, Run), "a number to add; there are scale, add and mul")
+    check_alike(a, b)
     right = b.value if sign == 1 else t.scaled(b.value, -1)
     data = a.data + b.data
     return Run(data, t.emit("add", [a.value, right], data.shape))
@@ -305,6 +319,7 @@ def with_positions(t, x, rows):
     need(numbers == list(range(first, first + len(numbers))) and x.data.dim() == 3 and len(numbers) == x.shape[1],
          "a table by other rows than one after another, a row a place")
     need(rows.name not in t.names, f"a second call of '{rows.name}'")
+    need(rows.module.padding_idx is None, f"padding_idx={rows.module.padding_idx} of a table of places")
     more = {"offset": first} if first else {}
     return Run(x.data + rows.data, t.emit("positions", [x.value], x.shape, rows.name, rows=rows.module.num_embeddings, **more))
 
@@ -343,6 +358,7 @@ def rule_mul(t, a, b):
     if isinstance(b, (int, float)):
         return Run(a.data * b, t.scaled(a.value, b))
     need(isinstance(b, Run), "a parameter as a factor")
+    check_alike(a, b)
     data = a.data * b.data
     return Run(data, t.emit("mul", [a.value, b.value], data.shape))
 

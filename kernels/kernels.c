@@ -146,7 +146,8 @@ clv_row_numbers clv_row_numbers_of(const clv_node_desc *d) {
   const clv_shape *in = &d->in[0];
   size_t n = 1;
   for (int i = 0; i < in->rank; i++) n *= (size_t)in->dim[i];
-  clv_row_numbers l = {.width = 1, .rows = d->attrs.rows, .minus = d->attrs.minus};
+  clv_row_numbers l = {
+      .width = 1, .rows = d->attrs.rows, .minus = d->attrs.minus, .padding = d->attrs.padding_idx};
   if (d->attrs.column >= 0) {
     l.column = d->attrs.column;
     l.width = (size_t)in->dim[in->rank - 1];

@@ -68,6 +68,7 @@ typedef struct clv_attrs {
   clv_shape order;       /* of permute */
   double base;           /* of rotary */
   int64_t column, minus; /* of embedding; -1: none */
+  int64_t padding_idx;   /* of embedding: the row that gets no gradient; -1: none */
   int64_t offset;        /* of positions */
   double init_std;       /* of first weights; 0: as the op draws them */
   bool transposed;       /* of linear: W is [F, out] */
@@ -194,10 +195,11 @@ typedef struct clv_matmul {
 clv_matmul clv_matmul_of(const clv_node_desc *d);
 
 /* The n row numbers of an embedding, per_sample of each sample: number i is value i width + column
- * of its input, less value i width + minus where that is not -1. */
+ * of its input, less value i width + minus where that is not -1. Backward passes over places that
+ * name the row `padding`; -1: over none. */
 typedef struct clv_row_numbers {
   size_t n, per_sample, width;
-  int64_t rows, column, minus;
+  int64_t rows, column, minus, padding;
 } clv_row_numbers;
 clv_row_numbers clv_row_numbers_of(const clv_node_desc *d);
 static inline int64_t clv_row_number_at(const clv_row_numbers *l, const int64_t *value, size_t i) {
@@ -346,7 +348,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 11 };
+enum { CLV_KERNELS_ABI = 12 };
 
 typedef struct clv_backend clv_backend;
 

@@ -51,7 +51,7 @@ of("master/train/egress.c", "tests/net/training/test_inputs.py",
    inputs_have_no_name_in_the_record=("static clv_code make_row", "t->b->inputs.n > 1", "t->b->inputs.n > 8"))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("),
-   lengths_count_as_records=("static clv_shows shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
+   lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
 of("common/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_lengths", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
@@ -138,7 +138,9 @@ of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
 of("common/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_meant(", "n == len || layer[n - len - 1] == '.'", "true"),
-   dora_is_taken_for_lora=("static clv_code must_not(", "return set ? clv_json_fail(&r->j, at, err, \"%s: true is not done here\", what) : CLV_OK;", "(void)what; return at > SIZE_MAX - 1 ? CLV_INTERNAL : CLV_OK;"))
+   dora_is_taken_for_lora=("static clv_code must_be_off(", "if (off) return CLV_OK;", "if (off || key) return CLV_OK;"),
+   keys_of_others_are_skipped=("static clv_code read_pair(", "if (off) return CLV_OK;", "return CLV_OK;"),
+   a_start_changes_the_base_in_silence=("static clv_code take_start(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "value_at(w, (size_t)at) + scale * sum", "value_at(w, (size_t)at) + sum * (scale > 0)"),
    a_square_weight_lies_as_others_do=("static clv_code merge(", "scale, turned, sum", "scale, turned && in != out, sum"),
@@ -423,6 +425,7 @@ of("common/engine/context_wake.c", OVERTAKEN,
    an_end_rests_while_a_call_waits=("static bool end_waits", "if (e->counts.calls_waiting) return false;", ""),
    an_answer_rests=("static bool apply_waits", "c && c->gradients && steps_wait(", "c && steps_wait("))
 of("common/engine/context_table.c", ENGINE_CELLS,
+   a_context_that_ends_has_work=("[CONTEXT_CLOSING] = {", "[CONTEXT_WORKS] = DO(IGNORE, CONTEXT_CLOSING)", "[CONTEXT_WORKS] = RECORD(CONTEXT_CLOSING)"),
    a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
    an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),
    a_second_end_is_not_answered=("[CONTEXT_ENDED] = {", "DO(REPEAT, CONTEXT_ENDED)", "DO(IGNORE, CONTEXT_ENDED)"),
@@ -448,9 +451,10 @@ of("common/engine/context_pass.c", ENGINE_WORK,
 of("common/engine/context.c", ENGINE_CELLS,
    what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
-   a_context_lives_after_what_cannot_be=("static clv_code report_mistake", "clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);", ""),
-   what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "if (!ctx) return err->code;", "if (!ctx) return CLV_OK;"))
+   a_context_lives_after_what_cannot_be=("static clv_code report_mistake", "clv_contexts_fail(e, e->mistaken, CLV_MODULE_ALL, err)", "true"),
+   what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "told ? CLV_OK : err->code", "told ? CLV_OK : CLV_OK"))
 of("common/engine/context_work.c", ENGINE_CELLS,
+   work_of_a_context_that_ends_is_listed=("void clv_work_ready(", "if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;", ""),
    work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
    a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->progress == CALL_SUMMING", ""),
@@ -477,14 +481,14 @@ of("common/engine/context_spare.c", SPARED,
    a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return false && (d || v->wanted);"),
    what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return d;"),
    all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->wanted;", "return true || d;"),
-   inputs_of_a_spared_call_are_given_up=("static void find_spared", "if (v->state == VALUE_MAKING) spare_inputs(e, v->maker, &todo);", ""),
+   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_find_spared", "spare_inputs(e, v->maker, &todo);", ""),
    a_spared_call_waits_for_its_position=("static void let_go(", "leave_order(e, v->maker);", ""),
    a_spared_call_waits_for_a_backward=("static void let_go(", "leave_leader(e, v->maker);", ""))
 of("common/engine/context_free.c", SPARED,
    a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"),
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_spared_for_a_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
-   statistics_of_spared_calls_stay=("static uint32_t spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
+   statistics_of_spared_calls_stay=("static void spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code value_of_arg(", "(*ret)->spared = (*ret)->dropped = true;", ""))
@@ -623,6 +627,7 @@ of("master/api/module.c", "tests/net/api/test_api_optimizers.py",
 
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
+   a_step_behind_UNLOAD_does_not_keep_a_module=("bool clv_contexts_use(", "if (will_change(e, module)) return true;", ""),
    running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),
    calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
@@ -789,4 +794,5 @@ of("common/models/hf.c", HF_SPLIT,
 import breaks_gpu  # as the next ones
 import breaks_known
 import breaks_ops
+import breaks_runs
 import breaks_transformers  # its rows are made by `of` above

@@ -97,6 +97,13 @@ CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->occasion = CLV_MAX(end[0], end[1]);", "p->occasion = end[0];"))
 of("common/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code first_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
+of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
+of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
+of("common/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
+of("master/data/pads.c", "tests/unit/plan/test_data_fits", pads_inside_are_numbered=("bool clv_dataset_pads_fit(", "if (place != wanted) return false", "if (place > wanted) return false"), labels_are_not_looked_at=("bool clv_dataset_labels_are_tokens(", "m.is_same && !m.is_next", "false"))
+of("common/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
+   modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
 of("common/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code columns_fit(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
@@ -121,7 +128,7 @@ of("master/train/cached.c", CACHE,
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *what_moves(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
-   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows >= CLV_SHOWS_RAW_INPUT)", "if (false)"))
+   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows & CLV_SHOWS_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
 of("master/api/cached.c", CACHE,
@@ -202,7 +209,7 @@ OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/dat
 of("master/data/pages.c", OF_PAGES,
    words_are_kept_as_the_one_behind=("static clv_code labels_of(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
-of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code take_member(", "which < 0 && l->wants", "which > 99 && l->wants"))
+of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code take_member(", "(which < 0 || which == FILE_NAME) && l->wants", "which > 99 && l->wants"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
    every_page_has_the_first_pages_rows=("static rows_of_page rows_for(", "row_from(r, p->first), row_from(r, p->first + p->windows)", "0, p->windows"),
    a_page_is_its_first_window=("static void put_of_page(", "row < rows.end", "row < rows.begin"),

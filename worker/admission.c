@@ -16,12 +16,14 @@
 #include "worker/admission_int.h"
 
 enum { FEW = 8 }; /* connections: those of a session, and a few more */
+enum { CUT_S = 10 };
 
 /* An identity that is or was in `allow`; its index is common/tls's holder. */
 typedef struct holder {
   char *identity;
   bool listed;
   uint64_t quota, held;
+  uint64_t cut_until_ns; /* after a flood; 0: never */
 } holder;
 
 typedef struct refusal {
@@ -73,6 +75,7 @@ static uint64_t for_known(void) { return places - places / 8; }
 
 static clv_tls_decision room_for(const holder *h) {
   uint64_t most = for_known();
+  if (clv_now_ns() < h->cut_until_ns) return CLV_TLS_FLOODED;
   if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
   if (h->held >= FEW) most -= most / 8;
   return held < most ? CLV_TLS_ADMIT : CLV_TLS_FULL;
@@ -85,6 +88,7 @@ static const char *reason_of(clv_tls_decision v) {
           "over its quota of connections (allow[].connections or "
           "limits.identity_connections)",
       [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
+      [CLV_TLS_FLOODED] = "for 10 s after a flood of frames that are no calls",
       [CLV_TLS_NO_CLIENT] = "its certificate does not have TLS client in an extended key usage",
   };
   return reasons[v];
@@ -151,6 +155,16 @@ static void leave(void *user, size_t i) {
   pthread_mutex_unlock(&lock);
 }
 
+static void flood(void *user, size_t i, const char *address, const char *what) {
+  char reason[160];
+  (void)user;
+  snprintf(reason, sizeof reason, "its connection was cut: it sent %s", what);
+  pthread_mutex_lock(&lock);
+  holders[i].cut_until_ns = clv_now_ns() + CUT_S * 1000000000ull;
+  log_refusal(holders[i].identity, address, reason);
+  pthread_mutex_unlock(&lock);
+}
+
 static void shed(void *user, const char *address) {
   const clv_log_source source = {.who = address, .what = "connections let go"};
   (void)user;
@@ -174,9 +188,11 @@ clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
 
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.places = config->limits.connections,
+                               .unread = clv_service_transport_memory(config) / 2,
                                .judge = judge,
                                .enter = enter,
                                .leave = leave,
+                               .flood = flood,
                                .shed = shed};
   CLV_TRY(clv_admission_prepare(config, err));
   pthread_mutex_lock(&lock);

@@ -196,6 +196,10 @@ bool clv_is_file_name(const char *name);
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* `text` as it is, or its beginning and "..." where it has `size` bytes or more; no character of
+ * UTF-8 is cut. size: at least 4. Returns dst. */
+const char *clv_text_fit(const char *text, char *dst, size_t size);
+
 /* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a
  * terminal. */
 void clv_text_clean(char *text);
@@ -218,6 +222,10 @@ clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) CL
 
 /* "1.5 MiB" into buf (at least 16 bytes); returns buf. */
 char *clv_format_size(uint64_t bytes, char *buf, size_t len);
+
+/* "UTF-16" or "UTF-32" where a text begins with the byte order mark of one, or with ASCII
+ * characters of UTF-16; NULL: neither. */
+const char *clv_foreign_encoding(const void *text, size_t len);
 
 /* Bytes (1..4) and code point of the UTF-8 character (RFC 3629) at text, where `left` >= 1 bytes
  * are, SIZE_MAX for text that ends in a NUL. 0 when there is none: cut short, overlong, a surrogate

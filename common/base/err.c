@@ -16,13 +16,23 @@ const char *clv_code_name(clv_code code) {
   return (unsigned)code < CLV_COUNT(code_names) ? code_names[code] : "unknown";
 }
 
+/* What was longer than a text of errors ends in "...". `wanted` as of snprintf. */
+static void show_cut(char text[CLV_ERR_TEXT], int wanted) {
+  static const char more[] = "...";
+  size_t at = CLV_ERR_TEXT - sizeof more;
+  if (wanted < CLV_ERR_TEXT) return;
+  while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--;
+  memcpy(text + at, more, sizeof more);
+}
+
 clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...) {
   if (!err) return code;
   char text[CLV_ERR_TEXT]; /* the arguments may point into err->text */
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(text, sizeof text, fmt, ap);
+  int n = vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
+  show_cut(text, n);
   memcpy(err->text, text, sizeof text);
   err->code = code;
   err->where = where;
@@ -48,9 +58,10 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) {
   va_end(ap);
   size_t used = n < 0 ? 0 : CLV_MIN((size_t)n, sizeof text - 1);
   char joined[2 * CLV_ERR_TEXT];
-  snprintf(joined, sizeof joined, "%.*s: %s", (int)used, text, err->text);
+  n = snprintf(joined, sizeof joined, "%.*s: %s", (int)used, text, err->text);
   memcpy(text, joined, sizeof text);
   text[sizeof text - 1] = '\0';
+  show_cut(text, n);
   memcpy(err->text, text, sizeof text);
   return err->code;
 }

@@ -16,6 +16,17 @@ void clv_text_clean(char *text) {
     if (*p < ' ' || *p > '~') *p = '?';
 }
 
+const char *clv_text_fit(const char *text, char *dst, size_t size) {
+  static const char more[] = "...";
+  size_t len = strlen(text);
+  if (len < size) return memcpy(dst, text, len + 1);
+  size_t n = size - sizeof more;
+  while (n && ((unsigned char)text[n] & 0xc0) == 0x80) n--;
+  memcpy(dst, text, n);
+  memcpy(dst + n, more, sizeof more);
+  return dst;
+}
+
 /* C1 controls count as well, as UTF-8 and as bytes of their own: terminals may obey either. */
 void clv_text_guard(const char *text, clv_bytes *out) {
   uint32_t point;

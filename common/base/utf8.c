@@ -2,6 +2,8 @@
  *
  * Characters of UTF-8, one at a time.
  */
+#include <string.h>
+
 #include "common/base/base.h"
 
 size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
@@ -22,6 +24,22 @@ size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
   if (point < least[n] || point > 0x10ffff || surrogate) return 0;
   *ret_point = point;
   return n;
+}
+
+const char *clv_foreign_encoding(const void *text, size_t len) {
+  static const struct {
+    const char *name, *mark;
+    size_t n;
+  } marks[] = {{"UTF-32", "\xff\xfe\0\0", 4},
+               {"UTF-32", "\0\0\xfe\xff", 4},
+               {"UTF-16", "\xff\xfe", 2},
+               {"UTF-16", "\xfe\xff", 2}};
+  const unsigned char *p = text;
+  for (size_t i = 0; i < CLV_COUNT(marks); i++)
+    if (len >= marks[i].n && memcmp(p, marks[i].mark, marks[i].n) == 0) return marks[i].name;
+  if (len < 4) return NULL;
+  bool little = p[0] && !p[1] && p[2] && !p[3], big = !p[0] && p[1] && !p[2] && p[3];
+  return little || big ? "UTF-16" : NULL;
 }
 
 bool clv_is_control(uint32_t point) { return point < 0x20 || (point >= 0x7f && point <= 0x9f); }

@@ -105,8 +105,10 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
   size_t n = clv_cli_n_options(p->cli);
   for (size_t i = 0; i < n; i++) names[i] = clv_cli_option_at(p->cli, i)->name;
   const char *near = clv_did_you_mean(name, names, n);
-  return clv_fail(err, CLV_INVALID, "there is no option --%.100s%s%s%s", name,
-                  near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+  char shown[128];
+  return clv_fail(err, CLV_INVALID, "there is no option --%s%s%s%s",
+                  clv_text_fit(name, shown, sizeof shown), near ? "; did you mean --" : "",
+                  near ? near : "", near ? "?" : "");
 }
 
 /* Options that start with `name` of n bytes: their number and the first two. One that is called so
@@ -130,13 +132,15 @@ static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const c
 /* The option that `name` of n bytes stands for, whole or shortened; those of the command come
  * first. */
 static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
-  char text[CLV_CLI_NAME];
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t found[2] = {0, 0}, count = n ? find_prefix(p->cli, p->command, name, n, found) : 0;
   if (count == 0 && n) count = find_prefix(p->cli, NULL, name, n, found);
-  snprintf(text, sizeof text, "%.*s", (int)CLV_MIN(n, sizeof text - 1), name);
-  if (count == 0) return fail_unknown(p, text, err);
+  clv_bytes_add(&text, name, n);
+  clv_bytes_puts(&text, "");
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a message");
+  if (count == 0) return fail_unknown(p, text.data, err);
   if (count > 1)
-    return clv_fail(err, CLV_INVALID, "--%s may be --%s or --%s; write more of it", text,
+    return clv_fail(err, CLV_INVALID, "--%s may be --%s or --%s; write more of it", text.data,
                     clv_cli_option_at(p->cli, found[0])->name,
                     clv_cli_option_at(p->cli, found[1])->name);
   *ret = found[0];

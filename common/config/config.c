@@ -65,6 +65,11 @@ clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *r
   return check_written(ret, err);
 }
 
+clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
+  clv_schema_list(clv_session_schema(), config, ret);
+  return check_written(ret, err);
+}
+
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_worker_schema(), config, ret);
   return check_written(ret, err);

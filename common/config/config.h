@@ -13,11 +13,9 @@
  * Absent optional texts are NULL; sizes are bytes, durations milliseconds; lists are never NULL
  * when their count is above 0. Paths are absolute after loading: relative ones are taken from the
  * config file's folder (data.train/test from data.root), those that start with
- * ${CREDENTIALS_DIRECTORY}/ from the folder that systemd gives credentials in; the output folders
- * run.dir, checkpoint.dir and log.tensorboard are the exception and stay as written, relative to
- * the working folder.
- * Limits: 1 MiB per file, 16 levels of nesting, 65536 values of up to 4096 bytes, no
- * anchors, aliases or tags.
+ * ${CREDENTIALS_DIRECTORY}/ from the folder that systemd gives credentials in; run.dir,
+ * checkpoint.dir and log.tensorboard stay as written, relative to the working folder.
+ * Limits: 1 MiB a file, 16 levels, 65536 values of up to 4096 bytes; no anchors, aliases, tags.
  */
 #ifndef CLEAVE_CONFIG_H
 #define CLEAVE_CONFIG_H
@@ -134,6 +132,8 @@ typedef enum clv_accent_choice {
   CLV_ACCENT_KEEP,
   CLV_ACCENT_STRIP
 } clv_accent_choice;
+/* Which records: of each class its share, any, the last (limits: the first), whole groups. */
+typedef enum clv_split_by { CLV_BY_CLASS, CLV_BY_CHANCE, CLV_BY_END, CLV_BY_GROUP } clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_train_crop {
   CLV_TRAIN_CROP_CENTER,
@@ -202,9 +202,8 @@ typedef struct clv_metrics_config {
 /* An entry of `workers:` (session) or `peers:` (worker). */
 typedef struct clv_remote_spec {
   clv_config_pos pos;
-  char *name;
-  char *address;  /* "host:port" */
-  char *identity; /* the URI its certificate must carry */
+  char *name, *address; /* address: "host:port" */
+  char *identity;       /* the URI its certificate must carry */
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
@@ -218,15 +217,14 @@ typedef struct clv_lora_config {
 } clv_lora_config;
 
 typedef struct clv_stage_spec {
-  clv_config_pos pos;
-  clv_config_pos at_pos, layers_pos, weights_pos, transfer_pos, cache_pos;
+  clv_config_pos pos, at_pos, layers_pos, weights_pos, transfer_pos, cache_pos;
+  clv_config_pos tf32_pos, weights_new_pos, recompute_blocks_pos;
   char *name;
   char *at;   /* "master" or a worker's name */
   int worker; /* index into workers, -1 = master */
   uint64_t threads;
   char *device; /* "cpu", "auto" */
   bool tf32;
-  clv_config_pos tf32_pos;
   size_t n_layers; /* own layers; 0 when `range` is given */
   clv_layer_spec *layers;
   clv_layer_range range;  /* layers of `model`, when it has no own ones */
@@ -235,13 +233,11 @@ typedef struct clv_stage_spec {
   char *weights_artifact; /* a name in the worker's worker.yaml */
   char *weights_sha256;   /* 64 hex digits, or NULL */
   bool weights_secret;    /* no worker has the file or folder */
-  clv_config_pos weights_new_pos;
   clv_text_list weights_new; /* parameters that begin so start from the seed all the same */
   bool freeze, cache;        /* cache: the worker behind it keeps its outputs, so long unused: */
   uint64_t cache_ttl_ms;
   clv_lora_config lora;
-  bool recompute; /* all of it */
-  clv_config_pos recompute_blocks_pos;
+  bool recompute;                 /* all of it */
   clv_text_list recompute_blocks; /* parts of it: see clv_model_graph_over */
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;
@@ -253,17 +249,19 @@ static inline bool clv_stage_pushes(const clv_stage_spec *s) {
 
 typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos, packed_pos;
+  clv_config_pos objective_pos, group_pos;
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   char *root;
   clv_text_list train; /* images, labels; or one folder of images, or one table of texts */
   clv_text_list test;  /* the same; n = 0 when not given */
-  clv_config_pos objective_pos;
   clv_objective_choice objective;
-  clv_text_list inputs;             /* names of a record's inputs; n = 0: one, "input" */
-  double validation_fraction;       /* of the training set, 0..0.5 */
-  clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
-  double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  clv_text_list inputs;                 /* names of a record's inputs; n = 0: one, "input" */
+  double validation_fraction;           /* of the training set, 0..0.5 */
+  clv_split_by validation_by, limit_by; /* limit_by: never by group */
+  char *validation_group;    /* BY_GROUP: a column of texts, or a file beside arrays; or NULL */
+  clv_number_list mean, std; /* per channel; same length, n = 0 = no normalisation */
+  double scale;              /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten, packed;             /* packed: sequences without pads */
   uint64_t threads;                 /* that read and decode images */
@@ -512,12 +510,14 @@ typedef struct clv_policy_config {
   char *file;
   clv_text_list overrides; /* always empty */
   uint64_t version;        /* 1 */
-  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos;
-  clv_text_list workers;         /* identities, at least 1 */
-  clv_text_list kinds;           /* "activation", "gradient", "weights" */
-  clv_number_list largest_shape; /* whole numbers; the first is of samples */
-  clv_text_list dtypes;          /* "f32", ... */
-  uint64_t bytes_per_epoch;
+  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
+      min_layers_pos;
+  clv_text_list workers;                        /* identities, at least 1 */
+  clv_text_list kinds;                          /* "activation", "gradient", "weights" */
+  clv_number_list largest_shape;                /* whole numbers; the first is of samples */
+  clv_text_list dtypes;                         /* "f32", ... */
+  uint64_t bytes_per_epoch, min_layers_at_home; /* the second: hiding layers on each path */
+  bool pictures;                                /* what shows PICTURE may leave */
   struct {
     clv_config_pos pos; /* of the section */
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
@@ -561,6 +561,10 @@ clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *r
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+
+/* The same as a line for each key, "train.batch: 12"; the value of train.seed is not shown. */
+clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* A loadable example file: each key under its doc sentence, with its default or a sample value. */

@@ -17,6 +17,7 @@ typedef struct writer {
   bool dash;  /* the next key opens a list entry */
   bool flow;  /* inside {...} */
   bool first; /* nothing written yet inside {...} or [...] */
+  bool lines; /* a line for each key: none is broken */
 } writer;
 
 static void write_map(writer *w, const char *prefix, const char *base);
@@ -29,7 +30,7 @@ static size_t column(const writer *w) {
 
 static void next_item(writer *w) {
   if (!w->first) clv_bytes_puts(w->out, ",");
-  if (!w->first && column(w) > WRAP_COLUMN)
+  if (!w->first && !w->lines && column(w) > WRAP_COLUMN)
     clv_bytes_printf(w->out, "\n%*s", w->indent + 4, "");
   else if (!w->first)
     clv_bytes_puts(w->out, " ");
@@ -149,15 +150,19 @@ static void write_ints(writer *w, const clv_attr_spec *attr) {
   w->first = outer;
 }
 
+static void write_attr(writer *w, const clv_attr_spec *a) {
+  if (a->kind == CLV_ATTR_INT) clv_bytes_printf(w->out, "%lld", (long long)a->integer);
+  if (a->kind == CLV_ATTR_FLOAT) write_number(w->out, a->number);
+  if (a->kind == CLV_ATTR_BOOL) clv_bytes_puts(w->out, a->flag ? "true" : "false");
+  if (a->kind == CLV_ATTR_TEXT) write_text(w->out, a->text);
+  if (a->kind == CLV_ATTR_INTS) write_ints(w, a);
+}
+
 static void write_attrs(writer *w, const clv_attr_spec *attrs, size_t n) {
   for (const clv_attr_spec *a = attrs; a < attrs + n; a++) {
     start_key(w, a->key);
     clv_bytes_puts(w->out, " ");
-    if (a->kind == CLV_ATTR_INT) clv_bytes_printf(w->out, "%lld", (long long)a->integer);
-    if (a->kind == CLV_ATTR_FLOAT) write_number(w->out, a->number);
-    if (a->kind == CLV_ATTR_BOOL) clv_bytes_puts(w->out, a->flag ? "true" : "false");
-    if (a->kind == CLV_ATTR_TEXT) write_text(w->out, a->text);
-    if (a->kind == CLV_ATTR_INTS) write_ints(w, a);
+    write_attr(w, a);
     end_line(w);
   }
 }
@@ -338,4 +343,75 @@ static void write_map(writer *w, const char *prefix, const char *base) {
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret) {
   writer w = {.schema = schema, .out = ret};
   write_map(&w, "", base);
+}
+
+/* ---- a line a key ---------------------------------------------------------------------------- */
+
+static void list_map(writer *w, const char *prefix, const char *shown, const char *base);
+
+static void list_attrs(writer *w, const clv_row *row, const char *shown, const char *base) {
+  const clv_attr_spec *attrs = *(clv_attr_spec *const *)(const void *)(base + row->offset);
+  size_t n = *(const size_t *)(const void *)(base + row->count);
+  for (size_t i = 0; i < n; i++) {
+    clv_bytes_printf(w->out, "%s.%s: ", shown, attrs[i].key);
+    write_attr(w, &attrs[i]);
+    clv_bytes_puts(w->out, "\n");
+  }
+}
+
+static void list_entries(writer *w, const clv_row *row, const char *shown, const char *base) {
+  char inner[CLV_PATH_MAX];
+  const char *entries = *(char *const *)(const void *)(base + row->offset);
+  size_t n = *(const size_t *)(const void *)(base + row->count);
+  clv_row_inner(row, inner);
+  for (size_t i = 0; i < n; i++) {
+    const char *entry = entries + i * row->entry_bytes;
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    if (row->kind == CLV_ROW_MAP)
+      clv_bytes_printf(&path, "%s.%s", shown,
+                       *(char *const *)(const void *)(entry + sizeof(clv_config_pos)));
+    else
+      clv_bytes_printf(&path, "%s.%zu", shown, i);
+    w->out->failed |= path.failed;
+    if (!path.failed) list_map(w, inner, path.data, entry);
+  }
+}
+
+static void list_row(writer *w, const clv_row *row, const char *shown, const char *base) {
+  char inner[CLV_PATH_MAX];
+  if (!is_given(row, base) || is_absent(w, row, base)) return;
+  if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
+    list_entries(w, row, shown, base);
+  } else if (row->kind == CLV_ROW_SECTION) {
+    clv_row_inner(row, inner);
+    list_map(w, inner, shown, base);
+  } else {
+    clv_bytes_printf(w->out, "%s: ", shown);
+    if (row->kind == CLV_ROW_SEED)
+      clv_bytes_puts(w->out, "(secret)");
+    else
+      write_value(w, row, base + row->offset);
+    clv_bytes_puts(w->out, "\n");
+  }
+}
+
+static void list_map(writer *w, const char *prefix, const char *shown, const char *base) {
+  for (size_t i = 0; i < w->schema->n_rows; i++) {
+    const clv_row *row = &w->schema->rows[i];
+    const char *key = clv_row_key(row, prefix);
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    if (!key) continue;
+    clv_bytes_printf(&path, "%s%s%s", shown, *shown ? "." : "", key);
+    w->out->failed |= path.failed;
+    if (path.failed) continue;
+    if (row->kind == CLV_ROW_ATTRS)
+      list_attrs(w, row, shown, base);
+    else
+      list_row(w, row, path.data, base);
+  }
+}
+
+void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret) {
+  writer w = {.schema = schema, .out = ret, .lines = true};
+  list_map(&w, "", "", base);
 }

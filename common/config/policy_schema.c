@@ -37,6 +37,15 @@ static const clv_row rows[] = {
      .doc = "Bytes of tensors that may leave the master in one epoch, to all workers together. An "
             "`eval` or `predict` counts as one epoch."},
 
+    {.path = "pictures", .kind = CLV_ROW_BOOL, .offset = AT(pictures), .pos = AT(pictures_pos),
+     .initial = "true",
+     .doc = "Activations may be sent of which some value is made of fewer than half of a record's "
+            "places: what `plan` calls PICTURE."},
+    {.path = "min_layers_at_home", .kind = CLV_ROW_INT, .offset = AT(min_layers_at_home),
+     .pos = AT(min_layers_pos), .min = 0, .max = 1000, .initial = "0",
+     .doc = "Layers at the master that hide, at least so many on each path: of a record to what is "
+            "sent, and of a gradient that is sent back to the loss."},
+
     {.path = "allow", .kind = CLV_ROW_SECTION, .pos = AT(allow.pos),
      .doc = "What a session needs its own word for in `privacy`, and this file's word too."},
     {.path = "allow.labels", .kind = CLV_ROW_BOOL, .offset = AT(allow.labels),

@@ -157,6 +157,8 @@ bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char
 void clv_schema_free_at(const clv_schema *schema, void *base);
 
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret);
+/* A line for each key that has a value: "stages.1.layers.0.out: 10". Seeds are not shown. */
+void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret);
 void clv_schema_example(const clv_schema *schema, clv_bytes *ret);
 void clv_schema_json(const clv_schema *schema, clv_bytes *ret);
 void clv_schema_man(const clv_schema *schema, clv_bytes *ret);

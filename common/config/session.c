@@ -428,6 +428,34 @@ static clv_code check_images(const clv_session_config *c, clv_err *err) {
   return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
 }
 
+/* Groups are named where the records do not name them themselves. */
+static clv_code check_groups(clv_session_config *c, clv_err *err) {
+  clv_data_config *d = &c->data;
+  bool arrays = d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
+  bool by_key = arrays || d->format == CLV_DATA_TEXT;
+  char *path = NULL;
+  if (d->validation_group && d->validation_by != CLV_BY_GROUP)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.group goes with data.validation.by: group");
+  if (d->validation_group && !by_key)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.group goes with idx, npy and text: documents are grouped by "
+                   "their files, images by the folders below their classes");
+  if (d->validation_by == CLV_BY_GROUP && by_key && !d->validation_group)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.by: group needs data.validation.group, %s",
+                   arrays ? "a file with a whole number per record" : "the name of a column");
+  if (!arrays || !d->validation_group) return CLV_OK;
+  if (!clv_path_fits(d->root, d->validation_group))
+    return fail_at(c, d->group_pos, err,
+                   "data.root and data.validation.group make a path of more than %d bytes",
+                   CLV_CONFIG_MAX_TEXT);
+  CLV_TRY(clv_path_join(d->root, d->validation_group, &path, err));
+  free(d->validation_group);
+  d->validation_group = path;
+  return CLV_OK;
+}
+
 static clv_code check_data(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
   CLV_TRY(check_inputs(c, err));
@@ -435,6 +463,7 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));
   CLV_TRY(check_images(c, err));
   CLV_TRY(check_text(c, err));
+  CLV_TRY(check_groups(c, err));
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,
                    "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);

@@ -14,6 +14,8 @@ enum { MAX_STEPS = 1000000000 };
 static const char *const format_names[] = {"idx", "npy", "images", "text", "documents", NULL};
 static const char *const objective_names[] = {"labels", "causal", "masked", NULL};
 static const char *const labels_of_names[] = {"words", "pages", NULL};
+static const char *const split_names[] = {"stratified", "random", "last", "group", NULL};
+static const char *const limit_names[] = {"stratified", "random", "first", NULL};
 static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
@@ -128,26 +130,28 @@ static const clv_row rows[] = {
             "BERT's masked tokens."},
     {.path = "data.validation", .kind = CLV_ROW_SECTION,
      .doc = "Validation during training, on records held back from the training set."},
-    {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER,
-     .offset = AT(data.validation_fraction), .high = 0.5, .initial = "0",
-     .doc = "Share of the training set that is held back: its end, or of images and texts some of all "
-            "classes."},
-    {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos),
-     .commented = true,
+    {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER, .offset = AT(data.validation_fraction), .high = 0.5,
+     .initial = "0", .doc = "Share of the training set that is held back, one record at least."},
+    {.path = "data.validation.by", .kind = CLV_ROW_ENUM, .offset = AT(data.validation_by), .pos = AT(data.group_pos),
+     .names = split_names, .initial = "stratified",
+     .doc = "By the seed each class's share (stratified), any records (random) or whole groups; or the files' end (last)."},
+    {.path = "data.validation.group", .kind = CLV_ROW_TEXT, .offset = AT(data.validation_group),
+     .pos = AT(data.group_pos), .commented = true, .sample = "patient",
+     .doc = "by group: of text the column that names a record's group, of idx and npy a file with a whole number each."},
+    {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos), .commented = true,
      .doc = "(value * scale - mean) / std, per channel; none unless given."},
     {.path = "data.normalize.mean", .kind = CLV_ROW_NUMBERS, .offset = AT(data.mean),
      .low = -1e300, .high = 1e300, .sample = "[0.2860]", .doc = "Mean of each channel."},
     {.path = "data.normalize.std", .kind = CLV_ROW_NUMBERS, .offset = AT(data.std), .above = true,
      .high = 1e300, .sample = "[0.3530]", .doc = "Standard deviation of each channel."},
-    {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .high = 1e300,
-     .initial = "0",
+    {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .high = 1e300, .initial = "0",
      .doc = "Factor on raw values; 0 is automatic: 1/255 for bytes, 1 for the rest."},
-    {.path = "data.limit_train", .kind = CLV_ROW_INT, .offset = AT(data.limit_train),
-     .max = UINT32_MAX, .initial = "0",
-     .doc = "Use only so many training records, the first ones, or of images some of all classes; 0 "
-            "is all."},
+    {.path = "data.limit_train", .kind = CLV_ROW_INT, .offset = AT(data.limit_train), .max = UINT32_MAX,
+     .initial = "0", .doc = "Use only so many training records; 0 is all."},
     {.path = "data.limit_test", .kind = CLV_ROW_INT, .offset = AT(data.limit_test),
      .max = UINT32_MAX, .initial = "0", .doc = "Use only so many test records; 0 is all."},
+    {.path = "data.limit_by", .kind = CLV_ROW_ENUM, .offset = AT(data.limit_by), .names = limit_names,
+     .initial = "stratified", .doc = "Which records a limit leaves, as validation.by; predict takes the first."},
     {.path = "data.flatten", .kind = CLV_ROW_BOOL, .offset = AT(data.flatten), .initial = "false",
      .doc = "Hand each record to the model as one row of numbers."},
     {.path = "data.packed", .kind = CLV_ROW_BOOL, .offset = AT(data.packed),

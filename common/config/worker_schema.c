@@ -100,7 +100,9 @@ static const clv_row rows[] = {
      .min = 1 << 20, .max = 1ull << 50, .initial = "64GiB",
      .doc = "Memory of one session: weights, optimiser state and tensors."},
     {.path = "limits.message_size", .kind = CLV_ROW_SIZE, .offset = AT(limits.message_bytes),
-     .min = 65536, .max = 1ull << 31, .initial = "64MiB", .doc = "Largest single message."},
+     .min = 512 << 10, .max = 1 << 30, .initial = "64MiB",
+     .doc = "Largest single message. Four of these and 1 MiB for each of limits.connections are what "
+            "the transport may take, at most half of memory_limit."},
     {.path = "limits.concurrent_calls", .kind = CLV_ROW_INT, .offset = AT(limits.concurrent_calls),
      .min = 1, .max = 100000, .initial = "64",
      .doc = "Requests and streams of an identity at work at the same time; a session has about six."},

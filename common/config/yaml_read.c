@@ -122,6 +122,10 @@ clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, si
   int line = 0, column = 0, quotes = 0;
   size_t line_start = 0;
   uint32_t point;
+  const char *encoding = clv_foreign_encoding(text, len);
+  if (encoding)
+    return clv_yaml_source_fail(source, place(&r, 0, 0), err,
+                                "its text is %s, and UTF-8 is expected", encoding);
   for (size_t i = 0, n; i < len; i += n, column++) {
     const char *wrong = NULL;
     unsigned char c = (unsigned char)text[i];

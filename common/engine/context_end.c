@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Contexts end: with END_CONTEXT, which spares what kept values need, or with ABORT, which spares
- * nothing and leaves its failure to them.
+ * nothing and leaves its failure to them. Neither begins before all work has ended, and nothing
+ * becomes ready until what the end does not spare is freed (the states are in context_table.c).
  */
 #include "common/engine/context_int.h"
 
@@ -24,39 +25,41 @@ static void bury(clv_contexts *e, clv_context *c) {
   clv_context_bury(e, c);
 }
 
-/* The decision on its step comes first; a failed context says its failure again. */
-static void last_step(clv_contexts *e, clv_context *c, const clv_frame *end) {
-  clv_action action = clv_context_meets(e, c, CONTEXT_APPLY)->action;
-  if (action == CELL_REPEAT) clv_context_fail_again(e, c);
-  if (action == CELL_RECORD) clv_context_last_step(e, c, end);
-}
-
-/* What the context holds besides goes at once. */
-static uint32_t spare(clv_contexts *e, clv_context *c, const clv_frame *end) {
+/* From here on calls of the context may be ready. */
+static void spare(clv_contexts *e, clv_context *c, const clv_frame *end) {
   clv_strands_free(e, c);
   c->pass = PASS_NONE;
-  uint32_t n = clv_context_spare(e, c);
+  clv_context_keep_spared(e, c);
   clv_order_free(e, c);
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
   clv_context_forget_frames(c);
+  c->trace = clv_tensor_unref(c->trace);
   c->end_message = end->message;
   c->restores = end->has_commit && !end->commit.apply;
-  return n;
+}
+
+/* Decides on the step of a context that is closing, then frees it or what it does not spare.
+ * Returns the number of calls that are spared. */
+static uint32_t close_context(clv_contexts *e, clv_context *c, const clv_frame *end) {
+  if (end->has_commit && !c->failed) clv_context_last_step(e, c, end);
+  uint32_t left = c->failed ? 0 : clv_context_find_spared(e, c);
+  clv_action action = clv_context_meets(e, c, left ? CONTEXT_END_SPARES : CONTEXT_SPARED)->action;
+  if (action == CELL_SETTLE) spare(e, c, end);
+  if (action == CELL_END) bury(e, c);
+  return left;
 }
 
 clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, clv_err *err) {
-  bool open = c->state == CONTEXT_OPEN || c->state == CONTEXT_FAILED;
-  if (end->has_commit && open) last_step(e, c, end);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = open ? clv_context_trace(c) : NULL;
-  uint32_t left = c->state == CONTEXT_OPEN ? spare(e, c, end) : clv_context_n_spared(c);
-  bool spares = left && c->state == CONTEXT_OPEN;
-  clv_action action = clv_context_meets(e, c, spares ? CONTEXT_END_SPARES : CONTEXT_END)->action;
-  if (action == CELL_SETTLE) c->trace = clv_tensor_unref(c->trace);
-  if (action == CELL_END) {
-    bury(e, c);
-    left = 0;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = NULL;
+  uint32_t left = 0;
+  if (end->has_commit && c->failed) clv_context_fail_again(e, c);
+  clv_action action = clv_context_meets(e, c, CONTEXT_END)->action;
+  if (action == CELL_REPEAT) left = clv_context_n_spared(c);
+  if (action == CELL_BEGIN) {
+    trace = clv_context_trace(c);
+    left = close_context(e, c, end);
   }
-  bool answers = action == CELL_SETTLE || action == CELL_END || action == CELL_REPEAT;
+  bool answers = action == CELL_BEGIN || action == CELL_REPEAT;
   return answers ? clv_context_send_ended(e, end, left, trace, err) : CLV_OK;
 }
 

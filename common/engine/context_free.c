@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Records given back, and how a context fails. Nothing that is ready or runs is given back: frames
- * that would do so wait (context_frames.c), and a dropped value stays until its call's work ends.
+ * that would do so wait (context_frames.c), nothing becomes ready while a context is closing
+ * (context_end.c), and a dropped value stays until its call's work ends.
  */
 #include "common/engine/context_int.h"
 
@@ -200,7 +201,7 @@ void clv_context_fail_at(clv_contexts *e, clv_context *c, const clv_err *why, ui
 
 bool clv_contexts_fail(clv_contexts *e, uint64_t context, uint32_t module, const clv_err *why) {
   clv_context *c = clv_context_find(e, context);
-  if (!c || c->state == CONTEXT_ENDED) return false;
+  if (!c || c->state == CONTEXT_ENDING) return false;
   clv_context_fail_at(e, c, why, module);
   return true;
 }

@@ -95,14 +95,14 @@ typedef struct clv_result {
 bool clv_contexts_result(clv_contexts *e, clv_result *ret);
 void clv_result_done(clv_contexts *e, clv_result *r); /* but for its packet */
 
-/* The context fails here as well: a packet of its own could not leave. False: there is none, it has
- * ended, and nobody here needs to know. */
+/* The context fails here as well: a packet of its own could not leave. Returns false if there is
+ * none that is open or failed, so that nobody here needs to know. */
 bool clv_contexts_fail(clv_contexts *e, uint64_t context, uint32_t module, const clv_err *why);
 
 /* A STATE_PUT has written to a module: nothing older is put back any more. */
 void clv_contexts_written(clv_contexts *e, uint32_t module);
-/* context_unload.c: whether some context is open that has used the module and may come back to it;
- * the module goes. Said when no work is left. */
+/* context_unload.c: whether some context is open that has used the module and may come back to it,
+ * or the module has an APPLY or a REVERT to come; the module goes. Said when no work is left. */
 bool clv_contexts_use(const clv_contexts *e, uint32_t module);
 void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 
@@ -224,7 +224,7 @@ clv_tensor *clv_context_trace(const clv_context *ctx);
 
 /* ---- ready work (context_work.c) ------------------------------------------------------------- */
 
-/* It is ready: behind what its module has. */
+/* It is ready: behind what its module has. Nothing is listed of a context that is closing. */
 void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                     uint32_t module);
 /* It is ready, and the next of its module: of the call whose first part has just ended. */
@@ -316,9 +316,11 @@ void clv_context_fail_again(clv_contexts *e, clv_context *c);
 
 /* ---- what an end spares (context_spare.c) ---------------------------------------------------- */
 
-/* The values of a context that kept ones need and that are not here yet, those that another node
- * wants for one it keeps included; of the rest nothing stays. The number of calls to come. */
-uint32_t clv_context_spare(clv_contexts *e, clv_context *ctx);
+/* Marks the values of a context that kept ones need and that are not here yet, those that another
+ * node wants for one it keeps included. Returns the number of calls to come. */
+uint32_t clv_context_find_spared(clv_contexts *e, clv_context *ctx);
+/* Frees all other values. The calls of those that are spared wait for nothing but inputs. */
+void clv_context_keep_spared(clv_contexts *e, clv_context *ctx);
 uint32_t clv_context_n_spared(const clv_context *ctx);
 /* A frame behind the end brings something that was spared. */
 bool clv_context_is_awaited(clv_contexts *e, const clv_context *ctx, const clv_frame *f);

@@ -40,10 +40,8 @@ static clv_code report_mistake(clv_contexts *e, clv_err *err) {
   if (e->mistake.code == CLV_OK) return CLV_OK;
   *err = e->mistake;
   e->mistake = (clv_err){0};
-  clv_context *ctx = clv_context_find(e, e->mistaken);
-  if (!ctx) return err->code;
-  clv_context_fail_at(e, ctx, err, CLV_MODULE_ALL);
-  return CLV_OK;
+  bool told = clv_contexts_fail(e, e->mistaken, CLV_MODULE_ALL, err);
+  return told ? CLV_OK : err->code;
 }
 
 /* ---- starting and finishing ------------------------------------------------------------------ */

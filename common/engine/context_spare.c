@@ -29,15 +29,19 @@ static void spare_inputs(clv_contexts *e, const clv_context_call *c, clv_value *
   }
 }
 
-static void find_spared(clv_contexts *e, const clv_context *ctx) {
+uint32_t clv_context_find_spared(clv_contexts *e, clv_context *ctx) {
   clv_value *todo = NULL;
+  uint32_t n = 0;
   for (clv_value *v = ctx->values; v; v = v->next)
     if (v->state == VALUE_MAKING && is_needed(v)) spare(v, &todo);
   while (todo) {
     const clv_value *v = todo;
     todo = v->next_spared;
-    if (v->state == VALUE_MAKING) spare_inputs(e, v->maker, &todo);
+    if (v->state != VALUE_MAKING) continue;
+    spare_inputs(e, v->maker, &todo);
+    n++;
   }
+  return n;
 }
 
 /* ---- what holds them ------------------------------------------------------------------------- */
@@ -87,15 +91,13 @@ static void let_go(clv_contexts *e, clv_value *v) {
   leave_order(e, v->maker);
 }
 
-uint32_t clv_context_spare(clv_contexts *e, clv_context *ctx) {
-  find_spared(e, ctx);
+void clv_context_keep_spared(clv_contexts *e, clv_context *ctx) {
   for (clv_value *v = ctx->values; v; v = v->next)
     if (v->spared) let_go(e, v);
   for (clv_value *v = ctx->values, *next; v; v = next) {
     next = v->next;
     if (!v->spared) clv_value_free(e, v);
   }
-  return clv_context_n_spared(ctx);
 }
 
 /* ---- afterwards ------------------------------------------------------------------------------ */

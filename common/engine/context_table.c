@@ -15,7 +15,21 @@
  * failure in a backward pass or a step it answers PREPARE and APPLY with that failure and drops
  * gradients; everything else goes on. An end that spares what kept values need takes nothing but
  * the values and CALLs on their way to it. An ended one is remembered: what comes for it is late,
- * and a second END_CONTEXT is answered again. */
+ * and a second END_CONTEXT is answered again.
+ *
+ * The order of an end keeps freed records out of the lists of ready work. What each state holds,
+ * what enters it and what leaves it:
+ *
+ *   OPEN, FAILED  Any record, and any work. END_CONTEXT and ABORT wait until no work is ready or
+ *                 runs (context_frames.c). END_CONTEXT then makes it CLOSING, ABORT makes it ENDED.
+ *   CLOSING       Any record, no work. CONTEXT_WORKS is ignored: a call that becomes ready is not
+ *                 listed. So a step that is refused now may fail the followers of calls, which the
+ *                 end frees. Left within the same function, before another frame or work: for
+ *                 ENDING where a kept value needs a call and nothing has failed, else for ENDED.
+ *   ENDING        What kept values need, alone: their calls without a leader or a position, and the
+ *                 values that these wait for. These calls may be ready or run. Left for ENDED when
+ *                 the last of them is done, or by an ABORT, which waits for work as above.
+ *   ENDED         Its id. No record, no work: CONTEXT_WORKS has no cell here. */
 static const clv_cell contexts[][MOST_FACTS] = {
     [CONTEXT_OPEN] = {[CONTEXT_HEAD] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_CALL] = RECORD(CONTEXT_OPEN),
@@ -27,10 +41,10 @@ static const clv_cell contexts[][MOST_FACTS] = {
                       [CONTEXT_GRADIENT] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_APPLY] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_REVERT] = RECORD(CONTEXT_OPEN),
-                      [CONTEXT_END] = DO(END, CONTEXT_ENDED),
-                      [CONTEXT_END_SPARES] = DO(SETTLE, CONTEXT_ENDING),
+                      [CONTEXT_END] = DO(BEGIN, CONTEXT_CLOSING),
                       [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
-                      [CONTEXT_FAILS] = DO(BEGIN, CONTEXT_FAILED)},
+                      [CONTEXT_FAILS] = DO(BEGIN, CONTEXT_FAILED),
+                      [CONTEXT_WORKS] = RECORD(CONTEXT_OPEN)},
     [CONTEXT_FAILED] = {[CONTEXT_HEAD] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_CALL] = RECORD(CONTEXT_FAILED),
                         [CONTEXT_DELIVER] = RECORD(CONTEXT_FAILED),
@@ -41,9 +55,14 @@ static const clv_cell contexts[][MOST_FACTS] = {
                         [CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED),
                         [CONTEXT_APPLY] = DO(REPEAT, CONTEXT_FAILED),
                         [CONTEXT_REVERT] = RECORD(CONTEXT_FAILED),
-                        [CONTEXT_END] = DO(END, CONTEXT_ENDED),
+                        [CONTEXT_END] = DO(BEGIN, CONTEXT_CLOSING),
                         [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
-                        [CONTEXT_FAILS] = DO(REPEAT, CONTEXT_FAILED)},
+                        [CONTEXT_FAILS] = DO(REPEAT, CONTEXT_FAILED),
+                        [CONTEXT_WORKS] = RECORD(CONTEXT_FAILED)},
+    [CONTEXT_CLOSING] = {[CONTEXT_END_SPARES] = DO(SETTLE, CONTEXT_ENDING),
+                         [CONTEXT_SPARED] = DO(END, CONTEXT_ENDED),
+                         [CONTEXT_FAILS] = DO(BEGIN, CONTEXT_CLOSING),
+                         [CONTEXT_WORKS] = DO(IGNORE, CONTEXT_CLOSING)},
     [CONTEXT_ENDING] = {[CONTEXT_HEAD] = DO(IGNORE, CONTEXT_ENDING),
                         [CONTEXT_CALL] = DO(GIVE, CONTEXT_ENDING),
                         [CONTEXT_DELIVER] = DO(COUNT, CONTEXT_ENDING),
@@ -56,7 +75,8 @@ static const clv_cell contexts[][MOST_FACTS] = {
                         [CONTEXT_REVERT] = DO(COUNT, CONTEXT_ENDING),
                         [CONTEXT_END] = DO(REPEAT, CONTEXT_ENDING),
                         [CONTEXT_SPARED] = DO(END, CONTEXT_ENDED),
-                        [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)},
+                        [CONTEXT_ABORT] = DO(END, CONTEXT_ENDED),
+                        [CONTEXT_WORKS] = RECORD(CONTEXT_ENDING)},
     [CONTEXT_ENDED] = {[CONTEXT_HEAD] = DO(IGNORE, CONTEXT_ENDED),
                        [CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED),
                        [CONTEXT_DELIVER] = DO(COUNT, CONTEXT_ENDED),
@@ -207,7 +227,7 @@ static const clv_cell work[][MOST_FACTS] = {
 };
 
 static const clv_table tables[MACHINES] = {
-    [MACHINE_CONTEXT] = {"context", CLV_COUNT(contexts), CONTEXT_FAILS + 1, contexts},
+    [MACHINE_CONTEXT] = {"context", CLV_COUNT(contexts), CONTEXT_WORKS + 1, contexts},
     [MACHINE_VALUE] = {"value", CLV_COUNT(values), VALUE_GRADIENT + 1, values},
     [MACHINE_CALL] = {"call", CLV_COUNT(calls), CALL_FOLLOWED + 1, calls},
     [MACHINE_PASS] = {"pass", CLV_COUNT(passes), PASS_ENDED + 1, passes},

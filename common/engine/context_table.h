@@ -47,7 +47,8 @@ typedef struct clv_cell {
 typedef enum clv_context_state {
   CONTEXT_OPEN,
   CONTEXT_FAILED,
-  CONTEXT_ENDING, /* its end has been said; what kept values need is still computed */
+  CONTEXT_CLOSING, /* its END_CONTEXT is being acted on: nothing of it becomes ready any more */
+  CONTEXT_ENDING,  /* its end has been said; what kept values need is still computed */
   CONTEXT_ENDED
 } clv_context_state;
 
@@ -62,11 +63,12 @@ typedef enum clv_context_fact {
   CONTEXT_GRADIENT,
   CONTEXT_APPLY,
   CONTEXT_REVERT,
-  CONTEXT_END,
-  CONTEXT_END_SPARES, /* the same, where something is spared; */
-  CONTEXT_SPARED,     /* all of which is done */
+  CONTEXT_END,        /* END_CONTEXT has come, and no work is left; */
+  CONTEXT_END_SPARES, /* kept values need some of its calls still; */
+  CONTEXT_SPARED,     /* they need none, or those that were spared are done */
   CONTEXT_ABORT,
   CONTEXT_FAILS, /* in a backward pass or a step */
+  CONTEXT_WORKS, /* work of it is ready */
 } clv_context_fact;
 
 typedef enum clv_value_state {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A module goes. Whatever of a context is left of it keeps it: a call, a step to come, its part in
- * a pass and so its gradients, running statistics to be put back. Changes that the module waited
- * for are done, since UNLOAD is one of them.
+ * a pass and so its gradients, running statistics to be put back. UNLOAD is a change, so those
+ * before it in the queue of the module are done. An APPLY or a REVERT behind it keeps the module,
+ * also when its context has ended.
  */
 #include "common/engine/context_int.h"
 
@@ -23,7 +24,15 @@ static bool uses(const clv_context *c, uint32_t module) {
   return false;
 }
 
+/* Packets of state find at their time whether the module is here. */
+static bool will_change(const clv_contexts *e, uint32_t module) {
+  const clv_queue_entry *t = e->queues[module].first;
+  while (t && (!t->change || t->change->packet || t->follows)) t = t->next;
+  return t;
+}
+
 bool clv_contexts_use(const clv_contexts *e, uint32_t module) {
+  if (will_change(e, module)) return true;
   for (const clv_context *c = e->open; c; c = c->next)
     if (uses(c, module)) return true;
   return false;

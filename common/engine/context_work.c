@@ -36,6 +36,7 @@ static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_
 void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                     uint32_t module) {
   clv_work_list *l = list_of(e, module);
+  if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;
   if (!step(e, w, ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
   w->env = &e->env;

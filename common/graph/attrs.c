@@ -77,6 +77,8 @@ static const struct {
         KEY(packed, KIND_INT, "most places of a sequence, where they are packed; 0: they are not"),
     [CLV_ATTR_FIRST] =
         KEY(first, KIND_BOOL, "whether it is the first place of packed sequences instead"),
+    [CLV_ATTR_PADDING_IDX] =
+        KEY(padding_idx, KIND_INT, "row that begins with 0 and gets no gradient; -1: none"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 

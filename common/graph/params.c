@@ -272,6 +272,12 @@ static clv_code draw_narrow(const drawing *d, uint16_t *dst, size_t n, clv_err *
   return CLV_OK;
 }
 
+/* Clears the padding row of a table, as torch.nn.Embedding does. */
+static void zero_row(const clv_param *q, const clv_slot *s, float *dst) {
+  size_t row = s->zero_row ? q->n / (size_t)q->shape.dim[0] : 0;
+  if (row) memset(dst + (size_t)(s->zero_row - 1) * row, 0, row * sizeof *dst);
+}
+
 static clv_code init_one(const clv_waiter *waiter, const clv_param *q, const clv_slot *slots,
                          clv_rng_key key, char *dst, clv_err *err) {
   drawing d = {.waiter = waiter, .key = key};
@@ -279,6 +285,7 @@ static clv_code init_one(const clv_waiter *waiter, const clv_param *q, const clv
   if (!is_drawn(q, slots, &d)) return CLV_OK;
   if (q->dtype == CLV_BF16) return draw_narrow(&d, (uint16_t *)(void *)dst, q->n, err);
   CLV_TRY(draw(&d, drawn_at(q, dst), q->n, err));
+  zero_row(q, &slots[q->slot], drawn_at(q, dst));
   widen(q, dst);
   return CLV_OK;
 }

@@ -117,7 +117,11 @@ clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err
 }
 
 clv_code clv_hf_words(hf_builder *b, const char *name, int *x, clv_err *err) {
-  CLV_TRY(clv_hf_embed(b, name, b->c->vocabulary, x, err));
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, b->c->vocabulary),
+                        clv_hf_whole(CLV_ATTR_OUT, b->c->hidden),
+                        clv_hf_whole(CLV_ATTR_PADDING_IDX, b->c->padding_row),
+                        clv_hf_real(CLV_ATTR_INIT_STD, b->c->deviation)};
+  CLV_TRY(clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err));
   b->words = *x;
   return CLV_OK;
 }

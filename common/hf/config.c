@@ -2,8 +2,9 @@
  *
  * config.json. A row is a key: of which families, where its value is kept, what may stand there,
  * and what holds where it is missing, which is what the family's class in transformers takes. Keys
- * that change a formula in a way that the graph cannot have are rows too, so that they are refused;
- * all others are skipped.
+ * that change a formula in a way that the graph cannot have are rows too, so that they are refused.
+ * A second name of a key is a row with `name_of`. All others are skipped, as transformers skips
+ * them; deploy/CHECKPOINTS.md lists those that it writes, and why they are harmless.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "common/hf/hf_int.h"
 #include "common/json/json.h"
 
-enum { MAX_FILE = 1 << 20, MAX_LABELS = 1 << 20 };
+enum { MAX_FILE = 1 << 20, MAX_LABELS = 1 << 20, MAX_ROWS = 96, COUNTS_FROM_END = -2 };
 
 enum {
   BERT = 1u << CLV_HF_BERT,
@@ -26,26 +27,36 @@ enum {
   ALL = ENCODERS | VIT | GPT2 | DECODERS
 };
 
+/* rope_scaling or rope_parameters; theta 0: not given. */
+typedef struct hf_rope {
+  bool is_given;
+  double theta;
+} hf_rope;
+
 typedef struct row row;
 typedef struct hf_text {
   clv_json j;
   clv_hf_config *c;
-  const char *key; /* of the value that comes */
+  const char *key;    /* of the value that comes */
+  void *into;         /* the struct that the rows' offsets count in */
+  int64_t num_labels; /* 0: not given */
+  hf_rope scaling, parameters;
 } hf_text;
 
 struct row {
   const char *key;
   unsigned families;
   clv_code (*read)(hf_text *r, const row *at, clv_err *err);
-  size_t offset; /* into clv_hf_config */
+  size_t offset; /* into the struct that is filled, a clv_hf_config of the file itself */
   double low, high, fallback;
-  bool required;   /* there is no fallback */
-  const char *why; /* of a refusal */
+  bool required;       /* there is no fallback */
+  const char *why;     /* of a refusal */
+  const char *name_of; /* the key that this one is a second name of */
 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void *field(const hf_text *r, const row *at) { return (char *)r->c + at->offset; }
+static void *field(const hf_text *r, const row *at) { return (char *)r->into + at->offset; }
 
 /* Where the value that comes begins. */
 static size_t here(hf_text *r) {
@@ -68,6 +79,29 @@ static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
 /* null: it is not given, and keeps its fallback. */
 static clv_code read_whole_or_null(hf_text *r, const row *at, clv_err *err) {
   return clv_json_null(&r->j) ? CLV_OK : read_whole(r, at, err);
+}
+
+/* A number below 0 is none of a text, but still a row of the table, which counts from its end. */
+static clv_code read_padding(hf_text *r, const row *at, clv_err *err) {
+  int64_t *to = field(r, at);
+  if (clv_json_null(&r->j)) {
+    *to = -1;
+    return CLV_OK;
+  }
+  CLV_TRY(read_whole(r, at, err));
+  if (*to < 0) *to = COUNTS_FROM_END;
+  return CLV_OK;
+}
+
+static clv_code read_num_labels(hf_text *r, const row *at, clv_err *err) {
+  row into = *at;
+  void *before = r->into;
+  into.offset = offsetof(hf_text, num_labels);
+  if (clv_json_null(&r->j)) return CLV_OK;
+  r->into = r;
+  clv_code code = read_whole(r, &into, err);
+  r->into = before;
+  return code;
 }
 
 static clv_code read_real(hf_text *r, const row *at, clv_err *err) {
@@ -192,6 +226,14 @@ static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
   return CLV_OK;
 }
 
+/* Nothing, null or the number 1. */
+static clv_code want_one(hf_text *r, const row *at, clv_err *err) {
+  size_t from = here(r);
+  double found = 1;
+  if (!clv_json_null(&r->j)) CLV_TRY(clv_json_real(&r->j, &found, err));
+  return found == 1 ? CLV_OK : refuse(r, from, at, "not 1", err);
+}
+
 static clv_code read_rope(hf_text *r, const row *at, clv_err *err);
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -201,6 +243,12 @@ static clv_code read_rope(hf_text *r, const row *at, clv_err *err);
   {                                                                                       \
     .key = KEY, .families = FAMILIES, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
     .high = HIGH, .required = true                                                        \
+  }
+/* transformers calls them so for GPT-2 as well. */
+#define SECOND_NAME(KEY, NAME, MEMBER, HIGH)                                          \
+  {                                                                                   \
+    .key = KEY, .families = GPT2, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
+    .high = HIGH, .name_of = NAME                                                     \
   }
 #define SHARE(KEY, FAMILIES, MEMBER, FALLBACK)                                                \
   {                                                                                           \
@@ -234,15 +282,23 @@ static const row rows[] = {
     WHOLE("image_size", VIT, image, 1 << 14),
     WHOLE("patch_size", VIT, patch, 1 << 14),
     WHOLE("num_channels", VIT, channels, 1 << 10),
-    WHOLE("num_key_value_heads", QWEN2, kv_heads, 4096),
+    {.key = "num_key_value_heads", .families = QWEN2, .read = read_whole_or_null,
+     .offset = AT(kv_heads), .low = 1, .high = 4096, .required = true},
     {.key = "num_key_value_heads", .families = LLAMA, .read = read_whole_or_null,
      .offset = AT(kv_heads), .low = 1, .high = 4096},
+    SECOND_NAME("hidden_size", "n_embd", hidden, MOST_WIDTH),
+    SECOND_NAME("num_hidden_layers", "n_layer", layers, MOST_LAYERS),
+    SECOND_NAME("num_attention_heads", "n_head", heads, 4096),
+    SECOND_NAME("max_position_embeddings", "n_positions", positions, MOST_ROWS),
     {.key = "head_dim", .families = DECODERS, .read = read_whole_or_null,
      .offset = AT(head_width), .low = 1, .high = 4096},
-    {.key = "pad_token_id", .families = ALL & ~(VIT | ROBERTA), .read = read_whole_or_null,
+    {.key = "pad_token_id", .families = GPT2 | DECODERS, .read = read_padding,
      .offset = AT(padding), .low = -1, .high = MOST_ROWS, .fallback = -1},
-    {.key = "pad_token_id", .families = ROBERTA, .read = read_whole, .offset = AT(padding),
+    {.key = "pad_token_id", .families = BERT | LAYOUTLM, .read = read_padding,
+     .offset = AT(padding), .low = -1, .high = MOST_ROWS, .fallback = 0},
+    {.key = "pad_token_id", .families = ROBERTA, .read = read_padding, .offset = AT(padding),
      .low = 0, .high = MOST_ROWS, .fallback = 1},
+    {.key = "num_labels", .families = ALL, .read = read_num_labels, .low = 1, .high = MAX_LABELS},
     {.key = "id2label", .families = ALL, .read = read_labels, .offset = AT(labels), .fallback = 2},
 
     SHARE("hidden_dropout_prob", ENCODERS | VIT, hidden_dropout, 0.1),
@@ -275,16 +331,24 @@ static const row rows[] = {
 
     {.key = "rope_theta", .families = DECODERS, .read = read_real, .offset = AT(base), .low = 1,
      .high = 1e12, .fallback = 10000},
-    {.key = "rope_parameters", .families = DECODERS, .read = read_rope},
-    {.key = "rope_scaling", .families = DECODERS, .read = read_rope},
+    {.key = "rope_parameters", .families = DECODERS, .read = read_rope,
+     .offset = offsetof(hf_text, parameters)},
+    {.key = "rope_scaling", .families = DECODERS, .read = read_rope,
+     .offset = offsetof(hf_text, scaling)},
+    {.key = "partial_rotary_factor", .families = DECODERS, .read = want_one,
+     .why = "all of a head is turned"},
 
     {.key = "position_embedding_type", .families = ENCODERS, .read = want_word,
      .why = "absolute positions can be had"},
     {.key = "layer_types", .families = DECODERS, .read = want_words,
      .why = "full_attention can be had"},
+    {.key = "per_layer_config", .families = ALL, .read = want_empty,
+     .why = "all layers have the same sizes"},
+    {.key = "is_encoder_decoder", .families = ALL, .read = want_false,
+     .why = "there is no second network"},
     {.key = "use_sliding_window", .families = QWEN2, .read = want_false,
      .why = "attention sees all places before"},
-    {.key = "is_decoder", .families = BERT | ROBERTA, .read = want_false,
+    {.key = "is_decoder", .families = ENCODERS, .read = want_false,
      .why = "an encoder sees places on both sides"},
     {.key = "add_cross_attention", .families = BERT | ROBERTA | GPT2, .read = want_false,
      .why = "there is no second network to attend to"},
@@ -301,20 +365,33 @@ static const row rows[] = {
 
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
+#define ROPE_DEFAULT "default rotary positions can be had"
+
 static const row rope_rows[] = {
-    {.key = "rope_theta", .read = read_real, .offset = AT(base), .low = 1, .high = 1e12},
-    {.key = "rope_type", .read = want_word, .why = "default rotary positions can be had"},
-    {.key = "type", .read = want_word, .why = "default rotary positions can be had"},
+    {.key = "rope_theta",
+     .read = read_real,
+     .offset = offsetof(hf_rope, theta),
+     .low = 1,
+     .high = 1e12},
+    {.key = "rope_type", .read = want_word, .why = ROPE_DEFAULT},
+    {.key = "type", .read = want_word, .why = ROPE_DEFAULT},
+    {.key = "partial_rotary_factor", .read = want_one, .why = "all of a head is turned"},
 };
 
-static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family, uint64_t *seen,
-                            clv_err *err);
+static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family,
+                            bool seen[MAX_ROWS], clv_err *err);
 
+/* Numbers of another type of rotary positions are skipped, as transformers skips them. */
 static clv_code read_rope(hf_text *r, const row *at, clv_err *err) {
-  uint64_t seen = 0;
-  (void)at;
+  bool seen[MAX_ROWS] = {0};
+  hf_rope *rope = (hf_rope *)(void *)((char *)r + at->offset);
+  void *before = r->into;
   if (clv_json_null(&r->j)) return CLV_OK;
-  return read_object(r, rope_rows, CLV_COUNT(rope_rows), 0, &seen, err);
+  r->into = rope;
+  clv_code code = read_object(r, rope_rows, CLV_COUNT(rope_rows), 0, seen, err);
+  r->into = before;
+  for (size_t i = 0; i < CLV_COUNT(rope_rows); i++) rope->is_given |= seen[i];
+  return code;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -327,22 +404,51 @@ static int find_row(const row *list, size_t n, unsigned family, const clv_bytes 
   return -1;
 }
 
+/* Where a key and its second name are both given, their values must agree. */
+static clv_code read_name(hf_text *r, const row *list, size_t n, unsigned family, int i,
+                          bool seen[MAX_ROWS], clv_err *err) {
+  const row *at = &list[i], *other = NULL;
+  size_t from = here(r);
+  for (size_t k = 0; k < n; k++) {
+    bool same = at->name_of ? strcmp(list[k].key, at->name_of) == 0
+                            : list[k].name_of && strcmp(list[k].name_of, at->key) == 0;
+    if (same && seen[k] && (list[k].families & family) == family) other = &list[k];
+  }
+  r->key = at->key;
+  if (!other) return at->read(r, at, err);
+  int64_t before = *(int64_t *)field(r, at);
+  CLV_TRY(at->read(r, at, err));
+  if (*(int64_t *)field(r, at) == before) return CLV_OK;
+  return clv_json_fail(&r->j, from, err,
+                       "%s is %lld and %s is %lld: they name one number, keep one", at->key,
+                       (long long)*(int64_t *)field(r, at), other->key, (long long)before);
+}
+
+static clv_code skip_key(hf_text *r, size_t from, const clv_bytes *key, clv_err *err) {
+  clv_json_kind kind;
+  CLV_TRY(clv_json_peek(&r->j, &kind, err));
+  if (r->into == r->c || kind != CLV_JSON_OBJECT) return clv_json_skip(&r->j, err);
+  return clv_json_fail(&r->j, from, err,
+                       "'%.40s' has rotary positions of its own: all layers have the same",
+                       key->len ? key->data : "");
+}
+
 /* One `key: value`. */
-static clv_code read_pair(hf_text *r, const row *list, size_t n, unsigned family, uint64_t *seen,
-                          clv_err *err) {
+static clv_code read_pair(hf_text *r, const row *list, size_t n, unsigned family,
+                          bool seen[MAX_ROWS], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   size_t from = here(r);
   CLV_TRY(clv_json_key(&r->j, &key, err));
   int i = key.len ? find_row(list, n, family, &key) : -1;
-  if (i < 0) return clv_json_skip(&r->j, err);
-  if (*seen >> i & 1) return clv_json_fail(&r->j, from, err, "'%s' stands here twice", list[i].key);
-  *seen |= UINT64_C(1) << i;
-  r->key = list[i].key;
-  return list[i].read(r, &list[i], err);
+  if (i < 0) return skip_key(r, from, &key, err);
+  if (seen[i]) return clv_json_fail(&r->j, from, err, "'%s' stands here twice", list[i].key);
+  CLV_TRY(read_name(r, list, n, family, i, seen, err));
+  seen[i] = true;
+  return CLV_OK;
 }
 
-static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family, uint64_t *seen,
-                            clv_err *err) {
+static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family,
+                            bool seen[MAX_ROWS], clv_err *err) {
   bool more = true;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t k = 0; more; k++) {
@@ -372,10 +478,10 @@ static clv_code read_family(hf_text *r, const row *at, clv_err *err) {
 
 static clv_code find_family(hf_text *r, clv_err *err) {
   static const row only = {.key = "model_type", .read = read_family};
-  uint64_t seen = 0;
-  CLV_TRY(read_object(r, &only, 1, 0, &seen, err));
+  bool seen[MAX_ROWS] = {0};
+  CLV_TRY(read_object(r, &only, 1, 0, seen, err));
   CLV_TRY(clv_json_end(&r->j, err));
-  if (seen) return CLV_OK;
+  if (seen[0]) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.200s: there is no model_type", r->j.label);
 }
 
@@ -383,7 +489,7 @@ static clv_code find_family(hf_text *r, clv_err *err) {
 static void set_fallbacks(clv_hf_config *c) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     void *to = (char *)c + rows[i].offset;
-    if (!(rows[i].families >> c->family & 1)) continue;
+    if (rows[i].name_of || !(rows[i].families >> c->family & 1)) continue;
     if (rows[i].read == read_real || rows[i].read == read_real_or_null)
       *(double *)to = rows[i].fallback;
     else if (rows[i].read == read_truth)
@@ -391,14 +497,22 @@ static void set_fallbacks(clv_hf_config *c) {
     else if (rows[i].read == read_activation)
       *(clv_op *)to = (clv_op)rows[i].fallback;
     else if (rows[i].read == read_whole || rows[i].read == read_whole_or_null ||
-             rows[i].read == read_labels)
+             rows[i].read == read_padding || rows[i].read == read_labels)
       *(int64_t *)to = (int64_t)rows[i].fallback;
   }
 }
 
-static clv_code check_required(const hf_text *r, uint64_t seen, clv_err *err) {
+static bool is_seen(const bool seen[MAX_ROWS], const char *key) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    if (rows[i].required && rows[i].families >> r->c->family & 1 && !(seen >> i & 1))
+    if (seen[i] &&
+        (strcmp(rows[i].key, key) == 0 || (rows[i].name_of && strcmp(rows[i].name_of, key) == 0)))
+      return true;
+  return false;
+}
+
+static clv_code check_required(const hf_text *r, const bool seen[MAX_ROWS], clv_err *err) {
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (rows[i].required && rows[i].families >> r->c->family & 1 && !is_seen(seen, rows[i].key))
       return clv_fail(err, CLV_INVALID, "%.200s: there is no %s, which a %s has", r->j.label,
                       rows[i].key, clv_hf_family_name(r->c->family));
   return CLV_OK;
@@ -422,6 +536,9 @@ static clv_code check_sizes(const clv_hf_config *c, const char *label, clv_err *
   if (c->family == CLV_HF_VIT && c->image % c->patch)
     return clv_fail(err, CLV_INVALID, "%.200s: patches of %lld do not divide an image of %lld",
                     label, (long long)c->patch, (long long)c->image);
+  if (c->padding_row >= c->vocabulary)
+    return clv_fail(err, CLV_INVALID, "%.200s: pad_token_id is %lld, and vocab_size %lld", label,
+                    (long long)c->padding, (long long)c->vocabulary);
   if (c->family == CLV_HF_ROBERTA && c->positions < c->padding + 2)
     return clv_fail(err, CLV_INVALID,
                     "%.200s: max_position_embeddings %lld leaves no place behind pad_token_id %lld",
@@ -429,11 +546,22 @@ static clv_code check_sizes(const clv_hf_config *c, const char *label, clv_err *
   return CLV_OK;
 }
 
+/* Keys that override others, wherever they are in the file, as in transformers 5: num_labels that
+ * of id2label, rope_scaling all of rope_parameters, a base within one of these that of the file. */
+static void set_second(hf_text *r) {
+  const hf_rope *rope = r->scaling.is_given ? &r->scaling : &r->parameters;
+  if (r->num_labels) r->c->labels = r->num_labels;
+  if (rope->theta > 0) r->c->base = rope->theta;
+}
+
 /* What follows from the family, or from other keys. */
 static void set_rest(clv_hf_config *c) {
   unsigned is = 1u << c->family;
   if (!c->inner) c->inner = 4 * c->hidden;
   if (!c->labels) c->labels = 2;
+  c->padding_row = is & GPT2 ? -1 : c->padding;
+  if (c->padding == COUNTS_FROM_END) c->padding_row = is & GPT2 ? -1 : c->vocabulary - 1;
+  c->padding = CLV_MAX(c->padding, -1);
   if (is & (ENCODERS | GPT2 | QWEN2)) c->qkv_bias = true;
   c->out_bias = is & (ENCODERS | VIT | GPT2) || (is & LLAMA && c->qkv_bias);
   if (is & (ENCODERS | VIT | GPT2)) c->inner_bias = true;
@@ -445,15 +573,16 @@ static void set_rest(clv_hf_config *c) {
 
 clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, clv_hf_config *ret,
                              clv_err *err) {
-  _Static_assert(CLV_COUNT(rows) <= 64, "a bit of `seen` each");
-  clv_hf_config c = {0};
-  hf_text r = {.j = {.label = label, .text = text, .len = len}, .c = &c};
-  uint64_t seen = 0;
+  _Static_assert(CLV_COUNT(rows) <= MAX_ROWS, "one of `seen` each");
+  clv_hf_config c = {.padding = -1};
+  hf_text r = {.j = {.label = label, .text = text, .len = len}, .c = &c, .into = &c};
+  bool seen[MAX_ROWS] = {0};
   CLV_TRY(find_family(&r, err));
   set_fallbacks(&c);
   r.j.at = 0;
-  CLV_TRY(read_object(&r, rows, CLV_COUNT(rows), 1u << c.family, &seen, err));
+  CLV_TRY(read_object(&r, rows, CLV_COUNT(rows), 1u << c.family, seen, err));
   CLV_TRY(check_required(&r, seen, err));
+  set_second(&r);
   set_rest(&c);
   CLV_TRY(check_sizes(&c, label, err));
   *ret = c;

@@ -51,9 +51,10 @@ typedef struct clv_hf_config {
   int64_t vocabulary, hidden, layers, heads, kv_heads, inner; /* kv_heads 0: as many as heads */
   int64_t head_width;                                         /* 0: hidden / heads */
   int64_t positions, types, boxes;                            /* rows of the tables */
-  int64_t padding;                                            /* the token; -1: none */
-  int64_t image, patch, channels;                             /* pixels of a side */
-  int64_t labels;                                             /* that it names; 2 unless it does */
+  int64_t padding;                                            /* the token of pads; -1: none */
+  int64_t padding_row;            /* of the table of tokens, which gets no gradient; -1: none */
+  int64_t image, patch, channels; /* pixels of a side */
+  int64_t labels;                 /* that it names; 2 unless it does */
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;
   double eps, deviation, base; /* of norms; of first weights; of rotary positions */
   clv_op activation;
@@ -69,6 +70,11 @@ clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err
 
 const char *clv_hf_family_name(clv_hf_family family); /* "layoutlm", as model_type has it */
 const char *clv_hf_head_name(clv_hf_head head);       /* "token" */
+/* The longest name of a module or parameter, with its NUL. */
+enum { CLV_HF_NAME = 256 };
+/* What transformers 5 calls in memory what its files call `name`, a module or a parameter: ViT's
+ * blocks have other names there, and peft's files have those. */
+const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]);
 /* What stands before the names of all parameters but the head's: "layoutlm." */
 const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head);
 /* The class of transformers that has these parameters, "LayoutLMForTokenClassification"; NULL: the
@@ -78,6 +84,8 @@ const char *clv_hf_class(clv_hf_family family, clv_hf_head head);
 /* Whether it takes tokens, and boxes; else images. */
 bool clv_hf_takes_tokens(const clv_hf_config *c);
 bool clv_hf_takes_boxes(const clv_hf_config *c);
+/* Whether a place sees only those before it. */
+bool clv_hf_is_decoder(const clv_hf_config *c);
 
 /* Nodes of the graph that are its inputs; -1: there is none. */
 typedef struct clv_hf_inputs {

@@ -79,7 +79,7 @@ static inline int64_t clv_hf_head_width(const clv_hf_config *c) {
   return c->head_width ? c->head_width : c->hidden / c->heads;
 }
 
-/* The table of tokens. */
+/* The table of tokens, whose row of pads learns nothing. */
 clv_code clv_hf_words(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 /* Tokens of each place; tied, by the table that they came from. */
 clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x,

@@ -4,6 +4,9 @@
  */
 #include "common/hf/hf.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static const struct {
   const char *name, *prefix;
   const char *classes[CLV_HF_HEADS];
@@ -65,5 +68,31 @@ const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head) {
   return head == CLV_HF_NO_HEAD ? "" : families[c->family].prefix;
 }
 
+/* ---- names in memory ------------------------------------------------------------------------- */
+
+static const struct {
+  const char *file, *memory;
+} vit_names[] = {{"encoder.layer.", "layers."},
+                 {"attention.attention.query", "attention.q_proj"},
+                 {"attention.attention.key", "attention.k_proj"},
+                 {"attention.attention.value", "attention.v_proj"},
+                 {"attention.output.dense", "attention.o_proj"},
+                 {"intermediate.dense", "mlp.fc1"},
+                 {"output.dense", "mlp.fc2"}};
+
+const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]) {
+  bool block = family == CLV_HF_VIT && strstr(name, vit_names[0].file);
+  snprintf(ret, CLV_HF_NAME, "%s", name);
+  for (size_t i = 0; block && i < CLV_COUNT(vit_names); i++) {
+    char *at = strstr(ret, vit_names[i].file);
+    if (!at) continue;
+    size_t from = strlen(vit_names[i].file), to = strlen(vit_names[i].memory);
+    memmove(at + to, at + from, strlen(at + from) + 1);
+    memcpy(at, vit_names[i].memory, to);
+  }
+  return ret;
+}
+
 bool clv_hf_takes_tokens(const clv_hf_config *c) { return c->family != CLV_HF_VIT; }
+bool clv_hf_is_decoder(const clv_hf_config *c) { return c->family >= CLV_HF_GPT2; }
 bool clv_hf_takes_boxes(const clv_hf_config *c) { return c->family == CLV_HF_LAYOUTLM; }

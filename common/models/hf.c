@@ -5,6 +5,7 @@
  */
 #include "common/hf/hf.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/models/models_int.h"
@@ -21,6 +22,34 @@ bool clv_hf_model_takes_tokens(const clv_session_config *c) {
   clv_hf_config model;
   clv_err unused;
   return clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK || clv_hf_takes_tokens(&model);
+}
+
+clv_model_pads clv_model_pads_of(const clv_session_config *c) {
+  clv_model_pads ret = {.token = -1};
+  clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
+  clv_hf_config model;
+  clv_err unused;
+  if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK) return ret;
+  ret.token = model.padding;
+  ret.numbers_places = model.family == CLV_HF_ROBERTA;
+  ret.scores_last_token = head == CLV_HF_SEQUENCE && clv_hf_is_decoder(&model);
+  ret.shifts_labels = head == CLV_HF_CAUSAL;
+  return ret;
+}
+
+_Static_assert((int)CLV_PEFT_PARAM == CLV_HF_NAME, "one length");
+
+int clv_model_family(const clv_session_config *c) {
+  clv_hf_config model;
+  clv_err unused;
+  bool read = c->model.hf && clv_hf_config_read(c->model.hf, &model, &unused) == CLV_OK;
+  return read ? (int)model.family : -1;
+}
+
+const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]) {
+  if (family >= 0) return clv_hf_memory_name((clv_hf_family)family, name, ret);
+  snprintf(ret, CLV_PEFT_PARAM, "%s", name);
+  return ret;
 }
 
 enum { MOST_LABELS = 1 << 20 };

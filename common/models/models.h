@@ -57,6 +57,22 @@ clv_code clv_model_whole(const clv_session_config *config, const clv_shape *inpu
 clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
                         clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* What transformers makes of the token of pads that a model by `model.hf` names. */
+typedef struct clv_model_pads {
+  int64_t token;          /* -1: none */
+  bool numbers_places;    /* places are numbered without pads */
+  bool scores_last_token; /* the class is that of the last token that is no pad */
+  bool shifts_labels;     /* a place is compared with the label of the next one */
+} clv_model_pads;
+/* Of another model, or one whose config.json cannot be read: none of it. */
+clv_model_pads clv_model_pads_of(const clv_session_config *config);
+
+/* The family of a model by `model.hf`; -1: another model, or its config.json cannot be read. */
+int clv_model_family(const clv_session_config *config);
+/* What peft's files call a parameter or a module of that family. */
+enum { CLV_PEFT_PARAM = 256 };
+const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]);
+
 /* Whether a loss has i64 class numbers as its target; false for what is no loss. */
 bool clv_loss_has_labels(const char *kind);
 

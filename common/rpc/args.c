@@ -30,6 +30,15 @@ clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
   return CLV_OK;
 }
 
+void rpc_args_quota(rpc_args *args, grpc_resource_quota *quota) {
+  assert(args->n < RPC_MAX_ARGS);
+  grpc_arg *arg = &args->arg[args->n++];
+  arg->type = GRPC_ARG_POINTER;
+  arg->key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA;
+  arg->value.pointer.p = quota;
+  arg->value.pointer.vtable = grpc_resource_quota_arg_vtable();
+}
+
 /* A twelfth of the time until a silent peer is pinged, the rest for its answer: a process that is
  * stopped while no ping is on its way does not miss the rest when it goes on. */
 static int ping_after(const clv_rpc_limits *limits) { return (int)limits->peer_timeout_ms / 12; }

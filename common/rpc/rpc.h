@@ -221,11 +221,17 @@ typedef struct clv_rpc_server_options {
   clv_rpc_pem pem;
   clv_rpc_limits limits;
 
-  void *user; /* for the four callbacks below */
+  void *user; /* for the callbacks below that take one */
 
   /* Before anything of a call is read, for every method, health included. Anything but CLV_OK ends
    * the call with that code and err's text. NULL denies everybody. */
   clv_code (*authorize)(void *user, const clv_rpc_peer *peer, const char *method, clv_err *err);
+
+  /* Optional, all or none: the connection that a call came on, as a number of the program's; that
+   * the call was taken from gRPC; that a message of it was. On queue threads. */
+  uint64_t (*connection)(const char *address);
+  void (*took_call)(uint64_t connection);
+  void (*took_message)(uint64_t connection, size_t bytes);
 
   const clv_rpc_unary *unary; /* [n_unary], kept by reference */
   size_t n_unary;
@@ -237,6 +243,8 @@ typedef struct clv_rpc_server_options {
    * return; clv_rpc_stream_send already works), or refuse. Take a reference to keep `stream`. */
   clv_code (*on_stream)(void *user, const char *method, const clv_rpc_peer *peer,
                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err);
+
+  size_t memory; /* bytes gRPC may take for connections, calls and messages; 0: no limit */
 
   unsigned handler_threads;        /* 0 = 4; one identity has half of them at most */
   unsigned max_waiting_unary;      /* requests of an identity waiting for one; 0 = 64 */

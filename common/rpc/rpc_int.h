@@ -166,6 +166,9 @@ bool rpc_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]);
 
 /* What both sides set: sizes, keepalive, flow control, no compression. */
 void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits);
+/* One account of memory for a server; near its end gRPC takes no new connections and resets
+ * streams. */
+void rpc_args_quota(rpc_args *args, grpc_resource_quota *quota);
 void rpc_args_client(rpc_args *args);
 void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options); /* limits filled in */
 
@@ -178,10 +181,11 @@ clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 
-/* Server: `ended(ended_arg, stream ended by the peer)` is called once, after on_closed. Starts
- * listening for the end of the call; sends wait until _accept or _refuse. */
-void rpc_stream_start_server(clv_rpc_stream *stream, void (*ended)(void *arg, bool cancelled),
-                             void *ended_arg);
+/* Server: `took(arg, bytes)` is called for each message, and `ended(arg, stream ended by the peer)`
+ * once, after on_closed. Starts listening for the end of the call; sends wait until _accept or
+ * _refuse. */
+void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
+                             void (*ended)(void *arg, bool cancelled), void *arg);
 void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text);
 

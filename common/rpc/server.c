@@ -113,13 +113,24 @@ static const char *bind_trouble(const char *listen_address) {
   return why;
 }
 
-static clv_code start(clv_rpc_server *server, clv_err *err) {
-  const clv_rpc_server_options *options = &server->options;
+static grpc_server *create(const clv_rpc_server_options *options) {
   rpc_args args = {.n = 0};
   rpc_args_common(&args, &options->limits);
   rpc_args_server(&args, options);
+  grpc_resource_quota *quota = options->memory ? grpc_resource_quota_create("server") : NULL;
+  if (quota) {
+    grpc_resource_quota_resize(quota, options->memory);
+    rpc_args_quota(&args, quota);
+  }
   grpc_channel_args list = {args.n, args.arg};
-  server->grpc = grpc_server_create(&list, NULL);
+  grpc_server *server = grpc_server_create(&list, NULL);
+  if (quota) grpc_resource_quota_unref(quota);
+  return server;
+}
+
+static clv_code start(clv_rpc_server *server, clv_err *err) {
+  const clv_rpc_server_options *options = &server->options;
+  server->grpc = create(options);
   grpc_server_register_completion_queue(server->grpc, server->runtime->queue, NULL);
   grpc_server_register_completion_queue(server->grpc, server->runtime->admissions, NULL);
   grpc_server_credentials *credentials = rpc_server_credentials(&server->certs);

@@ -20,6 +20,7 @@ typedef struct incoming {
   char *uri;
   char *address; /* gRPC's */
   char method[RPC_TEXT];
+  uint64_t connection;
   int cancelled;
   bool gone; /* cancelled, for the handler; atomic */
   atomic_uint holds;
@@ -161,8 +162,14 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "too many requests are waiting");
 }
 
+static void took_message(void *arg, size_t bytes) {
+  const incoming *in = arg;
+  if (in->server->options.took_message) in->server->options.took_message(in->connection, bytes);
+}
+
 static void request_event(rpc_tag *tag, bool ok) {
   incoming *in = RPC_OWNER(tag, incoming, recv_tag);
+  if (in->request) took_message(in, grpc_byte_buffer_length(in->request));
   clv_err err = {0};
   clv_code code = CLV_OK;
   if (!ok || !in->request)
@@ -196,7 +203,7 @@ static void start_stream(incoming *in) {
   }
   in->call = NULL;
   clv_rpc_stream_events events = {0};
-  rpc_stream_start_server(stream, stream_ended, in);
+  rpc_stream_start_server(stream, took_message, stream_ended, in);
   clv_code code = options->on_stream(options->user, in->method, &in->peer, stream, &events, &err);
   if (code == CLV_OK)
     rpc_stream_accept(stream, &events);
@@ -245,6 +252,10 @@ static clv_code new_incoming(clv_rpc_server *server, grpc_call *call, grpc_slice
   in->server = server;
   in->call = call;
   in->address = grpc_call_get_peer(call);
+  if (server->options.connection) {
+    in->connection = server->options.connection(in->address);
+    server->options.took_call(in->connection);
+  }
   rpc_text(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
   in->close_tag.run = close_event;
   in->recv_tag.run = request_event;

@@ -85,8 +85,7 @@ static void finish(clv_rpc_stream *stream) {
   clv_code code = end_of(stream, text);
   if (stream->events.on_closed) stream->events.on_closed(stream->events.user, stream, code, text);
   rpc_runtime_remove(stream->runtime, stream);
-  if (stream->ended)
-    stream->ended(stream->ended_arg, stream->cancelled && stream->cancel_code == CLV_OK);
+  if (stream->ended) stream->ended(stream->arg, stream->cancelled && stream->cancel_code == CLV_OK);
   clv_rpc_stream_unref(stream);
 }
 
@@ -150,6 +149,7 @@ static void recv_done(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, recv_tag);
   grpc_byte_buffer *buffer = clv_steal(&stream->received);
   if (ok && buffer) {
+    if (stream->took) stream->took(stream->arg, grpc_byte_buffer_length(buffer));
     deliver(stream, buffer);
     grpc_byte_buffer_destroy(buffer);
     ask(stream);
@@ -182,10 +182,11 @@ void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events
   rpc_stream_drop(stream);
 }
 
-void rpc_stream_start_server(clv_rpc_stream *stream, void (*ended)(void *arg, bool cancelled),
-                             void *ended_arg) {
+void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
+                             void (*ended)(void *arg, bool cancelled), void *arg) {
+  stream->took = took;
   stream->ended = ended;
-  stream->ended_arg = ended_arg;
+  stream->arg = arg;
   stream->sending = SEND_HELD;
   stream->holds = 2; /* the end batch, and the caller until _accept or _refuse */
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};

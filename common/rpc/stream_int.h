@@ -42,8 +42,9 @@ struct clv_rpc_stream {
   size_t max_message;
   unsigned peer_timeout_ms; /* client */
   clv_rpc_stream_events events;
+  void (*took)(void *arg, size_t bytes); /* a message has come; a server's alone */
   void (*ended)(void *arg, bool cancelled);
-  void *ended_arg;
+  void *arg; /* of both */
 
   rpc_tag send_tag, recv_tag, end_tag;
   grpc_byte_buffer *received;

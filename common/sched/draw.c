@@ -74,7 +74,7 @@ static void find_stages(sched_drawing *d, const clv_sched_costs *c) {
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static int name_of(const sched_drawing *d, uint32_t rank, char *buf, size_t n) {
-  if (d->names && d->names[rank]) return snprintf(buf, n, "%s", d->names[rank]);
+  if (d->names && d->names[rank]) return (int)strlen(clv_text_fit(d->names[rank], buf, n));
   return snprintf(buf, n, "rank %u", rank);
 }
 
@@ -102,7 +102,7 @@ static void put(const sched_drawing *d, const clv_instr *i, char *row, double fr
 }
 
 static void draw_rank(const sched_drawing *d, uint32_t rank) {
-  char name[64], row[MOST_COLUMNS + 1];
+  char name[64], shown[65], row[MOST_COLUMNS + 1];
   uint32_t width = d->columns - d->margin - 1;
   uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->column));
   memset(row, '.', used);
@@ -113,7 +113,8 @@ static void draw_rank(const sched_drawing *d, uint32_t rank) {
     if (computes(i)) put(d, i, row, round(at->begin / d->column), round(at->end / d->column), used);
   }
   name_of(d, rank, name, sizeof name);
-  clv_bytes_printf(d->out, "%-*.*s %s\n", (int)d->margin, (int)d->margin, name, row);
+  clv_text_fit(name, shown, CLV_MAX(d->margin + 1, 4u));
+  clv_bytes_printf(d->out, "%-*s %s\n", (int)d->margin, shown, row);
 }
 
 /* ---- words below ----------------------------------------------------------------------------- */

@@ -40,6 +40,8 @@ typedef struct entry {
   bool held;   /* the admission counts it */
   bool shut;   /* by us: on its way out, and counted no more */
   bool diverted;
+  uint32_t generation; /* of this place in the table */
+  clv_tls_frames frames;
   clv_tls_decision refused;
   int fd; /* -1: its number has gone to another */
   uint64_t began_ns;
@@ -53,7 +55,8 @@ static clv_tls_admission admission; /* judge NULL: there is none */
 static entry *entries;              /* [TABLE], of which memory is taken where it has been used */
 static size_t n_entries;            /* those that have been used */
 static size_t n_live;               /* neither free nor shut */
-static _Atomic uint64_t n_shed;
+static uint64_t unread;             /* bytes, of all connections that are not shut */
+static _Atomic uint64_t n_shed, n_floods;
 static int slot = -1;
 static _Thread_local int next_fd = -1;
 
@@ -87,6 +90,8 @@ static address far_end(int fd) {
 static void shut(entry *e) {
   if (!e->shut) n_live--;
   e->shut = true;
+  unread -= e->frames.unread;
+  e->frames.unread = 0;
   if (e->fd < 0) return;
   address now = far_end(e->fd);
   if (memcmp(&now, &e->from, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
@@ -281,7 +286,7 @@ static void note_spoke(entry *e) {
   pthread_mutex_unlock(&lock);
 }
 
-void clv_tls_accepted_message(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
+void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
   entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
   if (!e || !SSL_is_server(ssl)) return;
   if (sent && type == SSL3_RT_ALERT && e->diverted) send_alert(ssl, e);
@@ -297,6 +302,7 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
       [CLV_TLS_FULL] = CLV_TLS_FAILURE_SHED,
       [CLV_TLS_REVOKED] = CLV_TLS_FAILURE_REVOKED,
       [CLV_TLS_NO_CLIENT] = CLV_TLS_FAILURE_BAD_CERTIFICATE,
+      [CLV_TLS_FLOODED] = CLV_TLS_FAILURE_QUOTA,
       [CLV_TLS_NO_LIST] = CLV_TLS_FAILURE_REVOKED,
   };
   const entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
@@ -307,6 +313,135 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
   if (refused != CLV_TLS_ADMIT) *ret = by_decision[refused];
   return refused != CLV_TLS_ADMIT;
 }
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* Throws away what has arrived: gRPC would read and serve all of it. */
+static void discard(int fd) {
+  static const size_t MOST = 64u << 20;
+  for (size_t thrown = 0; fd >= 0 && thrown < MOST;) {
+    ssize_t n = recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);
+    if (n <= 0) break;
+    thrown += (size_t)n;
+  }
+}
+
+static void end_flood(entry *e, const char *what) {
+  char from[INET6_ADDRSTRLEN];
+  n_floods++;
+  shut(e);
+  discard(e->fd);
+  if (e->held && admission.flood)
+    admission.flood(admission.user, e->holder, text_of(&e->from, from), what);
+}
+
+/* Of the holder with most unread bytes the connection with most of them. Holders are told apart by
+ * a hash, as addresses are. */
+static entry *fullest(void) {
+  uint64_t sums[MAX_HASH] = {0}, most = 0;
+  entry *found = NULL;
+  for (size_t i = 0; i < n_entries; i++)
+    if (entries[i].used && entries[i].held)
+      most = CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frames.unread);
+  for (size_t i = 0; i < n_entries; i++) {
+    entry *e = &entries[i];
+    if (!e->used || !e->held || e->shut || sums[e->holder % MAX_HASH] != most) continue;
+    if (!found || e->frames.unread > found->frames.unread) found = e;
+  }
+  return found;
+}
+
+/* Under the lock. */
+static void add_frames(entry *e, const void *data, size_t n) {
+  uint64_t before = e->frames.unread;
+  const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
+  unread = unread - before + e->frames.unread;
+  if (excess) end_flood(e, excess);
+  e = admission.unread && unread > admission.unread ? fullest() : NULL;
+  if (e) end_flood(e, "data of messages that do not end");
+}
+
+int clv_tls_accepted_read(void *ssl, void *data, int len) {
+  size_t n = 0;
+  if (len < 0 || SSL_read_ex(ssl, data, (size_t)len, &n) != 1) return -1;
+  entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
+  if (!e) return (int)n;
+  pthread_mutex_lock(&lock);
+  if (!e->shut) add_frames(e, data, n);
+  bool dead = e->shut;
+  pthread_mutex_unlock(&lock);
+  return dead ? -1 : (int)n;
+}
+
+void clv_tls_accepted_sent(SSL *ssl, size_t bytes) {
+  entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
+  if (!e) return;
+  pthread_mutex_lock(&lock);
+  clv_tls_frames_credit(&e->frames, CLV_TLS_WINDOWS, (uint32_t)(1 + bytes / 512));
+  pthread_mutex_unlock(&lock);
+}
+
+/* "ipv4:10.0.0.7:41212", "ipv6:%5Bfe80::1%252%5D:41212"; false: neither. */
+static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t *ret_port) {
+  const char *host = text, *colon = strrchr(text, ':');
+  char buf[INET6_ADDRSTRLEN + 7] = "::ffff:";
+  bool v4 = strncmp(text, "ipv4:", 5) == 0;
+  if (!v4 && strncmp(text, "ipv6:%5B", 8) != 0) return false;
+  host += v4 ? 5 : 8;
+  size_t len = v4 ? (size_t)(colon - host) : strcspn(host, "%");
+  if (colon < host || len >= INET6_ADDRSTRLEN) return false;
+  snprintf(buf + 7 * v4, sizeof buf - 7, "%.*s", (int)len, host);
+  *ret_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+  return inet_pton(AF_INET6, buf, ret_host) == 1;
+}
+
+static bool is_from(const entry *e, const struct in6_addr *host, in_port_t port) {
+  struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+  if (!e->used || e->shut) return false;
+  if (e->from.any.sa_family == AF_INET6)
+    return e->from.v6.sin6_port == port && memcmp(&e->from.v6.sin6_addr, host, 16) == 0;
+  memcpy(&mapped.s6_addr[12], &e->from.v4.sin_addr, 4);
+  return e->from.any.sa_family == AF_INET && e->from.v4.sin_port == port &&
+         memcmp(&mapped, host, 16) == 0;
+}
+
+uint64_t clv_tls_accepted_connection(const char *peer) {
+  struct in6_addr host;
+  in_port_t port;
+  uint64_t found = 0;
+  if (!peer || !parse_address(peer, &host, &port)) return 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < n_entries && !found; i++)
+    if (is_from(&entries[i], &host, port))
+      found = (uint64_t)entries[i].generation << 32 | (uint64_t)(i + 1);
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+/* Under the lock. NULL: it has ended. */
+static entry *entry_of(uint64_t connection) {
+  size_t i = (size_t)(connection & 0xffffffffu);
+  entry *e = i ? &entries[i - 1] : NULL;
+  return e && e->used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
+}
+
+void clv_tls_accepted_call(uint64_t connection) {
+  pthread_mutex_lock(&lock);
+  entry *e = entry_of(connection);
+  if (e) clv_tls_frames_credit(&e->frames, CLV_TLS_REQUESTS, 1);
+  pthread_mutex_unlock(&lock);
+}
+
+void clv_tls_accepted_message(uint64_t connection, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  entry *e = entry_of(connection);
+  uint64_t before = e ? e->frames.unread : 0;
+  if (e) clv_tls_frames_message(&e->frames, bytes);
+  unread -= e ? before - e->frames.unread : 0;
+  pthread_mutex_unlock(&lock);
+}
+
+uint64_t clv_tls_accepted_floods(void) { return n_floods; }
 
 /* ---- what OpenSSL calls ---------------------------------------------------------------------- */
 
@@ -320,7 +455,12 @@ static entry *take_entry(int fd) {
   pthread_mutex_lock(&lock);
   entry *e = free_entry();
   if (e) {
-    *e = (entry){.used = true, .fd = fd, .began_ns = clv_now_ns(), .from = far_end(fd)};
+    *e = (entry){.used = true,
+                 .fd = fd,
+                 .began_ns = clv_now_ns(),
+                 .from = far_end(fd),
+                 .generation = e->generation + 1};
+    clv_tls_frames_begin(&e->frames, e->began_ns);
     n_live++;
   }
   pthread_mutex_unlock(&lock);
@@ -348,6 +488,7 @@ static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long a
   pthread_mutex_lock(&lock);
   if (e->held && admission.judge) admission.leave(admission.user, e->holder);
   if (!e->shut) n_live--;
+  unread -= e->frames.unread;
   forget_number(e);
   e->used = false;
   pthread_mutex_unlock(&lock);

@@ -100,7 +100,9 @@ static void on_message(int sent, int version, int type, const void *data, size_t
                        void *arg) {
   const uint8_t *bytes = data;
   (void)version, (void)arg;
-  clv_tls_accepted_message(ssl, sent, type, bytes, len);
+  clv_tls_accepted_handshake(ssl, sent, type, bytes, len);
+  if (type == SSL3_RT_HEADER && sent && len >= 5)
+    clv_tls_accepted_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
   if (type == SSL3_RT_ALERT && len == 2) on_alert(ssl, sent, bytes[1]);
   if (type == SSL3_RT_HANDSHAKE && len && !sent && bytes[0] == SSL3_MT_FINISHED) on_finished(ssl);
 }

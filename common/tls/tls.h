@@ -89,6 +89,7 @@ typedef enum clv_tls_decision {
   CLV_TLS_FULL,       /* no place, whoever it is */
   CLV_TLS_REVOKED,
   CLV_TLS_NO_CLIENT, /* its certificate is not for TLS clients */
+  CLV_TLS_FLOODED,   /* it has just been cut off */
   CLV_TLS_NO_LIST,   /* of revoked certificates, that is in force */
   CLV_TLS_DECISIONS
 } clv_tls_decision;
@@ -105,6 +106,9 @@ typedef struct clv_tls_caller {
 typedef struct clv_tls_admission {
   void *user;
   uint64_t places; /* connections at once, handshakes too: 1 to 65535 */
+  /* Bytes of messages that have come in part, or wait to be read, of all connections together; 0:
+   * no limit. Above it the holder with most of them loses its largest connection. */
+  uint64_t unread;
   /* The one judgement: a certificate that is valid here, whose key is not proved yet. On ADMIT
    * *ret_holder is a number of the program's for whoever it counts against. All else fails the
    * handshake with an alert: handshake_failure (NOT_ALLOWED), certificate_revoked, internal_error
@@ -113,6 +117,9 @@ typedef struct clv_tls_admission {
   /* The key is proved: it counts from here on, until leave. A decision but ADMIT ends it. */
   clv_tls_decision (*enter)(void *user, size_t holder);
   void (*leave)(void *user, size_t holder);
+  /* A connection that counts against the holder sent too much that is no call: it was cut. `what`
+   * is static text. The holder should be refused for a while. */
+  void (*flood)(void *user, size_t holder, const char *address, const char *what);
   /* A connection from there was let go, or not taken, because all places were taken. */
   void (*shed)(void *user, const char *address);
 } clv_tls_admission;
@@ -128,6 +135,16 @@ void clv_tls_accepted_close(void);
  * are taken, of the address with the most handshakes the one goes that has been silent for longest;
  * false when there is none: close fd. */
 bool clv_tls_accepted_next(int fd) CLV_USE_RESULT;
+/* The worker's SSL_read (worker/read_guard.c): OpenSSL's own, then the frames that came are charged
+ * to the connection (frames.c). After an excess the connection is shut, and nothing of it is handed
+ * out any more. Returns as SSL_read. */
+int clv_tls_accepted_read(void *ssl, void *data, int len);
+/* The connection whose far end gRPC calls `peer` ("ipv4:10.0.0.7:41212"), as a number for _call
+ * and _message; 0: none is known. */
+uint64_t clv_tls_accepted_connection(const char *peer);
+void clv_tls_accepted_call(uint64_t connection); /* gRPC has handed out a call of it */
+void clv_tls_accepted_message(uint64_t connection, size_t bytes); /* and a message of one */
+uint64_t clv_tls_accepted_floods(void); /* connections that an excess has ended */
 /* Ends those whose certificate the list of revoked ones names by now; how many. */
 unsigned clv_tls_accepted_recheck(void);
 uint64_t clv_tls_accepted_sheds(void); /* connections that went so, or were not taken */

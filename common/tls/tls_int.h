@@ -106,10 +106,44 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx);
 /* From now on OpenSSL asks us about every certificate (accepted.c). */
 clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
+/* ---- frames.c -------------------------------------------------------------------------------- */
+
+enum { CLV_TLS_FRAME_HEAD = 9 };
+
+/* Kinds of frames that are charged together. */
+typedef enum clv_tls_bucket {
+  CLV_TLS_REQUESTS, /* new streams; a call that the program was given is credited */
+  CLV_TLS_CONTROL,  /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
+  CLV_TLS_WINDOWS,  /* WINDOW_UPDATE; bytes that we sent are credited */
+  CLV_TLS_PIECES,   /* DATA below 1 KiB; messages that the program was given are credited */
+  CLV_TLS_BUCKETS
+} clv_tls_bucket;
+
+/* State of one connection. */
+typedef struct clv_tls_frames {
+  uint8_t head[CLV_TLS_FRAME_HEAD];
+  uint8_t n_head;       /* bytes of `head` that have come */
+  uint32_t skip;        /* bytes of the preface or of a payload that are still to come */
+  uint32_t block;       /* bytes of the block of headers that has not ended */
+  uint32_t last_stream; /* highest number of a stream that was opened */
+  uint32_t level[CLV_TLS_BUCKETS];
+  uint64_t unread; /* bytes of DATA less those of the messages that the program was given */
+  uint64_t leaked_ns;
+} clv_tls_frames;
+
+void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
+/* Charges the frames that begin in these plain bytes. Returns NULL, or at the first excess what the
+ * peer has sent too much of: static text. */
+const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len, uint64_t now_ns);
+void clv_tls_frames_message(clv_tls_frames *f, size_t bytes); /* the program was given one */
+void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount);
+
 /* ---- accepted.c, as handshakes.c calls it ---------------------------------------------------- */
 
 /* A message of this connection was sent or has come; before handshakes.c looks at it itself. */
-void clv_tls_accepted_message(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
+void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
+/* A record of `bytes` was sent on this connection. */
+void clv_tls_accepted_sent(SSL *ssl, size_t bytes);
 /* Whether it was refused by the admission or shed, and as what that counts. */
 bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret);
 

@@ -200,7 +200,7 @@ static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_
   const char *near = clv_did_you_mean(l->first, f->index.names, f->index.n);
   clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_fail(err, CLV_INVALID, "%.120s: %zu missing tensors: %s%s%.48s%s", f->label, l->n,
+  return clv_fail(err, CLV_INVALID, "%.120s: %zu missing tensors: %s%s%s%s", f->label, l->n,
                   l->text.data, near ? " (did you mean '" : "", near ? near : "",
                   near ? "'?)" : "");
 }

@@ -8,14 +8,17 @@
 
 #include "common/weights/weights_int.h"
 
-enum { LISTED = 3 }; /* names quoted per list */
+enum { LISTED = 3, NAME_SHOWN = 120 }; /* names quoted per list, and bytes of one, with its NUL */
 
 void clv_name_list_done(clv_name_list *l) { clv_bytes_done(&l->text); }
 
 void clv_name_list_add(clv_name_list *l, const char *name) {
   size_t most = l->most ? l->most : LISTED;
   if (l->n == 0) l->first = name;
-  if (l->n++ < most) clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
+  char shown[NAME_SHOWN];
+  if (l->n++ < most)
+    clv_bytes_printf(&l->text, "%s'%s'", l->n > 1 ? ", " : "",
+                     clv_text_fit(name, shown, sizeof shown));
 }
 
 void clv_name_list_end(clv_name_list *l) {
@@ -47,7 +50,7 @@ static clv_code names_differ(const clv_weights_file *f, const bool *used, clv_na
   if (!missing->n)
     return clv_fail(err, CLV_INVALID, "%.100s: %zu unexpected tensors: %s", clv_weights_label(f),
                     unexpected->n, unexpected->text.data);
-  return clv_fail(err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%.48s%s%s%s",
+  return clv_fail(err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%s%s%s%s",
                   clv_weights_label(f), missing->n, missing->text.data, hint, near ? near : "",
                   near ? "'?)" : "", unexpected->n ? "; unexpected: " : "",
                   unexpected->n ? unexpected->text.data : "");
@@ -97,7 +100,7 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
   const char *near = known_like(l->first, names, n);
   clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%.48s%s",
+  return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%s%s",
                   clv_weights_label(f), l->n, l->text.data, near ? " (the model has '" : "",
                   near ? near : "", near ? "')" : "");
 }

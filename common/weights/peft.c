@@ -120,66 +120,185 @@ static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
   }
 }
 
-/* A text that must be `want`. */
-static clv_code must_be(peft_reader *r, const char *what, const char *want, clv_err *err) {
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+typedef struct peft_key peft_key;
+struct peft_key {
+  const char *name;
+  clv_code (*read)(peft_reader *r, const peft_key *key, clv_err *err);
+  const char *why; /* of a refusal, or why the key is harmless */
+};
+
+static clv_code take_type(peft_reader *r, const peft_key *key, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t at = r->j.at;
   CLV_TRY(clv_json_text(&r->j, &text, err));
-  if (text.len == strlen(want) && memcmp(text.data, want, text.len) == 0) return CLV_OK;
-  return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", what, want);
+  if (strcmp((const char *)text.data, key->why) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", key->name,
+                       key->why);
 }
 
-static clv_code must_not(peft_reader *r, const char *what, clv_err *err) {
-  bool set;
-  size_t at = r->j.at;
-  if (clv_json_null(&r->j)) return CLV_OK;
-  CLV_TRY(clv_json_bool(&r->j, &set, err));
-  return set ? clv_json_fail(&r->j, at, err, "%s: true is not done here", what) : CLV_OK;
+static clv_code take_r(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_rank(r, &r->p->r, err);
+}
+static clv_code take_alpha(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_alpha(r, &r->p->alpha, err);
+}
+static clv_code take_rslora(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return clv_json_bool(&r->j, &r->p->rslora, err);
+}
+static clv_code take_dropout(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return clv_json_real(&r->j, &r->p->dropout, err);
+}
+static clv_code take_ranks(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_pattern(r, true, err);
+}
+static clv_code take_alphas(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_pattern(r, false, err);
 }
 
-static const char *const names[] = {"peft_type", "r",           "lora_alpha",   "use_rslora",
-                                    "use_dora",  "bias",        "rank_pattern", "alpha_pattern",
-                                    "lora_bias", "lora_dropout"};
-enum { TYPE, R, ALPHA, RSLORA, DORA, BIAS, RANKS, ALPHAS, LORA_BIAS, DROPOUT };
+static clv_code harmless(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return clv_json_skip(&r->j, err);
+}
 
-static clv_code read_value(peft_reader *r, int which, clv_err *err) {
-  switch (which) {
-    case TYPE:
-      return must_be(r, "peft_type", "LORA", err);
-    case R:
-      return read_rank(r, &r->p->r, err);
-    case ALPHA:
-      return read_alpha(r, &r->p->alpha, err);
-    case RSLORA:
-      return clv_json_bool(&r->j, &r->p->rslora, err);
-    case DORA:
-    case LORA_BIAS:
-      return must_not(r, names[which], err);
-    case BIAS:
-      return must_be(r, "bias", "none", err);
-    case RANKS:
-    case ALPHAS:
-      return read_pattern(r, which == RANKS, err);
-    case DROPOUT:
-      return clv_json_real(&r->j, &r->p->dropout, err);
-    default:
-      return clv_json_skip(&r->j, err);
+/* Steps over null, false, [] and {}; *ret_off: whether it was one of them. */
+static clv_code step_over(peft_reader *r, bool *ret_off, clv_err *err) {
+  clv_json_kind kind;
+  bool value = true, more = true;
+  *ret_off = clv_json_null(&r->j);
+  if (*ret_off) return CLV_OK;
+  CLV_TRY(clv_json_peek(&r->j, &kind, err));
+  if (kind != CLV_JSON_BOOL && kind != CLV_JSON_LIST && kind != CLV_JSON_OBJECT)
+    return clv_json_skip(&r->j, err);
+  if (kind == CLV_JSON_BOOL) {
+    CLV_TRY(clv_json_bool(&r->j, &value, err));
+    *ret_off = !value;
+    return CLV_OK;
   }
+  clv_json from = r->j;
+  CLV_TRY(clv_json_skip(&r->j, err));
+  CLV_TRY(clv_json_open(&from, kind, err));
+  CLV_TRY(clv_json_next(&from, kind, 0, &more, err));
+  *ret_off = !more;
+  return CLV_OK;
+}
+
+static clv_code must_be_off(peft_reader *r, const peft_key *key, clv_err *err) {
+  bool off;
+  size_t at = r->j.at;
+  CLV_TRY(step_over(r, &off, err));
+  if (off) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s is given, and is not done here: %s", key->name,
+                       key->why);
+}
+
+/* How A and B began, which their values replace; the others change the base wherever the adapter
+ * is opened. */
+static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
+  static const char *const known[] = {"gaussian", "eva", "orthogonal"};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_json_kind kind;
+  bool either;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_peek(&r->j, &kind, err));
+  size_t at = r->j.at;
+  if (kind == CLV_JSON_BOOL) return clv_json_bool(&r->j, &either, err);
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  for (size_t i = 0; i < CLV_COUNT(known); i++)
+    if (strcmp((const char *)text.data, known[i]) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s is \"%.40s\": %s", key->name, (const char *)text.data,
+                       key->why);
+}
+
+#define TENSORS "the file's tensors say it"
+#define OTHER_START "it belongs to a way to start that is refused, or whose values are in the file"
+
+/* Every key of peft 0.21's LoraConfig. */
+static const peft_key keys[] = {
+    {"peft_type", take_type, "LORA"},
+    {"r", take_r, NULL},
+    {"lora_alpha", take_alpha, NULL},
+    {"use_rslora", take_rslora, NULL},
+    {"lora_dropout", take_dropout, NULL},
+    {"rank_pattern", take_ranks, NULL},
+    {"alpha_pattern", take_alphas, NULL},
+    {"bias", take_type, "none"},
+    {"init_lora_weights", take_start,
+     "the base is changed where peft opens it: save the adapter there with "
+     "path_initial_model_for_weight_conversion, or merge it"},
+    {"target_modules", harmless, TENSORS},
+    {"exclude_modules", harmless, TENSORS},
+    {"layers_to_transform", harmless, TENSORS},
+    {"layers_pattern", harmless, TENSORS},
+    {"modules_to_save", harmless, TENSORS},
+    {"fan_in_fan_out", harmless, "A and B have one form whichever way the base is stored"},
+    {"task_type", harmless, "it names a class of Python"},
+    {"auto_mapping", harmless, "it names a class of Python"},
+    {"base_model_name_or_path", harmless, "the session names the base"},
+    {"revision", harmless, "the session names the base"},
+    {"peft_version", harmless, "it says who wrote the file"},
+    {"inference_mode", harmless, "the session says what learns"},
+    {"runtime_config", harmless, "it says where tensors are kept"},
+    {"megatron_core", harmless, "it names a module of Python"},
+    {"qalora_group_size", harmless, "it is read with use_qalora"},
+    {"loftq_config", harmless, OTHER_START},
+    {"eva_config", harmless, OTHER_START},
+    {"corda_config", harmless, OTHER_START},
+    {"lora_ga_config", harmless, OTHER_START},
+    {"use_dora", must_be_off, "weights are not divided into length and direction"},
+    {"lora_bias", must_be_off, "B has no bias"},
+    {"use_qalora", must_be_off, "inputs are not pooled"},
+    {"use_bdlora", must_be_off, "A and B are whole matrices"},
+    {"alora_invocation_tokens", must_be_off, "adapters work at every token"},
+    {"layer_replication", must_be_off, "a layer stands in the network once"},
+    {"megatron_config", must_be_off, "layers are not divided"},
+    {"trainable_token_indices", must_be_off, "rows of a table do not learn by themselves"},
+    {"target_parameters", must_be_off, "adapters belong to linear layers"},
+    {"velora_config", must_be_off, "gradients are those of whole inputs"},
+    {"monteclora_config", must_be_off, "adapters are not drawn"},
+    {"arrow_config", must_be_off, "there is one adapter, and nothing chooses among several"},
+    {"kasa_config", must_be_off, "the base keeps all its singular values"},
+    {"ensure_weight_tying", must_be_off, "adapters of tied layers are several"},
+};
+
+static clv_code read_pair(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  const char *text;
+  bool off;
+  size_t at = r->j.at;
+  CLV_TRY(clv_json_key(&r->j, &name, err));
+  text = name.len ? (const char *)name.data : "";
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
+    if (strlen(text) != name.len || strcmp(keys[i].name, text) != 0) continue;
+    if (seen[i]) return clv_json_fail(&r->j, at, err, "'%s' stands here twice", text);
+    seen[i] = true;
+    return keys[i].read(r, &keys[i], err);
+  }
+  CLV_TRY(step_over(r, &off, err));
+  if (off) return CLV_OK;
+  return clv_json_fail(&r->j, at, err,
+                       "'%.60s' is not known, and may change what adapters compute: if it does "
+                       "not, take it out",
+                       text);
 }
 
 static clv_code read_config(peft_reader *r, clv_err *err) {
-  uint32_t seen = 0;
-  bool more;
-  int which;
+  bool seen[CLV_COUNT(keys)] = {0}, more;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_which(&r->j, names, CLV_COUNT(names), &seen, &which, err));
-    CLV_TRY(read_value(r, which, err));
+    CLV_TRY(read_pair(r, seen, err));
   }
   CLV_TRY(clv_json_end(&r->j, err));
-  if (seen & 1u << TYPE) return CLV_OK;
+  if (seen[0]) return CLV_OK;
   return clv_json_fail(&r->j, 0, err, "there is no peft_type: is this an " CLV_PEFT_CONFIG "?");
 }
 

@@ -22,6 +22,28 @@ clv_wire_limits clv_wire_limits_default(void) {
   };
 }
 
+_Static_assert(CLV_WIRE_MESSAGE_LEAST >= CLV_WIRE_CHUNK_BYTES + 2 * CLV_WIRE_HEAD_MAX +
+                                             CLV_WIRE_BEFORE * CLV_WIRE_BEFORE_PREFIX,
+               "a chunk, its head and what goes in front fit a message");
+_Static_assert(CLV_WIRE_MESSAGE_LEAST >= CLV_WIRE_UNARY_MAX, "and so does a unary one");
+
+clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) {
+  const struct {
+    const char *what, *fix;
+    uint64_t has, needs;
+  } rows[] = {{"messages", "limits.message_size of its worker.yaml", theirs->message_bytes,
+               CLV_WIRE_MESSAGE_LEAST},
+              {"chunks", "Limits.chunk_bytes", theirs->chunk_bytes, CLV_WIRE_CHUNK_BYTES}};
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (rows[i].has && rows[i].has < rows[i].needs)
+      return clv_fail(err, CLV_UNAVAILABLE,
+                      "it accepts %s of at most %llu bytes, and pieces of tensors need %llu: raise "
+                      "%s",
+                      rows[i].what, (unsigned long long)rows[i].has,
+                      (unsigned long long)rows[i].needs, rows[i].fix);
+  return CLV_OK;
+}
+
 uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms) {
   return theirs_ms ? CLV_MAX(CLV_MIN(ours_ms, theirs_ms), (uint32_t)1000) : ours_ms;
 }

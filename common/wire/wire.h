@@ -26,23 +26,24 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 8,
-  CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
-  CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
-  CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
-  CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
-  CLV_WIRE_BEFORE = 15,             /* frames before the last one of a message */
-  CLV_WIRE_BEFORE_PREFIX = 8,       /* bytes in front of each, at most */
-  CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
-  CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
-  CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
-  CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
-  CLV_WIRE_TEXT = 256,              /* bytes of any other string */
-  CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
-  CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
-  CLV_WIRE_POSITIONS = 1 << 20,     /* places in the order of a context at a node */
-  CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
-  CLV_WIRE_LANES = 16,              /* bulk lanes */
-  CLV_WIRE_NODES = 2048,            /* of one module's graph */
+  CLV_WIRE_ID_BYTES = 16,             /* session ids and incarnations */
+  CLV_WIRE_INLINE_MAX = 64 << 10,     /* bytes of all tensors of a frame that carries them itself */
+  CLV_WIRE_CHUNK_BYTES = 256 << 10,   /* the usual chunk; Limits.chunk_bytes is the most accepted */
+  CLV_WIRE_UNARY_MAX = 256 << 10,     /* bytes of any message that is not a Frame */
+  CLV_WIRE_MESSAGE_LEAST = 512 << 10, /* every side accepts messages of so many bytes */
+  CLV_WIRE_BEFORE = 15,               /* frames before the last one of a message */
+  CLV_WIRE_BEFORE_PREFIX = 8,         /* bytes in front of each, at most */
+  CLV_WIRE_HEAD_MAX = 32 << 10,       /* bytes of a Frame without its payload */
+  CLV_WIRE_TENSORS = 16,              /* in one frame; inputs and outputs of one module */
+  CLV_WIRE_UPSTREAM = 64,             /* values of one DROP */
+  CLV_WIRE_NAME = 128,                /* bytes of a name, NUL not counted */
+  CLV_WIRE_TEXT = 256,                /* bytes of any other string */
+  CLV_WIRE_URI = 256,                 /* bytes of a peer's identity */
+  CLV_WIRE_MODULES = 255,             /* of a session, 0..254; 255 itself means all */
+  CLV_WIRE_POSITIONS = 1 << 20,       /* places in the order of a context at a node */
+  CLV_WIRE_CONTRIBUTIONS = 4096,      /* gradients of one value in a phase; calls in flight */
+  CLV_WIRE_LANES = 16,                /* bulk lanes */
+  CLV_WIRE_NODES = 2048,              /* of one module's graph */
   CLV_WIRE_NODE_INPUTS = 16,
   CLV_WIRE_ATTRS = 16, /* of one node */
   CLV_WIRE_ATTR_NUMBERS = 128,
@@ -110,6 +111,10 @@ typedef struct clv_wire_limits {
 
 /* 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB, 60 s. */
 clv_wire_limits clv_wire_limits_default(void);
+
+/* Whatever this side sends in one message has to fit the peer's limits: a chunk, a frame with what
+ * goes in front of it, a unary message. CLV_UNAVAILABLE with the limit's name; 0: not said. */
+clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) CLV_USE_RESULT;
 
 /* The peer timeout of a link: the shorter one counts, but none below a second. theirs 0: not
  * said. */

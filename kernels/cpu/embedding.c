@@ -41,8 +41,9 @@ CPU_CLONES(add_row, (const float *restrict src, float *restrict dst, size_t n), 
 static void add_columns(void *arg, size_t begin, size_t end) {
   const rows_job *j = arg;
   for (size_t i = 0; i < j->l.n; i++) {
-    size_t row = (size_t)clv_row_number_at(&j->l, j->value, i);
-    add_row(j->from + i * j->out + begin, j->to + row * j->out + begin, end - begin);
+    int64_t row = clv_row_number_at(&j->l, j->value, i);
+    if (row == j->l.padding) continue;
+    add_row(j->from + i * j->out + begin, j->to + (size_t)row * j->out + begin, end - begin);
   }
 }
 

@@ -72,8 +72,11 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return clv_gpu_lookup(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
 }
 
-/* All its numbers are 0: values less themselves. The sums of one row are those of columns. */
-static bool is_first_row(const clv_row_numbers *l) { return l->minus == l->column; }
+/* All its numbers are 0, values less themselves, and row 0 learns. The sums of one row are those of
+ * columns. */
+static bool is_first_row(const clv_row_numbers *l) {
+  return l->minus == l->column && l->padding != 0;
+}
 
 static cuda_sums first_row_sums(const clv_row_numbers *l, size_t out) {
   return gpu_sums_of(l->n, out, 1);

@@ -86,7 +86,7 @@ static __global__ void add_rows(cuda_lookup t, const uint64_t *keys, const float
   GPU_FOR(i, t.l.n * t.out) {
     size_t s = i / t.out, o = i % t.out;
     uint64_t row = keys[s] >> 32;
-    if (s && keys[s - 1] >> 32 == row) continue;
+    if ((s && keys[s - 1] >> 32 == row) || static_cast<int64_t>(row) == t.l.padding) continue;
     double sum = 0;
     for (; s < t.l.n && keys[s] >> 32 == row; s++)
       sum += static_cast<double>(dy[(keys[s] & UINT32_MAX) * t.out + o]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * x [N, ...] i64, W [rows, out], y [N, ..., out]; with a column, x [N, ..., columns].
- * minus 0 without a column is each number less itself: the first row at every place.
+ * minus 0 without a column is each number less itself: the first row at every place. The row
+ * padding_idx begins with 0 and gets no gradient, as in torch.nn.Embedding.
  */
 #include "kernels/ops/op_int.h"
 
@@ -23,6 +24,9 @@ static clv_code embedding_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   const clv_shape *in = &s->in[0];
   char text[160];
   if (!in->rank) return clv_fail(err, CLV_INVALID, "embedding needs a batch, got a scalar");
+  if (s->attrs->padding_idx >= s->attrs->rows)
+    return clv_fail(err, CLV_INVALID, "embedding has padding_idx: %lld, and rows 0..%lld",
+                    (long long)s->attrs->padding_idx, (long long)s->attrs->rows - 1);
   CLV_TRY(columns_fit(s, err));
   *ret = *in;
   if (s->attrs->column >= 0) ret->rank--;
@@ -37,7 +41,8 @@ static int embedding_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
                                     .shape = CLV_SHAPE(s->attrs->rows, s->attrs->out),
                                     .init = CLV_INIT_NORMAL,
-                                    .bound = s->attrs->init_std};
+                                    .bound = s->attrs->init_std,
+                                    .zero_row = s->attrs->padding_idx + 1};
   return 1;
 }
 
@@ -64,7 +69,8 @@ static double row_sum(const clv_row_numbers *l, const clv_kernel_args *a, size_t
   return sum;
 }
 
-/* dW[r] = sum of dy over the places that name row r, each sum taken at the first of them. */
+/* dW[r] = sum of dy over the places that name row r, each sum taken at the first of them; nothing
+ * for the row padding_idx. */
 static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -76,6 +82,7 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
   for (size_t i = 0; i < l.n; i++) {
     int64_t row = clv_row_number_at(&l, a->in[0], i);
     size_t first = 0;
+    if (row == l.padding) continue;
     while (clv_row_number_at(&l, a->in[0], first) != row) first++;
     for (size_t o = 0; first == i && o < out; o++)
       put(&dw[(size_t)row * out + o], row_sum(&l, a, i, out, o), true);
@@ -87,16 +94,20 @@ CLV_OP_ROW(embedding) = {
     .name = "embedding",
     .doc =
         "y = W[x], x: i64 row numbers [N, ...], W: [rows, out], y: [N, ..., out]; with column: "
-        "y = W[x[..., column] - x[..., minus]], with minus: 0 alone y = W[0] "
+        "y = W[x[..., column] - x[..., minus]], with minus: 0 alone y = W[0]; the row padding_idx "
+        "learns nothing "
         "(torch.nn.functional.embedding)",
-    .torch_module = "Embedding(rows=num_embeddings, out=embedding_dim)",
-    .torch_needs = "padding_idx=None, max_norm=None, scale_grad_by_freq=False, sparse=False",
+    .torch_module =
+        "Embedding(rows=num_embeddings, out=embedding_dim, "
+        "padding_idx=padding_idx)",
+    .torch_needs = "max_norm=None, scale_grad_by_freq=False, sparse=False",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
               OUT_ATTR,
               INIT_STD_ATTR,
               {.key = CLV_ATTR_COLUMN, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
-              {.key = CLV_ATTR_MINUS, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX}},
+              {.key = CLV_ATTR_MINUS, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
+              {.key = CLV_ATTR_PADDING_IDX, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX}},
     .packs = CLV_PACKS_PLACES,
     .shape = embedding_shape,
     .slots = embedding_slots,

@@ -73,6 +73,7 @@ typedef enum clv_attr_key {
   CLV_ATTR_OUTPUT_PAD = 39,
   CLV_ATTR_PACKED = 40,
   CLV_ATTR_FIRST = 41,
+  CLV_ATTR_PADDING_IDX = 42,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -111,7 +112,8 @@ typedef struct clv_slot {
   bool buffer; /* not trainable */
   bool i64;    /* else the node's dtype */
   clv_init init;
-  double bound; /* CLV_INIT_UNIFORM, CLV_INIT_NORMAL */
+  double bound;     /* CLV_INIT_UNIFORM, CLV_INIT_NORMAL */
+  int64_t zero_row; /* 1 + the row of a table that begins with 0; 0: none */
 } clv_slot;
 
 /* Of which inputs each output is a sum, weighted by parameters whose first values are random. An op

@@ -167,8 +167,9 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
                      .evaluation = o.evaluation,
                      .step = o.step,
                      .events = o.events};
+  char name[sizeof c->name - 2];
   if (o.name)
-    snprintf(c->name, sizeof c->name, "'%s'", o.name);
+    snprintf(c->name, sizeof c->name, "'%s'", clv_text_fit(o.name, name, sizeof name));
   else
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;

@@ -129,6 +129,7 @@ static clv_code hello(api_peer *p, clv_err *err) {
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
+  CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   CLV_TRY(check_lease(c, &h.about, err));
   CLV_TRY(cleave_secrets_check(c, &h, err));
   p->incarnation = h.incarnation;
@@ -303,16 +304,17 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .send_credit = p->limits.credit_bytes,
       .events = {
           .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
-  clv_link_dial d = {.address = p->spec->address,
-                     .identity = p->spec->identity,
-                     .pem = rt->identity ? pem_of(rt) : (clv_rpc_pem){0},
-                     .limits = {.peer_timeout_ms = p->peer_timeout_ms},
-                     .session = rt->session,
-                     .incarnation = p->incarnation,
-                     .epoch = rt->epoch,
-                     .bulk_lanes = API_BULK_LANES,
-                     .role = CLV_ATTACH_MASTER,
-                     .timeout_ms = timeout_of(p)};
+  clv_link_dial d = {
+      .address = p->spec->address,
+      .identity = p->spec->identity,
+      .pem = rt->identity ? pem_of(rt) : (clv_rpc_pem){0},
+      .limits = {.max_message = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
+      .session = rt->session,
+      .incarnation = p->incarnation,
+      .epoch = rt->epoch,
+      .bulk_lanes = API_BULK_LANES,
+      .role = CLV_ATTACH_MASTER,
+      .timeout_ms = timeout_of(p)};
   p->heard_ns = api_now(rt);
   clv_err err;
   if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;

@@ -3,73 +3,13 @@
  * The order of records is a function of (seed, epoch): nothing but the cursor has to be saved to go
  * on at the very next record, in this process or in another.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/data/data.h"
 
 /* Not a layer of any model, so that no dropout or initialisation shares these streams. */
-static const uint32_t shuffle_stream = 0xfffffff0u, split_stream = 0xfffffff1u;
-
-/* ---- subsets --------------------------------------------------------------------------------- */
-
-void clv_subset_done(clv_subset *s) {
-  if (!s) return;
-  free(s->index);
-  *s = (clv_subset){0};
-}
-
-static clv_code subset_copy(const uint32_t *from, size_t n, clv_subset *ret, clv_err *err) {
-  uint32_t *index;
-  CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
-  if (n) memcpy(index, from, n * sizeof *index);
-  *ret = (clv_subset){index, n};
-  return CLV_OK;
-}
-
-clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) {
-  size_t n = clv_dataset_count(ds);
-  uint32_t *index;
-  CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
-  for (size_t i = 0; i < n; i++) index[i] = (uint32_t)i;
-  *ret = (clv_subset){index, n};
-  return CLV_OK;
-}
-
-clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
-                          uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
-                          clv_err *err) {
-  if (!(fraction >= 0 && fraction < 1))
-    return clv_fail(err, CLV_INVALID, "validation fraction %g is outside 0 <= f < 1", fraction);
-  CLV_AUTO(clv_subset_done) clv_subset all = {0}, train = {0};
-  CLV_TRY(clv_subset_all(ds, &all, err));
-  size_t held = (size_t)llround((double)all.n * fraction);
-  if (held >= all.n)
-    return clv_fail(err, CLV_INVALID, "validation fraction %g takes all %zu records", fraction,
-                    all.n);
-  if (kind == CLV_SPLIT_SHUFFLED)
-    clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = split_stream}, all.index, all.n);
-  CLV_TRY(subset_copy(all.index, all.n - held, &train, err));
-  CLV_TRY(subset_copy(all.index + (all.n - held), held, ret_validation, err));
-  *ret_train = train;
-  train = (clv_subset){0};
-  return CLV_OK;
-}
-
-static int by_number(const void *a, const void *b) {
-  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-  return x < y ? -1 : x > y;
-}
-
-void clv_subset_remove(clv_subset *s, const clv_subset *gone) {
-  size_t n = 0;
-  if (!gone->n) return;
-  for (size_t i = 0; i < s->n; i++)
-    if (!bsearch(&s->index[i], gone->index, gone->n, sizeof *gone->index, by_number))
-      s->index[n++] = s->index[i];
-  s->n = n;
-}
+static const uint32_t shuffle_stream = 0xfffffff0u;
 
 /* ---- order of records ------------------------------------------------------------------------ */
 

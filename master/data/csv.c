@@ -33,7 +33,6 @@ static size_t line_end(const clv_csv *c) {
 }
 
 bool clv_csv_more(clv_csv *c) {
-  if (c->at == 0 && c->len >= 3 && memcmp(c->text, "\xef\xbb\xbf", 3) == 0) c->at = 3;
   for (size_t n; (n = line_end(c));) {
     c->at += n;
     end_line(c);

@@ -38,9 +38,10 @@ extern "C" {
 clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
-/* NumPy .npy, format 1.0 to 3.0: '|u1' '|b1' -> u8, '|i1' -> i32, '<i4', '<i8', '<f4', '<f8';
- * C order only (a Fortran-order or big-endian file is refused with the line of Python that cures
- * it). May be gzipped. Errors as clv_idx_read. */
+/* NumPy .npy, format 1.0 to 3.0, in C or Fortran order, little- or big-endian, plain or gzip. u1
+ * and b1 (0 and 1) -> u8; i1, i2, u2, i4 -> i32; u4, i8, u8 -> i64; f2, f4 -> f32; f8 -> f64. Other
+ * types, and a u8 above 2^63 - 1, are CLV_INVALID with the line of Python that cures it. Errors as
+ * clv_idx_read. */
 clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
@@ -92,6 +93,7 @@ typedef struct clv_image_options {
 /* How a text becomes a row of tokens. */
 typedef struct clv_text_options {
   const char *column, *label; /* where text and class stand: of a CSV's header, of each object */
+  const char *group;          /* the same of the group; NULL: not wanted */
   size_t max_tokens;          /* of a row; longer texts are cut, shorter ones filled */
   const char *tokenizer;      /* its file */
   clv_tokenizer_options pieces;
@@ -137,6 +139,9 @@ typedef struct clv_dataset_options {
   const char *labels_path; /* NULL: no labels (prediction), or those of an image folder */
   bool unlabelled;         /* of images: all below the folder, in whatever folders they are */
   size_t limit;            /* use the first `limit` records, or so many of all images; 0 = all */
+  bool grouped; /* which records belong together is read, for CLV_SPLIT_GROUPS: of documents those
+                 * of a file, of images those of a folder below the class, of texts by text.group */
+  const char *group;       /* arrays: path of a file, a whole number a record */
   float scale;             /* factor; 0 = u8 is divided by 255 (ToTensor), others stay */
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
@@ -211,7 +216,8 @@ int64_t clv_dataset_tokens(const clv_dataset *ds);
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 /* The one label of a record; false: it has none, or several. */
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
-/* The first record with the largest class label. False where classes are not counted by looking at
+/* The number in its file of the first record with the largest class label. False where classes are
+ * not counted by looking at
  * records: they have names, or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
@@ -261,8 +267,9 @@ typedef struct clv_data_columns {
 } clv_data_columns;
 #define CLV_ALL_COLUMNS ((clv_data_columns){-1, -1})
 
-/* Smallest and largest of them in input k, and the first record that has each; false unless that
- * is whole numbers (i64). A difference that no i64 holds counts as the largest or smallest one. */
+/* Smallest and largest of them in input k, and the number in its file of the first record that has
+ * each; false unless that is whole numbers (i64). A difference that no i64 holds counts as the
+ * largest or smallest one. */
 typedef struct clv_data_range {
   int64_t min, max;
   size_t min_at, max_at;
@@ -270,6 +277,23 @@ typedef struct clv_data_range {
 } clv_data_range;
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret);
+
+/* Where transformers looks for pads by their token, records must say the same by their lengths. */
+typedef enum clv_pad_rule {
+  CLV_PADS_BEHIND, /* no pad among the real places: places are numbered without pads there */
+  CLV_PADS_LAST,   /* the last token that is no pad is the last real one: it is scored there */
+} clv_pad_rule;
+typedef struct clv_pad_fault {
+  size_t record;
+  int64_t place, length; /* place: of the pad, or of the token that is scored there */
+} clv_pad_fault;
+
+/* Whether all records follow the rule; else the first that does not. Tokens are the input "ids", or
+ * the first one; real places those before "lengths", or all. True without a pad (-1). */
+bool clv_dataset_pads_fit(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
+                          clv_pad_fault *ret);
+/* Whether each label that counts is the token of its own place, and not that of the next one. */
+bool clv_dataset_labels_are_tokens(const clv_dataset *ds, int64_t ignored);
 
 /* What a file is, or each file in a folder, without reading it: adds a line with path, inode, size
  * and time. Equal lines, equal records, unless somebody sets times back. */
@@ -287,18 +311,56 @@ void clv_subset_done(clv_subset *s);
 clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) CLV_USE_RESULT;
 
 typedef enum clv_split_kind {
-  CLV_SPLIT_LAST = 0, /* validation is the last part of the files */
-  CLV_SPLIT_SHUFFLED, /* validation is the last part of a permutation of the seed */
+  CLV_SPLIT_LAST = 0,   /* validation is the last part of the files */
+  CLV_SPLIT_SHUFFLED,   /* validation is the last part of a permutation of the seed */
+  CLV_SPLIT_STRATIFIED, /* drawn by the seed, each class by its share */
+  CLV_SPLIT_GROUPS,     /* groups drawn by the seed, each whole */
 } clv_split_kind;
 
-/* Splits all records: round(count * fraction) go to validation, 0 <= fraction < 1; both lists are
- * ascending for CLV_SPLIT_LAST. CLV_INVALID when training would be left without a record. */
+/* Whether each record has one class: a class label, or a number that is 0 or 1 in all of them. */
+bool clv_dataset_has_record_classes(const clv_dataset *ds);
+/* What a split of the kind `asked` comes to. STRATIFIED is GROUPS where a page has several windows,
+ * so that the windows of a page stay together, and SHUFFLED where records have no class of their
+ * own. */
+clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind asked);
+
+/* Splits all records: round(count * fraction) go to validation, at least one where fraction > 0, 0
+ * <= fraction < 1; GROUPS: about so many. Both lists are ascending but for CLV_SPLIT_SHUFFLED.
+ * CLV_INVALID: training would be left without a record, or there are no groups, or one alone. */
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
 
 /* Takes the records of `gone`, which is ascending, out of s; the others keep their order. */
 void clv_subset_remove(clv_subset *s, const clv_subset *gone);
+/* Whether all records of s have the same class, *ret. False for an empty list, and where records
+ * have no class of their own. */
+bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret);
+
+/* Keeps `limit` records, drawn as a split draws, and forgets the others; their order stays. 0: all.
+ * GROUPS and LAST draw as SHUFFLED. */
+clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
+                           clv_err *err) CLV_USE_RESULT;
+/* Number of a record in its file, from 0: another than `record` behind clv_dataset_limit. */
+size_t clv_dataset_number(const clv_dataset *ds, size_t record);
+
+/* ---- digests (digest.c) ---------------------------------------------------------------------- */
+
+/* The parts of a set, each with a digest of its own: its inputs ("records", or their names), then
+ * "labels" where it has some. A path is for messages. */
+size_t clv_dataset_parts(const clv_dataset *ds);
+const char *clv_dataset_part(const clv_dataset *ds, size_t part);
+const char *clv_dataset_part_path(const clv_dataset *ds, size_t part);
+/* Digest of what training reads of the part: type, shape and values of all records; of images the
+ * bytes of their files, which are read for it. */
+clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret,
+                            clv_err *err) CLV_USE_RESULT;
+/* Digest of paths, inodes, sizes and times of the files of images, which are not read: as long as
+ * it stays, so does the digest of the records. Zeroes of other data, which are in memory. */
+clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* Digest of the numbers of the records in their file, in the order of s. */
+clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha256 *ret,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- a look through the records (scan.c) ----------------------------------------------------- */
 

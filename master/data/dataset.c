@@ -23,6 +23,9 @@ void clv_dataset_free(clv_dataset *ds) {
   free(ds->mean);
   free(ds->std);
   free(ds->table);
+  free(ds->wide);
+  free(ds->groups);
+  free(ds->numbers);
   free(ds->inputs_path);
   free(ds->labels_path);
   free(ds);
@@ -46,7 +49,7 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record) {
   int64_t low, high;
   if (!ds->labels_path || !clv_dataset_label_range(ds, &low, &high)) return false;
-  *ret_record = ds->label_max_at;
+  *ret_record = clv_dataset_number(ds, ds->label_max_at);
   return true;
 }
 
@@ -100,12 +103,25 @@ static clv_code make_table(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
+/* Samples of 16 bits: v / 65535 where bytes are divided by 255; else `scale` is that of bytes, of
+ * which one has 257 steps. */
+static clv_code make_wide_table(clv_dataset *ds, clv_err *err) {
+  float most = ds->divide_255 ? 65535.0f : 257.0f;
+  CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->wide, err));
+  for (size_t k = 0; k < ds->n_norm; k++)
+    for (int v = 0; v < 65536; v++) {
+      float scaled = (float)v / most * ds->scale;
+      ds->wide[65536 * k + (size_t)v] = (scaled - ds->mean[k]) / ds->std[k];
+    }
+  return CLV_OK;
+}
+
 static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes, clv_err *err) {
   CLV_TRY(check_norm("mean", o->mean, o->n_mean, ds->channels, false, err));
   CLV_TRY(check_norm("std", o->std, o->n_std, ds->channels, true, err));
   CLV_TRY(check_norm("scale", &o->scale, 1, ds->channels, false, err));
   ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
-  ds->divide_255 = o->scale == 0 && bytes;
+  ds->divide_255 = o->scale == 0 && bytes && !ds->is_bool;
   ds->scale = o->scale == 0 ? 1.0f : o->scale;
   CLV_TRY(fill_norm(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
   CLV_TRY(fill_norm(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
@@ -156,7 +172,7 @@ static clv_code take_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if (o->n_named) return clv_inputs_open(ds, o, err);
   if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
-  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
+  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, &ds->is_bool, err));
   return take_inputs(ds, o, err);
 }
 
@@ -277,6 +293,7 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
                            : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
   CLV_TRY(set_norm(ds, o, true, err));
+  CLV_TRY(make_wide_table(ds, err));
   return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
 }
 
@@ -391,7 +408,7 @@ static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *er
 
 static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw = NULL;
-  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, err));
+  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, NULL, err));
   size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
   if (found != ds->count)
     return clv_fail(err, CLV_INVALID,
@@ -417,6 +434,7 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
     CLV_TRY(open_inputs(ds, options, err));
     if (options->labels_path) CLV_TRY(open_labels(ds, options, err));
   }
+  CLV_TRY(clv_dataset_take_groups(ds, options, err));
   if (options->limit && options->limit < ds->count) ds->count = options->limit;
   *ret = clv_steal(&ds);
   return CLV_OK;
@@ -508,7 +526,8 @@ clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint3
     if (y && ds->objective == CLV_OBJECTIVE_MASKED) hide(ds, draw, index[i], x[ds->ids], y, i);
   }
   if (!ds->images) return CLV_OK;
-  return clv_images_fill(ds->images, draw, index, n, ds->table, ds->n_norm > 1, x[0]->data, err);
+  const clv_sample_tables tables = {ds->table, ds->wide, ds->n_norm > 1};
+  return clv_images_fill(ds->images, draw, index, n, &tables, x[0]->data, err);
 }
 
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,

@@ -15,6 +15,7 @@ typedef struct clv_named_input {
   clv_tensor *data;  /* [count or more, ...] as in the file */
   clv_dtype dtype;   /* of a batch */
   size_t row;        /* elements of a record */
+  bool is_bool;      /* of u8 data: they are 0 and 1, and stay so */
 } clv_named_input;
 
 struct clv_dataset {
@@ -25,6 +26,8 @@ struct clv_dataset {
   clv_texts *texts;    /* where classes and their names come from, or NULL */
   clv_page_set *pages; /* the same of documents, or NULL */
   clv_tensor *labels;  /* [count or more, ...] i64 or f32, or NULL */
+  int64_t *groups;     /* [count] records with equal numbers belong together; NULL: not read */
+  uint32_t *numbers;   /* [count] of records in their files; NULL: those of the records */
   size_t count;
   clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
   size_t record;              /* elements of a record */
@@ -32,11 +35,13 @@ struct clv_dataset {
   size_t n_norm;              /* 1, or channels */
   float *mean, *std;          /* [n_norm] */
   float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
+  float *wide;                /* [n_norm, 65536] for images of 16 bits, or NULL */
   clv_objective objective;
   clv_token_kinds kinds; /* of texts and documents */
   size_t ids;            /* which input the tokens are */
   int64_t ignored;       /* label of a place that has none */
   bool divide_255, tokens;
+  bool is_bool; /* u8 inputs are 0 and 1, and stay so */
   float scale;
   char *inputs_path, *labels_path; /* for messages; labels NULL without a file of them */
   clv_label_kind kind;
@@ -56,6 +61,18 @@ clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_
  * that were not drawn are taken away. draw NULL: for an evaluation. */
 void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
                         int64_t *labels);
+
+/* ---- fewer records (keep.c) ------------------------------------------------------------------ */
+
+/* Forgets all records but those of `kept`, which is ascending. Not of pages that predictions are
+ * wanted of. */
+clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) CLV_USE_RESULT;
+
+/* ---- groups of records (groups.c) ------------------------------------------------------------ */
+
+/* Fills ds->groups as the options say; the records are there. */
+clv_code clv_dataset_take_groups(clv_dataset *ds, const clv_dataset_options *o,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
 

@@ -8,10 +8,10 @@
 static const clv_element elements[] = {
     {.name = "u8", .code = 0x08, .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
     {.name = "i8", .code = 0x09, .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
-    {.name = "i16", .code = 0x0b, .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_be_i16},
-    {.name = "i32", .code = 0x0c, .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_be4},
-    {.name = "f32", .code = 0x0d, .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_be4},
-    {.name = "f64", .code = 0x0e, .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_be8},
+    {.name = "i16", .code = 0x0b, .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
+    {.name = "i32", .code = 0x0c, .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy4},
+    {.name = "f32", .code = 0x0d, .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy4},
+    {.name = "f64", .code = 0x0e, .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
 };
 
 static const clv_element *find_element(uint8_t code) {
@@ -48,14 +48,16 @@ clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err
   CLV_TRY(check_magic(s, magic, err));
   size_t extent_bytes = 4u * magic[3];
   CLV_TRY(clv_source_header(s, "IDX extents", extents, extent_bytes, err));
-  clv_shape shape = {.rank = magic[3]};
-  for (int i = 0; i < shape.rank; i++) shape.dim[i] = be32(extents + 4 * i);
-  return clv_source_tensor(s, find_element(magic[2]), &shape, sizeof magic + extent_bytes,
-                           max_bytes, ret, err);
+  clv_array_header h = {.element = find_element(magic[2]),
+                        .shape.rank = magic[3],
+                        .bytes = sizeof magic + extent_bytes,
+                        .is_big_endian = true};
+  for (int i = 0; i < h.shape.rank; i++) h.shape.dim[i] = be32(extents + 4 * i);
+  return clv_source_tensor(s, &h, max_bytes, ret, err);
 }
 
 clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
-  return clv_data_read(path, CLV_FORMAT_IDX, max_bytes, ret, err);
+  return clv_data_read(path, CLV_FORMAT_IDX, max_bytes, ret, NULL, err);
 }
 
 clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,

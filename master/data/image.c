@@ -8,18 +8,32 @@
 #include "master/data/image_int.h"
 
 /* ITU-R 601-2 as PIL's convert("L") rounds it. */
+#define TO_GREY(type)                                                                 \
+  do {                                                                                \
+    type *at = (type *)(void *)p->data;                                               \
+    for (size_t i = 0; i < n; i++) {                                                  \
+      const type *s = at + 3 * i;                                                     \
+      at[i] = (type)((s[0] * 19595u + s[1] * 38470u + s[2] * 7471u + 0x8000u) >> 16); \
+    }                                                                                 \
+  } while (0)
+
 static void to_grey(clv_pixels *p) {
   size_t n = (size_t)p->width * p->height;
-  for (size_t i = 0; i < n; i++) {
-    const uint8_t *s = p->data + 3 * i;
-    p->data[i] = (uint8_t)((s[0] * 19595u + s[1] * 38470u + s[2] * 7471u + 0x8000u) >> 16);
-  }
+  if (p->is_wide)
+    TO_GREY(uint16_t);
+  else
+    TO_GREY(uint8_t);
   p->channels = 1;
 }
 
 /* From the last pixel backwards, in place: clv_pixels_size made room for three channels. */
 static void to_rgb(clv_pixels *p) {
-  for (size_t i = (size_t)p->width * p->height; i-- > 0;) memset(p->data + 3 * i, p->data[i], 3);
+  uint16_t *wide = (uint16_t *)(void *)p->data;
+  for (size_t i = (size_t)p->width * p->height; i-- > 0;)
+    if (p->is_wide)
+      wide[3 * i] = wide[3 * i + 1] = wide[3 * i + 2] = wide[i];
+    else
+      memset(p->data + 3 * i, p->data[i], 3);
   p->channels = 3;
 }
 

@@ -13,12 +13,18 @@
 
 /* ---- decoding (image.c, png.c, jpeg.c) ------------------------------------------------------- */
 
-/* Rows of interleaved bytes, top to bottom. The memory is kept for the next image. */
+/* Rows of interleaved samples, top to bottom. The memory is kept for the next image. */
 typedef struct clv_pixels {
-  uint8_t *data;
+  uint8_t *data;                    /* [height, width, channels] of u8 or u16 */
   size_t cap;                       /* bytes */
   uint32_t width, height, channels; /* 1: grey, 3: red, green, blue */
+  bool is_wide;                     /* u16: 0 to 65535 */
 } clv_pixels;
+
+/* Bytes of one pixel. */
+static inline size_t clv_pixel_bytes(const clv_pixels *p) {
+  return (size_t)p->channels << p->is_wide;
+}
 
 void clv_pixels_done(clv_pixels *p);
 
@@ -31,15 +37,14 @@ typedef struct clv_encoded {
   bool header_only;    /* the size alone; ret->data stays as it is */
 } clv_encoded;
 
-/* PNG or JPEG by content, as PIL's convert("RGB") or convert("L") gives it: alpha is dropped, of 16
- * bits the upper 8 stay, CMYK is converted. EXIF orientation and colour profiles are not looked
- * at. */
+/* Decodes PNG or JPEG by content, as PIL's convert("RGB") or convert("L") does, but keeps all 16
+ * bits of a PNG that has them. Drops alpha, converts CMYK, ignores EXIF orientation and colour
+ * profiles. */
 clv_code clv_image_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 
-/* For the decoders: checks the declared size and makes room for it. `native`: channels they
- * write. */
-clv_code clv_pixels_size(const clv_encoded *in, uint32_t width, uint32_t height, uint32_t native,
-                         clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
+/* For the decoders: checks the size of what they will write, `as`, and makes room for it. */
+clv_code clv_pixels_size(const clv_encoded *in, clv_pixels as, clv_pixels *ret,
+                         clv_err *err) CLV_USE_RESULT;
 /* Room for `bytes` at *p, whose contents are lost when it grows. */
 clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
@@ -61,8 +66,9 @@ typedef struct clv_resampler {
 void clv_resampler_done(clv_resampler *r);
 
 /* The part `window` of what resizing src's part `box` to width x height gives, to dst: rows of
- * window.width * channels bytes, `stride` apart. To the bit what PIL's Image.resize with BILINEAR
- * gives (a triangle as wide as the reduction, weights of 22 bits, horizontal pass first). */
+ * window.width pixels, `stride` bytes apart. To the bit what PIL's Image.resize with BILINEAR gives
+ * (a triangle as wide as the reduction, horizontal pass first; weights of 22 bits, of u16 samples
+ * in double). */
 clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
                       uint32_t height, clv_box window, uint8_t *dst, size_t stride,
                       clv_err *err) CLV_USE_RESULT;
@@ -86,7 +92,8 @@ clv_rng_key clv_view_key_of(uint64_t seed, uint64_t epoch, uint32_t record);
 clv_code clv_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
                          const clv_rng_key *key, clv_view *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The record's bytes: [out_height, out_width, channels], flipped where the view says so. */
+/* The record's samples: [out_height, out_width, channels] of the type of `src`, flipped where the
+ * view says so. */
 clv_code clv_view_render(const clv_view *view, const clv_pixels *src, uint64_t max_pixels,
                          clv_resampler *r, uint8_t *dst, clv_err *err) CLV_USE_RESULT;
 
@@ -135,13 +142,24 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_images_free(clv_images *im);
 const clv_folder *clv_images_folder(const clv_images *im);
+/* Forgets all images but those of `kept`, which is ascending. */
+void clv_images_keep(clv_images *im, const clv_subset *kept);
+/* Of the bytes of each file; ret: [n]. Reads all of them, on the threads of the images. */
+clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* A line for each image: path, device, inode, size, times of data and of inode. Reads no file. */
+clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
 /* Of each record. */
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 
-/* Rows of x: [n, channels, height, width] f32, each byte through `table` ([256], or one per
- * channel). `draw` NULL: an evaluation. */
+/* What each sample becomes: tables of [256] and [65536] for samples of 8 and 16 bits, or as many
+ * per channel, one behind the other. */
+typedef struct clv_sample_tables {
+  const float *of_8, *of_16;
+  bool per_channel;
+} clv_sample_tables;
+
+/* Rows of x: [n, channels, height, width] f32. `draw` NULL: an evaluation. */
 clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
-                         const float *table, bool table_per_channel, float *x,
-                         clv_err *err) CLV_USE_RESULT;
+                         const clv_sample_tables *tables, float *x, clv_err *err) CLV_USE_RESULT;
 
 #endif

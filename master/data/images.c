@@ -59,6 +59,14 @@ void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_w
   *ret_width = im->width;
 }
 
+void clv_images_keep(clv_images *im, const clv_subset *kept) {
+  for (size_t i = 0; i < kept->n; i++) {
+    im->folder.path[i] = im->folder.path[kept->index[i]];
+    im->folder.label[i] = im->folder.label[kept->index[i]];
+  }
+  im->folder.n = kept->n;
+}
+
 /* ---- one image ------------------------------------------------------------------------------- */
 
 static const char *path_of(const clv_images *im, uint32_t record) {
@@ -132,33 +140,42 @@ typedef struct fill {
   clv_images *im;
   const clv_draw *draw;
   const uint32_t *index;
-  const float *table;
-  bool table_per_channel;
+  const clv_sample_tables *tables;
   float *x;
 } fill;
 
-/* Rows of interleaved bytes to planes of floats. */
-static void to_planes(const fill *f, const uint8_t *src, float *dst) {
+/* Rows of interleaved samples to planes of floats. */
+#define TO_PLANES(type, all)                                                     \
+  do {                                                                           \
+    const type *from = (const type *)(const void *)src;                          \
+    for (size_t c = 0; c < channels; c++) {                                      \
+      const float *table = (all) + (t->per_channel ? c << 8 * sizeof(type) : 0); \
+      for (size_t i = 0; i < n; i++) *dst++ = table[from[i * channels + c]];     \
+    }                                                                            \
+  } while (0)
+
+static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) {
+  const clv_sample_tables *t = f->tables;
   size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
-  for (size_t c = 0; c < channels; c++) {
-    const float *table = f->table + (f->table_per_channel ? 256 * c : 0);
-    for (size_t i = 0; i < n; i++) *dst++ = table[src[i * channels + c]];
-  }
+  if (wide)
+    TO_PLANES(uint16_t, t->of_16);
+  else
+    TO_PLANES(uint8_t, t->of_8);
 }
 
 static clv_code fill_row(const fill *f, uint32_t record, float *dst, worker *w, clv_err *err) {
   clv_images *im = f->im;
   clv_view view;
-  size_t bytes = (size_t)im->width * im->height * im->o.channels;
   CLV_TRY(decode(im, record, false, w, err));
   clv_rng_key key =
       f->draw ? clv_view_key_of(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
   CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL, &view,
                           err));
   CLV_TRY(check_size(im, &view, err));
+  size_t bytes = (size_t)im->width * im->height * clv_pixel_bytes(&w->pixels);
   CLV_TRY(clv_reserve(&w->record, &w->record_cap, bytes, err));
   CLV_TRY(clv_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
-  to_planes(f, w->record, dst);
+  to_planes(f, w->record, w->pixels.is_wide, dst);
   return CLV_OK;
 }
 
@@ -170,9 +187,46 @@ static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
 }
 
 clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
-                         const float *table, bool table_per_channel, float *x, clv_err *err) {
-  fill f = {im, draw, index, table, table_per_channel, x};
+                         const clv_sample_tables *tables, float *x, clv_err *err) {
+  fill f = {im, draw, index, tables, x};
   return clv_thread_pool_run(im->pool, n, fill_one, &f, err);
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+typedef struct digesting {
+  clv_images *im;
+  clv_sha256 *ret; /* [n] */
+} digesting;
+
+static clv_code digest_one(void *arg, size_t i, unsigned thread, clv_err *err) {
+  const digesting *d = arg;
+  worker *w = &d->im->workers[thread];
+  size_t len = 0;
+  clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
+  if (code == CLV_OK) code = clv_sha256_of(w->file, len, &d->ret[i], err);
+  return code == CLV_OK ? CLV_OK : blame(d->im, (uint32_t)i, err);
+}
+
+clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
+  digesting d = {im, ret};
+  return clv_thread_pool_run(im->pool, im->folder.n, digest_one, &d, err);
+}
+
+clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) {
+  CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  struct stat st;
+  for (uint32_t i = 0; i < im->folder.n; i++) {
+    if (folder < 0 || fstatat(folder, path_of(im, i), &st, 0) != 0) {
+      clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
+      return blame(im, i, err);
+    }
+    clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", path_of(im, i),
+                     (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+                     (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+                     (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
+  }
+  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

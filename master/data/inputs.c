@@ -66,11 +66,14 @@ clv_code clv_inputs_take(clv_dataset *ds, const char *name, const char *path, cl
 
 static clv_code read_input(clv_dataset *ds, const clv_dataset_options *o, size_t k, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *data = NULL;
+  bool is_bool;
   for (size_t i = 0; i < k; i++)
     if (strcmp(o->names[i], o->names[k]) == 0)
       return clv_fail(err, CLV_INVALID, "two inputs have the name '%s'", o->names[k]);
-  CLV_TRY(clv_data_read(o->named_paths[k], o->format, o->max_bytes, &data, err));
-  return clv_inputs_take(ds, o->names[k], o->named_paths[k], &data, err);
+  CLV_TRY(clv_data_read(o->named_paths[k], o->format, o->max_bytes, &data, &is_bool, err));
+  CLV_TRY(clv_inputs_take(ds, o->names[k], o->named_paths[k], &data, err));
+  ds->named[k].is_bool = is_bool;
+  return CLV_OK;
 }
 
 clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
@@ -105,7 +108,8 @@ static void fill_whole(const clv_named_input *in, size_t from, int64_t *dst) {
 
 static void fill_bytes(const clv_named_input *in, size_t from, float *dst) {
   const uint8_t *src = (const uint8_t *)in->data->data + from;
-  for (size_t i = 0; i < in->row; i++) dst[i] = (float)src[i] / 255.0f;
+  float most = in->is_bool ? 1.0f : 255.0f;
+  for (size_t i = 0; i < in->row; i++) dst[i] = (float)src[i] / most;
 }
 
 static void fill_double(const clv_named_input *in, size_t from, float *dst) {
@@ -148,8 +152,9 @@ bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns c
   for (size_t i = 0; i < ds->count * row; i += step) {
     int64_t number = number_at(t, i, columns);
     sum += (double)number;
-    if (number < ret->min) *ret = (clv_data_range){number, ret->max, i / row, ret->max_at, 0};
-    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, i / row, 0};
+    size_t at = clv_dataset_number(ds, i / row);
+    if (number < ret->min) *ret = (clv_data_range){number, ret->max, at, ret->max_at, 0};
+    if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, at, 0};
   }
   ret->sum = sum;
   return true;

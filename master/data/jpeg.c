@@ -64,8 +64,10 @@ static clv_code read_header(jpeg_reader *r, const clv_encoded *in, clv_pixels *r
   jpeg_mem_src(&r->c, in->data, in->len);
   jpeg_read_header(&r->c, TRUE);
   r->c.out_color_space = wanted_space(r->c.jpeg_color_space);
-  return clv_pixels_size(in, r->c.image_width, r->c.image_height,
-                         r->c.out_color_space == JCS_GRAYSCALE ? 1 : 3, ret, err);
+  const clv_pixels as = {.width = r->c.image_width,
+                         .height = r->c.image_height,
+                         .channels = r->c.out_color_space == JCS_GRAYSCALE ? 1 : 3};
+  return clv_pixels_size(in, as, ret, err);
 }
 
 /* a * b / 255, rounded as PIL does it. */

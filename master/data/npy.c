@@ -13,22 +13,44 @@ enum { MAX_HEADER = 65536 };
 
 static const char magic_text[] = "\x93NUMPY";
 
+/* Without the byte order, which is '<', '>', '=' (this machine's) or '|' (of single bytes). */
 static const clv_element elements[] = {
-    {.name = "|u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
-    {.name = "|b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
-    {.name = "|i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
-    {.name = "<i4", .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy4},
-    {.name = "<i8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy8},
-    {.name = "<f4", .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy4},
-    {.name = "<f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
+    {.name = "u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
+    {.name = "b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
+    {.name = "i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
+    {.name = "i2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
+    {.name = "u2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_u16},
+    {.name = "i4", .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy4},
+    {.name = "u4", .bytes = 4, .dtype = CLV_I64, .convert = clv_convert_u32},
+    {.name = "i8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy8},
+    {.name = "u8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy8, .is_u64 = true},
+    {.name = "f2", .bytes = 2, .dtype = CLV_F32, .convert = clv_convert_f16},
+    {.name = "f4", .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy4},
+    {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
+};
+
+/* Types that no number follows from without a choice of the user's, and how to make it. */
+static const struct {
+  char kind;
+  const char *what, *cure;
+} refused[] = {
+    {'U', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
+    {'S', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
+    {'O', "Python objects",
+     "they are pickled, and reading them would run code: make numbers of them, a.astype('f4'), or "
+     "of texts names, a = numpy.unique(a.astype(str), return_inverse=True), then save a"},
+    {'c', "complex numbers", "save both parts: a = numpy.stack([a.real, a.imag], -1).astype('f4')"},
+    {'M', "dates", "make numbers of them: subtract a first date, a.astype('i8')"},
+    {'m', "spans of time", "make numbers of them: a.astype('i8')"},
+    {'V', "structured records or bytes", "save each field as an array of its own: a['field']"},
+    {'f', "floats of another size", "save a.astype('f8')"},
 };
 
 /* The header being read and what it said so far. */
 typedef struct header {
   const char *label;
   const char *p, *end;
-  const clv_element *element;
-  clv_shape shape;
+  clv_array_header says;
   bool seen_order, seen_shape;
 } header;
 
@@ -75,31 +97,36 @@ static bool take_string(header *h, char *buf, size_t len) {
   return true;
 }
 
+static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
+  char kind = strchr("<>=|", descr[0]) ? descr[1] : descr[0];
+  for (size_t i = 0; kind && i < CLV_COUNT(refused); i++)
+    if (refused[i].kind == kind)
+      return clv_fail(err, CLV_INVALID, "%s: its elements are %s ('%s'), which are not read: %s",
+                      h->label, refused[i].what, descr, refused[i].cure);
+  return clv_fail(err, CLV_INVALID,
+                  "%s: element type '%s' is not known; bool, integers and floats of up to 8 bytes "
+                  "are read: save it with numpy.save(path, a.astype('f4'))",
+                  h->label, descr);
+}
+
 static clv_code parse_descr(header *h, clv_err *err) {
   char descr[32];
-  if (h->element) return bad_header(h, "'descr' only once", err);
+  if (h->says.element) return bad_header(h, "'descr' only once", err);
   if (!take_string(h, descr, sizeof descr))
     return bad_header(h, "a plain element type such as '<f4' (structured arrays are not read)",
                       err);
-  for (size_t i = 0; i < CLV_COUNT(elements); i++)
-    if (strcmp(descr, elements[i].name) == 0) h->element = &elements[i];
-  if (!h->element)
-    return clv_fail(err, CLV_INVALID,
-                    "%s: element type '%s' is not read; expected one of |u1 |b1 |i1 <i4 <i8 <f4 "
-                    "<f8: save it with numpy.save(path, a.astype('%s'))",
-                    h->label, descr, descr[0] && strchr("iu", descr[1]) ? "<i8" : "<f4");
-  return CLV_OK;
+  h->says.is_big_endian = descr[0] == '>';
+  for (size_t i = 0; descr[0] && strchr("<>=|", descr[0]) && i < CLV_COUNT(elements); i++)
+    if (strcmp(descr + 1, elements[i].name) == 0) h->says.element = &elements[i];
+  return h->says.element ? CLV_OK : refuse_type(h, descr, err);
 }
 
 static clv_code parse_order(header *h, clv_err *err) {
   if (h->seen_order) return bad_header(h, "'fortran_order' only once", err);
   h->seen_order = true;
-  if (take_word(h, "False")) return CLV_OK;
-  if (!take_word(h, "True")) return bad_header(h, "True or False", err);
-  return clv_fail(err, CLV_INVALID,
-                  "%s: the array is in Fortran order, C order is expected: save it with "
-                  "numpy.save(path, numpy.ascontiguousarray(a))",
-                  h->label);
+  h->says.is_fortran = take_word(h, "True");
+  if (h->says.is_fortran || take_word(h, "False")) return CLV_OK;
+  return bad_header(h, "True or False", err);
 }
 
 static bool take_extent(header *h, int64_t *ret) {
@@ -114,15 +141,16 @@ static bool take_extent(header *h, int64_t *ret) {
 }
 
 static clv_code parse_shape(header *h, clv_err *err) {
+  clv_shape *shape = &h->says.shape;
   if (h->seen_shape) return bad_header(h, "'shape' only once", err);
   h->seen_shape = true;
   if (!take(h, '(')) return bad_header(h, "a tuple of extents", err);
   while (!take(h, ')')) {
-    if (h->shape.rank == CLV_MAX_RANK)
+    if (shape->rank == CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s: rank is over the limit of %d", h->label, CLV_MAX_RANK);
-    if (!take_extent(h, &h->shape.dim[h->shape.rank]))
+    if (!take_extent(h, &shape->dim[shape->rank]))
       return bad_header(h, "an extent from 0 to 2^63 - 1", err);
-    h->shape.rank++;
+    shape->rank++;
     if (take(h, ',')) continue;
     if (!take(h, ')')) return bad_header(h, "',' or ')'", err);
     break;
@@ -156,9 +184,9 @@ static clv_code parse_dict(header *h, clv_err *err) {
   }
   skip_space(h);
   if (h->p != h->end) return bad_header(h, "the end of the header", err);
-  if (!h->element || !h->seen_order || !h->seen_shape)
+  if (!h->says.element || !h->seen_order || !h->seen_shape)
     return clv_fail(err, CLV_INVALID, "%s: the .npy header lacks '%s'", h->label,
-                    !h->element      ? "descr"
+                    !h->says.element ? "descr"
                     : !h->seen_order ? "fortran_order"
                                      : "shape");
   return CLV_OK;
@@ -189,7 +217,8 @@ static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before
   return CLV_OK;
 }
 
-clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
+                      clv_err *err) {
   size_t len = 0, before = 0;
   CLV_TRY(read_preamble(s, &len, &before, err));
   CLV_AUTO(clv_freep) char *text = NULL;
@@ -197,18 +226,20 @@ clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err
   CLV_TRY(clv_source_header(s, ".npy header", text, len, err));
   header h = {.label = clv_source_label(s), .p = text, .end = text + len};
   CLV_TRY(parse_dict(&h, err));
-  return clv_source_tensor(s, h.element, &h.shape, before + len, max_bytes, ret, err);
+  h.says.bytes = before + len;
+  if (ret_is_bool) *ret_is_bool = h.says.element->convert == clv_convert_bool;
+  return clv_source_tensor(s, &h.says, max_bytes, ret, err);
 }
 
 clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
-  return clv_data_read(path, CLV_FORMAT_NPY, max_bytes, ret, err);
+  return clv_data_read(path, CLV_FORMAT_NPY, max_bytes, ret, NULL, err);
 }
 
 clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_memory(data, len, label, &s, err));
-  return clv_npy_from(s, max_bytes, ret, err);
+  return clv_npy_from(s, max_bytes, ret, NULL, err);
 }
 
 /* ---- either format --------------------------------------------------------------------------- */
@@ -233,10 +264,11 @@ static clv_code guess_format(const char *path, clv_file_format *ret, clv_err *er
 }
 
 clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
-                       clv_err *err) {
+                       bool *ret_is_bool, clv_err *err) {
+  if (ret_is_bool) *ret_is_bool = false;
   if (format == CLV_FORMAT_AUTO) CLV_TRY(guess_format(path, &format, err));
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_open(path, &s, err));
-  return format == CLV_FORMAT_NPY ? clv_npy_from(s, max_bytes, ret, err)
+  return format == CLV_FORMAT_NPY ? clv_npy_from(s, max_bytes, ret, ret_is_bool, err)
                                   : clv_idx_from(s, max_bytes, ret, err);
 }

@@ -43,10 +43,12 @@ static int64_t number_below(uint32_t word, size_t n) {
   return (int64_t)(((uint64_t)word * n) >> 32);
 }
 
-/* What is seen in the place of a token that was drawn. */
+/* What is seen in the place of a token that was drawn: no pad, by which some models number places.
+ */
 static int64_t seen_for(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
   if (below(word[1], 0.8)) return ds->kinds.mask;
-  return below(word[1], 0.9) ? number_below(word[2], (size_t)ds->kinds.count) : token;
+  int64_t other = number_below(word[2], (size_t)ds->kinds.count);
+  return below(word[1], 0.9) && other != ds->kinds.pad ? other : token;
 }
 
 /* The place that is drawn where chance drew none; places: of how many. */

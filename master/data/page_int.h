@@ -41,6 +41,7 @@ typedef struct clv_labelled_page {
   clv_page page;
   const char *const *labels; /* [page.n], each NULL where the word has none; NULL: not looked for */
   const char *label;         /* of the page; NULL: not looked for */
+  const char *file;          /* that the page is of; NULL: not said */
   const char *more; /* members of its JSON object that are none of the above, with commas between;
                      * NULL: none */
 } clv_labelled_page;
@@ -52,7 +53,8 @@ typedef enum clv_page_labels {
 } clv_page_labels;
 
 /* Every line is an object with "words", "boxes" and labels, as `cleave-master words` prints them;
- * other keys are passed by, or kept as they stand where no labels are wanted. Zero-initialise, then
+ * "file" is the name of what it is a page of. Other keys are passed by, or kept as they stand where
+ * no labels are wanted. Zero-initialise, then
  * set what is before the empty line; release with clv_page_lines_done. Numbers of `words` and
  * `names` are places in `kept`; -1: no label. */
 typedef struct clv_page_lines {
@@ -61,7 +63,7 @@ typedef struct clv_page_lines {
   clv_page_labels wants;
 
   size_t at, line; /* where the next one begins, and how many were before */
-  clv_bytes kept, one, label, more;
+  clv_bytes kept, one, label, file, more;
   clv_ids words, names, boxes;
   clv_page_word *list; /* [cap] */
   const char **labels; /* [cap] */
@@ -93,6 +95,7 @@ clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_
 typedef struct clv_page_set {
   clv_tensor *ids, *boxes, *lengths; /* [n, S], [n, S, 4], [n]; i32 */
   clv_tensor *labels;                /* [n, S] of words, [n] of pages, i64; or NULL */
+  clv_bytes groups;                  /* [n] int64_t: of the file if files are groups, or the page */
   clv_kept_pages kept;               /* where predictions are wanted */
   clv_tensor *places;                /* [n, S] i32 of these, as clv_dataset_places has them */
   clv_names names;
@@ -110,10 +113,12 @@ typedef struct clv_page_rows {
   clv_rows tokens; /* of its tokenizer and ends; no rows */
   clv_window_options window;
   clv_page_labels wants;
+  bool by_file;    /* groups are files, else pages */
   bool keeps;      /* pages, and which word each place speaks for, instead of labels */
   int64_t ignored; /* what places without a label have */
   size_t max_bytes;
   clv_ids ids, boxes, lengths, labels;
+  clv_bytes groups;
   clv_kept_pages kept;
   clv_names names;
   clv_page_counts counts;

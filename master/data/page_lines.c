@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/json/json.h"
+#include "master/data/lines_int.h"
 #include "master/data/page_int.h"
 
 void clv_page_lines_done(clv_page_lines *l) {
@@ -15,6 +16,7 @@ void clv_page_lines_done(clv_page_lines *l) {
   clv_bytes_done(&l->kept);
   clv_bytes_done(&l->one);
   clv_bytes_done(&l->label);
+  clv_bytes_done(&l->file);
   clv_bytes_done(&l->more);
   clv_ids_done(&l->words);
   clv_ids_done(&l->names);
@@ -25,10 +27,10 @@ void clv_page_lines_done(clv_page_lines *l) {
 
 /* ---- what a line holds ----------------------------------------------------------------------- */
 
-/* The text here joins those of the line. */
-static clv_code keep_text(clv_page_lines *l, clv_json *j, clv_ids *to, clv_err *err) {
-  size_t at = j->at, place = l->kept.len;
-  CLV_TRY(clv_json_text(j, &l->one, err));
+/* The text at `at` of the line, which is in l->one, joins those of the line. */
+static clv_code keep_one(clv_page_lines *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
+  size_t place = l->kept.len;
+  if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text");
   if (memchr(l->one.data, 0, l->one.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
   if (to->n == CLV_WORDS_MOST || place > INT32_MAX)
@@ -39,12 +41,16 @@ static clv_code keep_text(clv_page_lines *l, clv_json *j, clv_ids *to, clv_err *
 }
 
 static clv_code take_word(clv_page_lines *l, clv_json *j, clv_err *err) {
-  return keep_text(l, j, &l->words, err);
+  size_t at = j->at;
+  CLV_TRY(clv_json_text(j, &l->one, err));
+  return keep_one(l, j, at, &l->words, err);
 }
 
 static clv_code take_label(clv_page_lines *l, clv_json *j, clv_err *err) {
+  size_t at = j->at;
   if (clv_json_null(j)) return clv_ids_add(&l->names, -1, err);
-  return keep_text(l, j, &l->names, err);
+  CLV_TRY(clv_class_name_of(j, &l->one, err));
+  return keep_one(l, j, at, &l->names, err);
 }
 
 /* x0, y0, x1, y1. */
@@ -80,27 +86,18 @@ static clv_code take_list(clv_page_lines *l, clv_json *j, take_fn *take, clv_err
 }
 
 static clv_code take_page_label(clv_page_lines *l, clv_json *j, clv_err *err) {
-  clv_json_kind kind;
-  int64_t number;
   size_t at = j->at;
-  CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_NUMERAL) {
-    CLV_TRY(clv_json_text(j, &l->label, err));
-    if (!memchr(l->label.data, 0, l->label.len)) return CLV_OK;
-    return clv_json_fail(j, at, err, "a text without NUL is expected");
-  }
-  CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
-  l->label.len = 0;
-  clv_bytes_printf(&l->label, "%lld", (long long)number);
-  return CLV_OK;
+  CLV_TRY(clv_class_name_of(j, &l->label, err));
+  if (!memchr(l->label.data, 0, l->label.len)) return CLV_OK;
+  return clv_json_fail(j, at, err, "a text without NUL is expected");
 }
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* The last two are of predictions, which a line may have from an earlier one. */
-enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, KEYS };
-static const char *const keys[KEYS] = {"words", "boxes",         "labels",
-                                       "label", "probabilities", "probability"};
+/* Probabilities are of predictions, which a line may have from an earlier one. */
+enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS };
+static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
+                                       "probabilities", "probability", "file"};
 
 static uint32_t needed(clv_page_labels wants) {
   uint32_t both = 1u << WORDS | 1u << BOXES;
@@ -108,18 +105,29 @@ static uint32_t needed(clv_page_labels wants) {
   return wants == CLV_PAGES_OF_PAGES ? both | 1u << LABEL : both;
 }
 
+/* What is no text names no file. */
+static clv_code take_file(clv_page_lines *l, clv_json *j, clv_err *err) {
+  clv_json_kind kind;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  return kind == CLV_JSON_TEXT ? clv_json_text(j, &l->file, err) : clv_json_skip(j, err);
+}
+
 static clv_code take_value(clv_page_lines *l, clv_json *j, int which, clv_err *err) {
   static take_fn *const lists[] = {[WORDS] = take_word, [BOXES] = take_box, [LABELS] = take_label};
+  if (which == FILE_NAME) return take_file(l, j, err);
   if (which < 0 || !(needed(l->wants) & 1u << which)) return clv_json_skip(j, err);
   return which == LABEL ? take_page_label(l, j, err) : take_list(l, j, lists[which], err);
 }
 
-static clv_code check_line(const clv_page_lines *l, uint32_t seen, clv_err *err) {
+static clv_code check_line(const clv_page_lines *l, const clv_json *j, uint32_t seen,
+                           clv_err *err) {
+  char there[CLV_KEYS_TEXT];
   size_t words = l->words.n;
   for (int k = 0; k < KEYS; k++)
     if (needed(l->wants) & ~seen & 1u << k)
-      return clv_fail(err, CLV_INVALID, "%s: has no '%s'", l->place, keys[k]);
-  if (l->kept.failed || l->label.failed || l->more.failed)
+      return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->place, keys[k],
+                      clv_keys_text(j, there, sizeof there));
+  if (l->kept.failed || l->label.failed || l->file.failed || l->more.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
   if (l->boxes.n != 4 * words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->place, words,
@@ -143,14 +151,15 @@ static clv_code take_member(clv_page_lines *l, clv_json *j, uint32_t *seen, clv_
   int which;
   CLV_TRY(clv_json_which(j, keys, KEYS, seen, &which, err));
   CLV_TRY(take_value(l, j, which, err));
-  if (which < 0 && l->wants == CLV_PAGES_UNLABELLED) keep_member(l, j, begin);
+  if ((which < 0 || which == FILE_NAME) && l->wants == CLV_PAGES_UNLABELLED)
+    keep_member(l, j, begin);
   return CLV_OK;
 }
 
 static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
   uint32_t seen = 0;
   bool more = true;
-  l->words.n = l->names.n = l->boxes.n = l->kept.len = l->more.len = 0;
+  l->words.n = l->names.n = l->boxes.n = l->kept.len = l->file.len = l->more.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
@@ -158,7 +167,7 @@ static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
     CLV_TRY(take_member(l, j, &seen, err));
   }
   CLV_TRY(clv_json_end(j, err));
-  return check_line(l, seen, err);
+  return check_line(l, j, seen, err);
 }
 
 static clv_code make_room(clv_page_lines *l, clv_err *err) {
@@ -186,6 +195,7 @@ static void hand_over(clv_page_lines *l, clv_labelled_page *ret) {
                              .page = {l->list, l->words.n},
                              .labels = l->wants == CLV_PAGES_OF_WORDS ? l->labels : NULL,
                              .label = l->wants == CLV_PAGES_OF_PAGES ? l->label.data : NULL,
+                             .file = l->file.len ? l->file.data : NULL,
                              .more = l->more.len ? l->more.data : NULL};
 }
 
@@ -195,6 +205,9 @@ static bool find_line(clv_page_lines *l, clv_json *ret) {
     const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);
     size_t n = stop ? (size_t)(stop - from) : l->len - l->at;
     l->at += n + 1;
+    size_t mark = clv_mark_bytes(from, n);
+    from += mark;
+    n -= mark;
     if (strspn(from, " \t\r") >= n) continue;
     *ret = (clv_json){.label = l->path, .text = from, .len = n, .lines_before = l->line++};
     return true;

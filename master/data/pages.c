@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/data/lines_int.h"
 #include "master/data/page_int.h"
-#include "master/data/reader_int.h"
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
@@ -34,6 +34,7 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
              : o->pages.per_page ? CLV_PAGES_OF_PAGES
                                  : CLV_PAGES_OF_WORDS;
   r->keeps = o->unlabelled;
+  r->by_file = o->grouped && !o->unlabelled;
   r->max_bytes = r->tokens.max_bytes;
   r->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
   return take_names(r, &o->pages, err);
@@ -46,6 +47,7 @@ void clv_page_rows_done(clv_page_rows *r) {
   clv_ids_done(&r->boxes);
   clv_ids_done(&r->lengths);
   clv_ids_done(&r->labels);
+  clv_bytes_done(&r->groups);
   clv_kept_pages_done(&r->kept);
   clv_names_done(&r->names);
 }
@@ -63,7 +65,7 @@ static bool has_label(const clv_windows *w, size_t row) {
 
 /* A window without a label teaches nothing, and its loss is a mean of no numbers. */
 static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
-                           clv_err *err) {
+                           int64_t group, clv_err *err) {
   size_t at = row * w->width;
   bool words = r->wants == CLV_PAGES_OF_WORDS;
   if (words && !has_label(w, row)) {
@@ -77,6 +79,8 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   CLV_TRY(append(&r->ids, w->ids + at, w->width, err));
   CLV_TRY(append(&r->boxes, w->boxes + 4 * at, 4 * w->width, err));
   CLV_TRY(append(&r->lengths, w->lengths + row, 1, err));
+  clv_bytes_add(&r->groups, &group, sizeof group);
+  if (r->groups.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for groups");
   if (words || r->keeps) return append(&r->labels, w->labels + at, w->width, err);
   return r->wants == CLV_PAGES_OF_PAGES ? append(&r->labels, &class, 1, err) : CLV_OK;
 }
@@ -101,10 +105,24 @@ static clv_code labels_of(clv_page_rows *r, const clv_labelled_page *p, int32_t 
   return CLV_OK;
 }
 
+static clv_code group_of(const clv_page_rows *r, const clv_labelled_page *p, int64_t *ret,
+                         clv_err *err) {
+  *ret = (int64_t)r->counts.pages;
+  if (!r->by_file) return CLV_OK;
+  if (!p->file)
+    return clv_fail(err, CLV_INVALID,
+                    "has no 'file', and data.validation.by: group keeps the pages of a file "
+                    "together: name it in every line");
+  *ret = clv_group_of(p->file, strlen(p->file));
+  return CLV_OK;
+}
+
 static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *err) {
   CLV_AUTO(clv_freep) int32_t *labels = NULL;
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
   int32_t class = 0;
+  int64_t group;
+  CLV_TRY(group_of(r, p, &group, err));
   CLV_TRY(labels_of(r, p, &labels, err));
   if (p->label) CLV_TRY(clv_names_number(&r->names, p->label, strlen(p->label), &class, err));
   CLV_TRY(clv_windows_of(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
@@ -113,7 +131,7 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   r->counts.long_pages += w.n > 1;
   r->counts.no_token += w.no_token;
   if (r->keeps) CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));
-  for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, err));
+  for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, group, err));
   return CLV_OK;
 }
 
@@ -161,6 +179,8 @@ static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
                     r->wants == CLV_PAGES_OF_WORDS ? "labelled word" : "word");
   p->counts = r->counts;
   p->kinds = clv_rows_kinds(&r->tokens);
+  p->groups = r->groups;
+  r->groups = (clv_bytes){0};
   CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
   CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
   CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
@@ -186,6 +206,7 @@ void clv_page_set_free(clv_page_set *p) {
   clv_tensor_unref(p->lengths);
   clv_tensor_unref(p->labels);
   clv_tensor_unref(p->places);
+  clv_bytes_done(&p->groups);
   clv_kept_pages_done(&p->kept);
   clv_names_done(&p->names);
   free(p->classes);
@@ -204,17 +225,27 @@ static bool ends_in(const char *name, const char *ending) {
   return n > k && strcasecmp(name + n - k, ending) == 0;
 }
 
-static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
+static clv_code read_line(page_reading *r, clv_page_lines *lines, const clv_record *record,
+                          clv_err *err) {
   clv_labelled_page page;
-  CLV_TRY(clv_read_all(path, r->rows->max_bytes, &text, err));
-  lines.text = text.data ? text.data : "";
-  lines.len = text.len;
+  bool more;
+  lines->text = record->text;
+  lines->len = record->len;
+  lines->at = 0;
+  lines->line = record->lines_before;
+  CLV_TRY(clv_page_lines_next(lines, &page, &more, err));
+  return more ? clv_page_rows_add(r->rows, &page, err) : CLV_OK;
+}
+
+static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
+  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
+  clv_record record;
+  CLV_TRY(clv_lines_open(path, false, r->rows->max_bytes, &l, err));
   for (bool more;;) {
-    CLV_TRY(clv_page_lines_next(&lines, &page, &more, err));
+    CLV_TRY(clv_lines_next(l, &record, &more, err));
     if (!more) return CLV_OK;
-    CLV_TRY(clv_page_rows_add(r->rows, &page, err));
+    CLV_TRY(read_line(r, &lines, &record, err));
   }
 }
 
@@ -242,7 +273,7 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   clv_bytes_add(&class, "", 1);
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
   CLV_TRY(clv_document_read(f->path, &r->o->pages.limits, &d, err));
-  clv_labelled_page page = {.place = f->path};
+  clv_labelled_page page = {.place = f->path, .file = f->name};
   if (r->rows->wants == CLV_PAGES_OF_PAGES) page.label = class.data;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(put_place(&more, f, i, err));

@@ -22,19 +22,20 @@ clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_pixels_size(const clv_encoded *in, uint32_t width, uint32_t height, uint32_t native,
-                         clv_pixels *ret, clv_err *err) {
-  uint64_t pixels = (uint64_t)width * height;
+clv_code clv_pixels_size(const clv_encoded *in, clv_pixels as, clv_pixels *ret, clv_err *err) {
+  uint64_t pixels = (uint64_t)as.width * as.height;
   if (pixels == 0)
-    return clv_fail(err, CLV_DATA_LOSS, "an image of %u x %u has no pixels", width, height);
+    return clv_fail(err, CLV_DATA_LOSS, "an image of %u x %u has no pixels", as.width, as.height);
   if (pixels > in->max_pixels)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%u x %u are %llu pixels, the limit is %llu: make it smaller, or raise "
                     "data.images.max_pixels",
-                    width, height, (unsigned long long)pixels, (unsigned long long)in->max_pixels);
-  ret->width = width;
-  ret->height = height;
-  ret->channels = native;
+                    as.width, as.height, (unsigned long long)pixels,
+                    (unsigned long long)in->max_pixels);
+  as.data = ret->data;
+  as.cap = ret->cap;
+  *ret = as;
   if (in->header_only) return CLV_OK;
-  return clv_reserve(&ret->data, &ret->cap, pixels * CLV_MAX(native, in->channels), err);
+  return clv_reserve(&ret->data, &ret->cap,
+                     pixels * CLV_MAX(as.channels, in->channels) << as.is_wide, err);
 }

@@ -9,10 +9,7 @@
 
 #include "master/data/image_int.h"
 
-enum {
-  CHUNK_BYTES = 8 << 20, /* of one text, profile or palette that libpng keeps */
-  CHUNKS = 128,
-};
+enum { CHUNK_BYTES = 8 << 20 /* of one chunk that is inflated */ };
 
 typedef struct png_reader {
   const clv_encoded *in;
@@ -53,29 +50,33 @@ static clv_code start(png_reader *r, clv_err *err) {
   if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
   png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
   png_set_chunk_malloc_max(r->png, CHUNK_BYTES);
-  png_set_chunk_cache_max(r->png, CHUNKS);
+  /* Texts, profiles and the like are not inflated: pixels do not depend on them. */
+  png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
   png_set_read_fn(r->png, r, on_read);
   return CLV_OK;
 }
 
-/* To 8 bits of grey or of red, green and blue. */
+/* To grey, or to red, green and blue; of 16 bits where the file has them, else of 8. */
 static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
   png_read_info(r->png, r->info);
   png_set_palette_to_rgb(r->png);
   png_set_expand_gray_1_2_4_to_8(r->png);
-  png_set_strip_16(r->png);
+  png_set_swap(r->png); /* samples of 16 bits come big-endian */
   png_set_strip_alpha(r->png);
-  return clv_pixels_size(
-      r->in, png_get_image_width(r->png, r->info), png_get_image_height(r->png, r->info),
-      png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR ? 3 : 1, ret, err);
+  const clv_pixels as = {
+      .width = png_get_image_width(r->png, r->info),
+      .height = png_get_image_height(r->png, r->info),
+      .channels = png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR ? 3 : 1,
+      .is_wide = png_get_bit_depth(r->png, r->info) == 16};
+  return clv_pixels_size(r->in, as, ret, err);
 }
 
 static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
   int passes = png_set_interlace_handling(r->png);
   png_read_update_info(r->png, r->info);
-  size_t stride = (size_t)ret->width * ret->channels;
+  size_t stride = ret->width * clv_pixel_bytes(ret);
   if (png_get_rowbytes(r->png, r->info) != stride)
     return clv_fail(err, CLV_DATA_LOSS, "rows of %zu bytes, expected %zu",
                     (size_t)png_get_rowbytes(r->png, r->info), stride);

@@ -25,13 +25,15 @@ const char *clv_source_label(const clv_source *s);
 clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n,
                            clv_err *err) CLV_USE_RESULT;
 
-/* One element type of a file: how n elements at src become elements of a tensor of `dtype`. */
+/* One element type of a file: how n little-endian elements at src become elements of a tensor of
+ * `dtype`. */
 typedef struct clv_element {
-  const char *name; /* as the format spells it */
+  const char *name; /* as the format spells it; of npy without the byte order */
   uint8_t code;     /* IDX type byte; 0 for npy */
   uint8_t bytes;    /* per element in the file */
   clv_dtype dtype;
   void (*convert)(const uint8_t *src, void *dst, size_t n);
+  bool is_u64; /* CLV_I64 holds the values up to 2^63 - 1; larger ones are refused */
 } clv_element;
 
 void clv_convert_copy1(const uint8_t *src, void *dst, size_t n);
@@ -39,31 +41,38 @@ void clv_convert_copy4(const uint8_t *src, void *dst, size_t n);
 void clv_convert_copy8(const uint8_t *src, void *dst, size_t n);
 void clv_convert_bool(const uint8_t *src, void *dst, size_t n);
 void clv_convert_i8(const uint8_t *src, void *dst, size_t n);
-void clv_convert_be_i16(const uint8_t *src, void *dst, size_t n);
-void clv_convert_be4(const uint8_t *src, void *dst, size_t n);
-void clv_convert_be8(const uint8_t *src, void *dst, size_t n);
+void clv_convert_i16(const uint8_t *src, void *dst, size_t n);
+void clv_convert_u16(const uint8_t *src, void *dst, size_t n);
+void clv_convert_u32(const uint8_t *src, void *dst, size_t n);
+void clv_convert_f16(const uint8_t *src, void *dst, size_t n);
 
-/* The data after a header of header_bytes: checked against max_bytes and against what the file can
- * hold before memory is taken, read, converted, and followed by the end of the file. */
-clv_code clv_source_tensor(clv_source *s, const clv_element *element, const clv_shape *shape,
-                           size_t header_bytes, size_t max_bytes, clv_tensor **ret,
-                           clv_err *err) CLV_USE_RESULT;
+/* What a header says about the data behind it. */
+typedef struct clv_array_header {
+  const clv_element *element;
+  clv_shape shape;
+  size_t bytes;       /* of the header itself */
+  bool is_big_endian; /* elements */
+  bool is_fortran;    /* the first index changes fastest in the file */
+} clv_array_header;
 
-/* All of a file, of at most so many decoded bytes. */
-clv_code clv_read_all(const char *path, size_t most, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+/* Reads the data behind a header into a tensor in C order. Checks its size against max_bytes and
+ * against what the file can hold before it takes memory, and that the file ends there. */
+clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
+                           clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
-/* IDX and npy from an open source. */
+/* IDX and npy from an open source. *ret_is_bool: the elements are NumPy's bool, 0 and 1 in a u8
+ * tensor; may be NULL. */
 clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
-clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
+clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
                       clv_err *err) CLV_USE_RESULT;
 
 /* What to do with a file that is not of its format: it is of the other one, or CSV or another text
  * that can be converted; "" when nothing is known. */
 const char *clv_other_file_cure(const char *label, const void *head, size_t len);
 
-/* Either of them; CLV_FORMAT_AUTO looks at the first bytes. */
+/* Reads either format; CLV_FORMAT_AUTO looks at the first bytes. */
 clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
-                       clv_err *err) CLV_USE_RESULT;
+                       bool *ret_is_bool, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -3,7 +3,8 @@
  * Bilinear resampling with antialiasing, to the bit of Pillow's (src/libImaging/Resample.c, 9.4):
  * each output is a weighted mean of the inputs under a triangle whose half-width is the reduction
  * (1 when enlarging). Weights are rounded to 22 bits, sums are exact in 32, and the rows between
- * the two passes are rounded to bytes. Only what the window needs is computed.
+ * the two passes are rounded to bytes. Samples of 16 bits have weights and sums in double, as
+ * Pillow's I;16 has since 10.4, and are rounded to 16 bits. Only what the window needs is computed.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,11 +14,13 @@
 
 enum { PRECISION = 32 - 8 - 2, HALF = 1 << (PRECISION - 1) };
 
-/* For outputs [n]: inputs first[i] .. first[i] + count[i] - 1 with weights k[i * taps ...]. */
+/* For outputs [n]: inputs first[i] .. first[i] + count[i] - 1 with weights k[i * taps ...], or
+ * wide[i * taps ...] for samples of 16 bits; the other one is NULL. */
 typedef struct axis {
   size_t n, taps;
   uint32_t *first, *count;
   int32_t *k;
+  double *wide;
 } axis;
 
 void clv_resampler_done(clv_resampler *r) {
@@ -42,15 +45,18 @@ static void fill_output(axis *a, size_t i, uint32_t in, double scale, double cen
   int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
   low = CLV_MAX(low, 0);
   high = CLV_MIN(high, (int64_t)in);
-  int32_t *k = a->k + i * a->taps;
+  size_t at = i * a->taps;
   double inverse = 1.0 / width;
   a->first[i] = (uint32_t)low;
   a->count[i] = (uint32_t)(high - low);
   for (int64_t x = low; x < high; x++) sum += triangle(((double)x - center + 0.5) * inverse);
   double by = sum != 0 ? sum : 1;
-  for (int64_t x = low; x < high; x++) {
+  for (int64_t x = low; x < high; x++, at++) {
     double w = triangle(((double)x - center + 0.5) * inverse) / by;
-    *k++ = (int32_t)(0.5 + w * (1 << PRECISION));
+    if (a->wide)
+      a->wide[at] = w;
+    else
+      a->k[at] = (int32_t)(0.5 + w * (1 << PRECISION));
   }
 }
 
@@ -61,15 +67,21 @@ static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
     fill_output(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
 }
 
-static size_t axis_bytes(size_t n, size_t taps) {
-  return n * (2 * sizeof(uint32_t) + taps * sizeof(int32_t));
+static size_t axis_bytes(size_t n, size_t taps, bool wide) {
+  return n * (2 * sizeof(uint32_t) + taps * (wide ? sizeof(double) : sizeof(int32_t)));
 }
 
-static uint8_t *lay_axis(axis *a, uint8_t *at) {
+/* Weights first: those of doubles need the alignment. */
+static uint8_t *lay_axis(axis *a, uint8_t *at, bool wide) {
+  uint8_t *weights = at;
+  at += a->n * a->taps * (wide ? sizeof(double) : sizeof(int32_t));
+  if (wide)
+    a->wide = (double *)(void *)weights;
+  else
+    a->k = (int32_t *)(void *)weights;
   a->first = (uint32_t *)(void *)at;
   a->count = a->first + a->n;
-  a->k = (int32_t *)(a->count + a->n);
-  return at + axis_bytes(a->n, a->taps);
+  return (uint8_t *)(a->count + a->n);
 }
 
 static uint8_t clip(int32_t sum) {
@@ -112,15 +124,62 @@ static void column_pass(const uint8_t *rows, const int32_t *k, size_t count, siz
   for (size_t i = 0; i < n; i++) dst[i] = clip(sum[i]);
 }
 
+/* ---- 16 bits --------------------------------------------------------------------------------- */
+
+static uint16_t clip_wide(double sum) {
+  return (uint16_t)CLV_MIN(CLV_MAX(sum + 0.5, 0.0), 65535.0);
+}
+
+static void row_wide(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
+  for (size_t i = 0; i < a->n; i++)
+    for (size_t c = 0; c < channels; c++) {
+      const double *w = a->wide + i * a->taps;
+      const uint16_t *s = src + channels * a->first[i] + c;
+      double sum = 0;
+      for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t * channels] * w[t];
+      *dst++ = clip_wide(sum);
+    }
+}
+
+static void column_wide(const uint16_t *rows, const double *w, size_t count, size_t n, double *sum,
+                        uint16_t *dst) {
+  for (size_t i = 0; i < n; i++) sum[i] = 0;
+  for (size_t t = 0; t < count; t++, rows += n)
+    for (size_t i = 0; i < n; i++) sum[i] += rows[i] * w[t];
+  for (size_t i = 0; i < n; i++) dst[i] = clip_wide(sum[i]);
+}
+
+/* ---- both passes ----------------------------------------------------------------------------- */
+
 static const uint8_t *pixel(const clv_pixels *p, uint32_t x, uint32_t y) {
-  return p->data + ((size_t)y * p->width + x) * p->channels;
+  return p->data + ((size_t)y * p->width + x) * clv_pixel_bytes(p);
 }
 
 static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_t *dst,
                       size_t stride) {
   for (uint32_t y = 0; y < window.height; y++)
     memcpy(dst + y * stride, pixel(src, box.x + window.x, box.y + window.y + y),
-           (size_t)window.width * src->channels);
+           window.width * clv_pixel_bytes(src));
+}
+
+/* A row of `src` through the weights of `across`. */
+static void run_across(const axis *across, const clv_pixels *src, const uint8_t *from,
+                       uint8_t *to) {
+  if (src->is_wide)
+    row_wide(across, (const uint16_t *)(const void *)from, src->channels, (uint16_t *)(void *)to);
+  else
+    (src->channels == 1 ? row_grey : row_rgb)(across, from, to);
+}
+
+/* Output y of `down` from `rows`, of n samples each; sum: [n] of i32, or of double. */
+static void run_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
+                     uint8_t *to) {
+  size_t weights = y * down->taps;
+  if (down->wide)
+    column_wide((const uint16_t *)(const void *)rows, down->wide + weights, down->count[y], n, sum,
+                (uint16_t *)(void *)to);
+  else
+    column_pass(rows, down->k + weights, down->count[y], n, sum, to);
 }
 
 clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
@@ -129,22 +188,23 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
     copy_rows(src, box, window, dst, stride);
     return CLV_OK;
   }
+  bool wide = src->is_wide;
   axis across = {.n = window.width, .taps = taps_of(box.width, width)};
   axis down = {.n = window.height, .taps = taps_of(box.height, height)};
   CLV_TRY(clv_reserve(&r->memory[0], &r->cap[0],
-                      axis_bytes(across.n, across.taps) + axis_bytes(down.n, down.taps), err));
-  lay_axis(&down, lay_axis(&across, r->memory[0]));
+                      axis_bytes(across.n, across.taps, wide) + axis_bytes(down.n, down.taps, wide),
+                      err));
+  lay_axis(&down, lay_axis(&across, r->memory[0], wide), wide);
   fill_axis(&across, box.width, width, window.x);
   fill_axis(&down, box.height, height, window.y);
-  size_t row = (size_t)window.width * src->channels, last = down.n - 1;
+  size_t samples = (size_t)window.width * src->channels, row = samples << wide, last = down.n - 1;
   uint32_t top = down.first[0], end = down.first[last] + down.count[last];
   CLV_TRY(clv_reserve(&r->memory[1], &r->cap[1], row * (end - top), err));
-  CLV_TRY(clv_reserve(&r->memory[2], &r->cap[2], row * sizeof(int32_t), err));
+  CLV_TRY(clv_reserve(&r->memory[2], &r->cap[2], samples * sizeof(double), err));
   for (uint32_t y = top; y < end; y++)
-    (src->channels == 1 ? row_grey : row_rgb)(&across, pixel(src, box.x, box.y + y),
-                                              r->memory[1] + row * (y - top));
+    run_across(&across, src, pixel(src, box.x, box.y + y), r->memory[1] + row * (y - top));
   for (size_t y = 0; y < down.n; y++)
-    column_pass(r->memory[1] + row * (down.first[y] - top), down.k + y * down.taps, down.count[y],
-                row, (int32_t *)(void *)r->memory[2], dst + y * stride);
+    run_down(&down, y, r->memory[1] + row * (down.first[y] - top), samples, r->memory[2],
+             dst + y * stride);
   return CLV_OK;
 }

@@ -64,6 +64,7 @@ void clv_rows_done(clv_rows *r) {
   clv_tokenizer_free(r->tokenizer);
   free(r->at);
   clv_bytes_done(&r->labels);
+  clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
   *r = (clv_rows){0};
 }
@@ -71,6 +72,7 @@ void clv_rows_done(clv_rows *r) {
 clv_token_kinds clv_rows_kinds(const clv_rows *r) {
   return (clv_token_kinds){.count = clv_tokenizer_rows(r->tokenizer),
                            .mask = r->mask,
+                           .pad = r->pad,
                            .first = r->first >= 0,
                            .last = r->last >= 0};
 }
@@ -107,6 +109,17 @@ clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) {
   while (used < r->width) row[used++] = r->pad;
   r->n++;
   return CLV_OK;
+}
+
+clv_code clv_class_name_of(clv_json *j, clv_bytes *ret, clv_err *err) {
+  clv_json_kind kind;
+  int64_t number;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_NUMERAL) return clv_json_text(j, ret, err);
+  CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
+  ret->len = 0;
+  clv_bytes_printf(ret, "%lld", (long long)number);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a label") : CLV_OK;
 }
 
 clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {

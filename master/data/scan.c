@@ -81,12 +81,12 @@ static const char *path_of(const clv_dataset *ds, const clv_tensor *t) {
 static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
                        char text[CLV_SCAN_TEXT]) {
   char place[64] = "";
-  size_t row = row_of(t);
+  size_t row = row_of(t), number = clv_dataset_number(ds, at / row);
   bool label = t == ds->labels;
   double value = value_of(t, at);
-  if (t->shape.rank > 2) place_text(t, at, place, sizeof place);
+  if (t->shape.rank > 2) place_text(t, number * row + at % row, place, sizeof place);
   snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s", path_of(ds, t),
-           label ? "label of " : "", at / row, at % row, place, value,
+           label ? "label of " : "", number, at % row, place, value,
            isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
 }
 

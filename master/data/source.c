@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -220,25 +221,43 @@ void clv_convert_i8(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++) ((int32_t *)dst)[i] = (int8_t)src[i];
 }
 
-void clv_convert_be_i16(const uint8_t *src, void *dst, size_t n) {
+#define WIDEN(from, to)                         \
+  do {                                          \
+    to *out = dst;                              \
+    for (size_t i = 0; i < n; i++) {            \
+      from v;                                   \
+      memcpy(&v, src + i * sizeof v, sizeof v); \
+      out[i] = v;                               \
+    }                                           \
+  } while (0)
+
+void clv_convert_i16(const uint8_t *src, void *dst, size_t n) { WIDEN(int16_t, int32_t); }
+void clv_convert_u16(const uint8_t *src, void *dst, size_t n) { WIDEN(uint16_t, int32_t); }
+void clv_convert_u32(const uint8_t *src, void *dst, size_t n) { WIDEN(uint32_t, int64_t); }
+
+/* IEEE 754 half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
+static float half_value(uint16_t h) {
+  int exponent = h >> 10 & 31;
+  float fraction = (float)(h & 1023), value;
+  if (exponent == 31)
+    value = fraction != 0 ? NAN : INFINITY;
+  else
+    value = exponent ? ldexpf(1024 + fraction, exponent - 25) : ldexpf(fraction, -24);
+  return h >> 15 ? -value : value;
+}
+
+void clv_convert_f16(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++)
-    ((int32_t *)dst)[i] = (int16_t)(uint16_t)(src[2 * i] << 8 | src[2 * i + 1]);
+    ((float *)dst)[i] = half_value((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
 
-void clv_convert_be4(const uint8_t *src, void *dst, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    uint32_t w;
-    memcpy(&w, src + 4 * i, sizeof w);
-    ((uint32_t *)dst)[i] = __builtin_bswap32(w);
-  }
-}
-
-void clv_convert_be8(const uint8_t *src, void *dst, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    uint64_t w;
-    memcpy(&w, src + 8 * i, sizeof w);
-    ((uint64_t *)dst)[i] = __builtin_bswap64(w);
-  }
+static void swap_bytes(uint8_t *at, size_t n, size_t size) {
+  for (; n--; at += size)
+    for (size_t i = 0; i < size / 2; i++) {
+      uint8_t kept = at[i];
+      at[i] = at[size - 1 - i];
+      at[size - 1 - i] = kept;
+    }
 }
 
 /* ---- from header to tensor ------------------------------------------------------------------- */
@@ -264,9 +283,44 @@ static clv_code check_stored(const clv_source *s, const char *shape, const char 
   return CLV_OK;
 }
 
-static clv_code read_elements(clv_source *s, const clv_element *e, clv_tensor *t, clv_err *err) {
-  uint8_t buf[32768];
-  size_t step = sizeof buf / e->bytes, unit = clv_dtype_size(t->dtype);
+/* Where the elements of a file in Fortran order belong in a tensor in C order. */
+typedef struct placing {
+  int rank;
+  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; index of the next element */
+  size_t step[CLV_MAX_RANK], place;            /* in elements of the tensor */
+} placing;
+
+static placing place_first(const clv_shape *shape) {
+  placing p = {.rank = shape->rank};
+  size_t step = 1;
+  for (int i = shape->rank; i-- > 0; step *= (size_t)shape->dim[i]) {
+    p.dim[i] = shape->dim[i];
+    p.step[i] = step;
+  }
+  return p;
+}
+
+/* The first index changes fastest. */
+static void place_next(placing *p) {
+  for (int i = 0; i < p->rank; i++) {
+    p->place += p->step[i];
+    if (++p->at[i] < p->dim[i]) return;
+    p->place -= (size_t)p->dim[i] * p->step[i];
+    p->at[i] = 0;
+  }
+}
+
+static void scatter(placing *p, const uint8_t *from, size_t n, size_t unit, uint8_t *to) {
+  for (size_t i = 0; i < n; i++, from += unit, place_next(p))
+    memcpy(to + p->place * unit, from, unit);
+}
+
+static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tensor *t,
+                              clv_err *err) {
+  uint8_t buf[32768], made[sizeof buf];
+  const clv_element *e = h->element;
+  size_t unit = clv_dtype_size(t->dtype), step = sizeof buf / CLV_MAX(unit, (size_t)e->bytes);
+  placing p = place_first(&h->shape);
   for (size_t done = 0; done < t->n;) {
     size_t n = CLV_MIN(step, t->n - done), got;
     CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
@@ -274,9 +328,21 @@ static clv_code read_elements(clv_source *s, const clv_element *e, clv_tensor *t
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: truncated: %zu bytes of data declared, %zu found after decompression",
                       s->label, t->n * e->bytes, done * e->bytes + got);
-    e->convert(buf, (uint8_t *)t->data + done * unit, n);
+    if (h->is_big_endian) swap_bytes(buf, n, e->bytes);
+    e->convert(buf, h->is_fortran ? made : (uint8_t *)t->data + done * unit, n);
+    if (h->is_fortran) scatter(&p, made, n, unit, t->data);
     done += n;
   }
+  return CLV_OK;
+}
+
+static clv_code check_u64(const clv_source *s, const clv_tensor *t, clv_err *err) {
+  for (size_t i = 0; i < t->n; i++)
+    if (((const int64_t *)t->data)[i] < 0)
+      return clv_fail(err, CLV_INVALID,
+                      "%s: element %zu is %llu, and whole numbers are read up to 2^63 - 1: save "
+                      "a.astype('f8')",
+                      s->label, i, (unsigned long long)((const int64_t *)t->data)[i]);
   return CLV_OK;
 }
 
@@ -291,43 +357,26 @@ static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_source_tensor(clv_source *s, const clv_element *element, const clv_shape *shape,
-                           size_t header_bytes, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
+                           clv_tensor **ret, clv_err *err) {
   char text[160];
+  const clv_element *e = h->element;
   size_t n, bytes, total, decoded;
-  clv_shape_format(shape, text, sizeof text);
-  if (clv_shape_numel(shape, &n, NULL) != CLV_OK || !clv_mul_size(n, element->bytes, &bytes) ||
-      !clv_mul_size(n, clv_dtype_size(element->dtype), &decoded) ||
-      !clv_add_size(bytes, header_bytes, &total))
+  clv_shape_format(&h->shape, text, sizeof text);
+  if (clv_shape_numel(&h->shape, &n, NULL) != CLV_OK || !clv_mul_size(n, e->bytes, &bytes) ||
+      !clv_mul_size(n, clv_dtype_size(e->dtype), &decoded) ||
+      !clv_add_size(bytes, h->bytes, &total))
     return clv_fail(err, CLV_INVALID, "%s: the declared shape %s overflows", s->label, text);
-  CLV_TRY(check_stored(s, text, element->name, total, err));
+  CLV_TRY(check_stored(s, text, e->name, total, err));
   if (max_bytes == 0) max_bytes = CLV_DATA_MAX_BYTES;
   if (decoded > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %s of %s takes %zu bytes, the limit is %zu", s->label,
-                    text, element->name, decoded, max_bytes);
+                    text, e->name, decoded, max_bytes);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  CLV_TRY(clv_tensor_new(element->dtype, shape, &t, err));
-  CLV_TRY(read_elements(s, element, t, err));
+  CLV_TRY(clv_tensor_new(e->dtype, &h->shape, &t, err));
+  CLV_TRY(read_elements(s, h, t, err));
+  if (e->is_u64) CLV_TRY(check_u64(s, t, err));
   CLV_TRY(check_end(s, total, err));
   *ret = clv_steal(&t);
-  return CLV_OK;
-}
-
-/* ---- whole files ---------------------------------------------------------------------------- */
-
-enum { PIECE = 1 << 20 };
-
-clv_code clv_read_all(const char *path, size_t most, clv_bytes *ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_AUTO(clv_freep) char *piece = NULL;
-  CLV_TRY(clv_source_open(path, &s, err));
-  CLV_TRY(clv_alloc(PIECE, 1, &piece, err));
-  for (size_t got = PIECE; got == PIECE;) {
-    CLV_TRY(clv_source_read(s, piece, PIECE, &got, err));
-    clv_bytes_add(ret, piece, got);
-    if (ret->failed || ret->len > most)
-      return clv_fail(err, CLV_EXHAUSTED, "%s: has more than %zu bytes", path,
-                      ret->failed ? ret->len : most);
-  }
   return CLV_OK;
 }

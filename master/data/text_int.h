@@ -5,7 +5,17 @@
 #ifndef CLEAVE_DATA_TEXT_INT_H
 #define CLEAVE_DATA_TEXT_INT_H
 
+#include "common/json/json.h"
 #include "master/data/data.h"
+
+/* ---- keys that there are (keys.c) ------------------------------------------------------------ */
+
+enum { CLV_KEYS_TEXT = 200 };
+
+/* Adds 'key' to the list in text [len], which begins as ""; ends it with "..." when it is full. */
+void clv_keys_add(const char *key, char *text, size_t len);
+/* Fills text [len] with the list of the keys of an object that was read without an error. */
+const char *clv_keys_text(const clv_json *object, char *text, size_t len);
 
 /* ---- tables (csv.c) -------------------------------------------------------------------------- */
 
@@ -26,6 +36,9 @@ bool clv_csv_more(clv_csv *c);
 /* The next field; *ret_last: its record ends with it. */
 clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) CLV_USE_RESULT;
 
+/* The number of a group of records with this name (groups.c). */
+int64_t clv_group_of(const char *name, size_t len);
+
 /* ---- rows of tokens (rows.c) ----------------------------------------------------------------- */
 
 typedef struct clv_rows {
@@ -38,6 +51,7 @@ typedef struct clv_rows {
   clv_ids lengths; /* [n]: tokens that are no pad */
   bool labelled;
   clv_bytes labels; /* names of classes, each with its NUL */
+  clv_bytes groups; /* [n] int64_t, where groups are wanted */
   size_t cut;       /* texts that were longer than a row */
 } clv_rows;
 
@@ -46,6 +60,7 @@ void clv_rows_done(clv_rows *r);
 /* What is known of the tokens of rows. */
 typedef struct clv_token_kinds {
   int32_t count, mask; /* of the tokenizer's; mask -1: none */
+  int32_t pad;         /* what fills rows */
   bool first, last;    /* every row begins, or ends, with one */
 } clv_token_kinds;
 clv_token_kinds clv_rows_kinds(const clv_rows *r);
@@ -53,6 +68,8 @@ clv_token_kinds clv_rows_kinds(const clv_rows *r);
 size_t clv_rows_room(const clv_rows *r);
 /* What a row begins with, the tokens, what it ends with, and what fills it. */
 clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Reads the class of a JSON record: a text, or a whole number >= 0, whose digits are the name. */
+clv_code clv_class_name_of(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 /* CLV_INVALID where this can be no class's name. */
 clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) CLV_USE_RESULT;
 /* The class of the row that was added last; NULL where it can be none's name. */
@@ -66,13 +83,15 @@ typedef struct clv_texts {
   clv_tensor *labels;  /* [n] i64, or NULL */
   clv_bytes names;     /* of classes */
   char **classes;      /* sorted */
+  clv_bytes groups;    /* [n] int64_t, or empty */
   size_t n_classes, cut;
   clv_token_kinds kinds;
 } clv_texts;
 
 void clv_texts_free(clv_texts *t);
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
-/* The records of a table whose name says which kind it is, from memory. */
+/* The records of a table whose name says which kind it is, from memory. Of o->group the column
+ * whose texts are the names of groups. */
 clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text, size_t len,
                         clv_err *err) CLV_USE_RESULT;
 /* The rows as tensors, and their classes by name. */

@@ -8,30 +8,52 @@
 #include <string.h>
 
 #include "common/json/json.h"
-#include "master/data/reader_int.h"
+#include "master/data/lines_int.h"
 #include "master/data/text_int.h"
+
+/* Members of a record that are read, and the keys that name them. */
+enum { TEXT, CLASS, GROUP, MEMBERS };
+static const char *const key_of[MEMBERS] = {"data.text.column", "data.text.label",
+                                            "data.validation.group"};
+
+/* Columns of a CSV file. */
+typedef struct columns {
+  size_t n;           /* 0: the header was not read yet */
+  size_t at[MEMBERS]; /* index of the column; SIZE_MAX: there is none */
+} columns;
 
 /* What a record is told to be while its table is read. */
 typedef struct text_table {
+  columns of;
   clv_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
-  clv_bytes text, label; /* of the record at hand */
-  bool has_text, has_label;
+  clv_bytes member[MEMBERS]; /* of the record at hand */
 } text_table;
+
+/* Name of a member in the file; NULL: it is not read. */
+static const char *name_of(const text_table *t, int member) {
+  const char *const names[MEMBERS] = {t->o->column, t->rows->labelled ? t->o->label : NULL,
+                                      t->o->group};
+  return names[member];
+}
+
+static clv_code add_group(text_table *t, clv_err *err) {
+  int64_t group = clv_group_of(t->member[GROUP].data, t->member[GROUP].len);
+  clv_bytes_add(&t->rows->groups, &group, sizeof group);
+  return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
+}
 
 /* `place`: "file:line" of the record. */
 static clv_code end_record(text_table *t, const char *place, clv_err *err) {
-  const char *missing = !t->has_text                         ? t->o->column
-                        : t->rows->labelled && !t->has_label ? t->o->label
-                                                             : NULL;
-  clv_code code = CLV_OK;
-  if (missing) return clv_fail(err, CLV_INVALID, "%s: has no '%s'", place, missing);
+  clv_code code;
   t->ids.n = 0;
-  code = clv_tokenizer_encode(t->rows->tokenizer, t->text.data, t->text.len, &t->ids, err);
+  const clv_bytes *text = &t->member[TEXT], *label = &t->member[CLASS];
+  code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
   if (code == CLV_OK) code = clv_rows_add(t->rows, t->ids.at, t->ids.n, err);
   if (code == CLV_OK && t->rows->labelled)
-    code = clv_rows_label(t->rows, t->label.data, t->label.len, err);
+    code = clv_rows_label(t->rows, label->data, label->len, err);
+  if (code == CLV_OK && t->o->group) code = add_group(t, err);
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", place);
 }
 
@@ -42,36 +64,51 @@ static const char *place_text(const char *label, size_t line, char *text, size_t
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Where the columns are that are read. */
-typedef struct columns {
-  size_t n, text, label;
-} columns;
-
-static clv_code one_column(const clv_csv *c, const char *name, size_t at, size_t *ret,
+static clv_code one_column(const text_table *t, const clv_csv *c, const char *name, columns *ret,
                            clv_err *err) {
-  if (*ret != SIZE_MAX) return clv_csv_fail(c, 0, 0, err, "the header has '%.80s' twice", name);
-  *ret = at;
+  for (int m = 0; m < MEMBERS; m++) {
+    if (!name_of(t, m) || strcmp(name_of(t, m), name) != 0) continue;
+    if (ret->at[m] != SIZE_MAX)
+      return clv_csv_fail(c, 0, 0, err, "the header has '%.80s' twice", name);
+    ret->at[m] = ret->n;
+  }
   return CLV_OK;
+}
+
+/* The columns that there are, as far as a message has room for them. */
+static void list_columns(const clv_csv *header, char *text, size_t len) {
+  CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
+  clv_csv c = {.label = header->label, .text = header->text, .len = header->len};
+  bool last = false;
+  text[0] = '\0';
+  while (!last && clv_csv_field(&c, &field, &last, NULL) == CLV_OK)
+    clv_keys_add(field.data, text, len);
 }
 
 static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
   bool last = false;
-  *ret = (columns){.text = SIZE_MAX, .label = SIZE_MAX};
-  if (!clv_csv_more(c)) return clv_csv_fail(c, 0, 0, err, "no header: the file is empty");
+  char there[CLV_KEYS_TEXT];
+  *ret = (columns){.at = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
   for (; !last; ret->n++) {
-    CLV_TRY(clv_csv_field(c, &t->text, &last, err));
+    CLV_TRY(clv_csv_field(c, &t->member[TEXT], &last, err));
     if (ret->n == CLV_CSV_MOST)
       return clv_csv_fail(c, 0, 0, err, "more than %d columns", CLV_CSV_MOST);
-    if (strcmp(t->text.data, t->o->column) == 0)
-      CLV_TRY(one_column(c, t->o->column, ret->n, &ret->text, err));
-    if (strcmp(t->text.data, t->o->label) == 0)
-      CLV_TRY(one_column(c, t->o->label, ret->n, &ret->label, err));
+    CLV_TRY(one_column(t, c, t->member[TEXT].data, ret, err));
   }
-  const char *missing = ret->text == SIZE_MAX                         ? t->o->column
-                        : ret->label == SIZE_MAX && t->rows->labelled ? t->o->label
-                                                                      : NULL;
-  if (!missing) return CLV_OK;
-  return clv_csv_fail(c, 0, 0, err, "the header has no '%.80s'", missing);
+  for (int m = 0; m < MEMBERS; m++) {
+    if (!name_of(t, m) || ret->at[m] != SIZE_MAX) continue;
+    list_columns(c, there, sizeof there);
+    return clv_csv_fail(c, 0, 0, err, "the header has no '%.80s', but %s: set %s", name_of(t, m),
+                        there, key_of[m]);
+  }
+  return CLV_OK;
+}
+
+/* Member that column n is; `other` if it is none. */
+static clv_bytes *field_of(text_table *t, const columns *of, size_t n, clv_bytes *other) {
+  for (int m = 0; m < MEMBERS; m++)
+    if (of->at[m] == n) return &t->member[m];
+  return other;
 }
 
 static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_err *err) {
@@ -79,8 +116,7 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
   bool last = false;
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
-    clv_bytes *to = n == of->text ? &t->text : n == of->label ? &t->label : &other;
-    CLV_TRY(clv_csv_field(c, to, &last, err));
+    CLV_TRY(clv_csv_field(c, field_of(t, of, n, &other), &last, err));
     if (n == of->n) last = true; /* one more than there should be */
   }
   if (n == of->n) return CLV_OK;
@@ -88,85 +124,69 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
                       n > of->n ? "more than " : "", CLV_MIN(n, of->n), of->n);
 }
 
-static clv_code take_csv(text_table *t, const char *text, size_t len, clv_err *err) {
-  clv_csv c = {.label = t->rows->path, .text = text, .len = len};
-  columns of;
+static clv_code take_csv(text_table *t, const clv_record *r, clv_err *err) {
+  clv_csv c = {.label = t->rows->path, .text = r->text, .len = r->len, .line = r->lines_before};
   char place[256];
-  CLV_TRY(take_header(t, &c, &of, err));
-  t->has_text = t->has_label = true;
-  while (clv_csv_more(&c)) {
-    size_t line = c.line + 1;
-    CLV_TRY(take_fields(t, &c, &of, err));
-    CLV_TRY(end_record(t, place_text(c.label, line, place, sizeof place), err));
-  }
-  return CLV_OK;
+  if (!clv_csv_more(&c)) return CLV_OK;
+  if (!t->of.n) return take_header(t, &c, &t->of, err);
+  CLV_TRY(take_fields(t, &c, &t->of, err));
+  return end_record(t, place_text(c.label, r->lines_before + 1, place, sizeof place), err);
 }
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
-/* A class may be a number there. */
-static clv_code take_label(text_table *t, clv_json *j, clv_err *err) {
-  clv_json_kind kind;
-  int64_t number;
-  CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_NUMERAL) return clv_json_text(j, &t->label, err);
-  CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
-  t->label.len = 0;
-  clv_bytes_printf(&t->label, "%lld", (long long)number);
-  return CLV_OK;
-}
-
 /* A text, or a list of words, as `cleave-master words` prints them. */
-static clv_code take_words(text_table *t, clv_json *j, clv_err *err) {
+static clv_code take_words(clv_json *j, clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   clv_json_kind kind;
   bool more = true;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_LIST) return clv_json_text(j, &t->text, err);
+  if (kind != CLV_JSON_LIST) return clv_json_text(j, text, err);
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
-  t->text.len = 0;
-  clv_bytes_add(&t->text, "", 0);
+  text->len = 0;
+  clv_bytes_add(text, "", 0);
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (!more) return t->text.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
+    if (!more) return text->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
     CLV_TRY(clv_json_text(j, &word, err));
-    if (n) clv_bytes_add(&t->text, " ", 1);
-    clv_bytes_add(&t->text, word.data, word.len);
+    if (n) clv_bytes_add(text, " ", 1);
+    clv_bytes_add(text, word.data, word.len);
   }
 }
 
 static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
-  const char *const names[] = {t->o->column, t->o->label};
+  const char *const names[] = {t->o->column, t->o->label, t->o->group};
+  char there[CLV_KEYS_TEXT];
   uint32_t seen = 0;
   bool more = true;
-  int which;
+  int m;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_which(j, names, 2, &seen, &which, err));
-    if (which < 0 || (which == 1 && !t->rows->labelled))
+    CLV_TRY(clv_json_which(j, names, t->o->group ? MEMBERS : GROUP, &seen, &m, err));
+    if (m < 0 || !name_of(t, m))
       CLV_TRY(clv_json_skip(j, err));
     else
-      CLV_TRY(which ? take_label(t, j, err) : take_words(t, j, err));
+      CLV_TRY((m == TEXT ? take_words : clv_class_name_of)(j, &t->member[m], err));
   }
-  t->has_text = seen & 1;
-  t->has_label = seen & 2;
-  return clv_json_end(j, err);
+  CLV_TRY(clv_json_end(j, err));
+  for (m = 0; m < MEMBERS; m++)
+    if (name_of(t, m) && !(seen & 1u << m))
+      return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
+                           clv_keys_text(j, there, sizeof there), key_of[m]);
+  return CLV_OK;
 }
 
-static clv_code take_lines(text_table *t, const char *text, size_t len, clv_err *err) {
+static clv_code take_line(text_table *t, const clv_record *r, clv_err *err) {
   char place[256];
-  size_t line = 0;
-  for (size_t at = 0, n; at < len; at += n + 1, line++) {
-    const char *stop = memchr(text + at, '\n', len - at);
-    n = stop ? (size_t)(stop - text) - at : len - at;
-    if (strspn(text + at, " \t\r") >= n) continue; /* the text ends in a NUL */
-    clv_json j = {.label = t->rows->path, .text = text + at, .len = n, .lines_before = line};
-    CLV_TRY(take_object(t, &j, err));
-    CLV_TRY(end_record(t, place_text(t->rows->path, line + 1, place, sizeof place), err));
-  }
-  return CLV_OK;
+  size_t mark = clv_mark_bytes(r->text, r->len); /* of a file that others were joined to */
+  const char *text = r->text + mark;
+  size_t len = r->len - mark;
+  if (strspn(text, " \t\r\n") >= len) return CLV_OK;
+  clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
+  CLV_TRY(take_object(t, &j, err));
+  return end_record(t, place_text(j.label, r->lines_before + 1, place, sizeof place), err);
 }
 
 /* ---- a table --------------------------------------------------------------------------------- */
@@ -177,19 +197,41 @@ static bool ends_in(const char *path, const char *ending) {
   return n > k && strncmp(path + n - k, ending, k) == 0;
 }
 
+static clv_code kind_of(const char *path, bool *ret_csv, clv_err *err) {
+  *ret_csv = ends_in(path, ".csv");
+  if (*ret_csv || ends_in(path, ".jsonl")) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz", path);
+}
+
+static clv_code take_records(text_table *t, clv_lines *l, bool csv, clv_err *err) {
+  clv_record r;
+  bool more;
+  for (;;) {
+    CLV_TRY(clv_lines_next(l, &r, &more, err));
+    if (!more) break;
+    CLV_TRY((csv ? take_csv : take_line)(t, &r, err));
+  }
+  if (csv && !t->of.n)
+    return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", t->rows->path);
+  return t->rows->n ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: no records", t->rows->path);
+}
+
+static clv_code take_table(clv_rows *r, const clv_text_options *o, clv_lines *l, bool csv,
+                           clv_err *err) {
+  text_table t = {.rows = r, .o = o};
+  clv_code code = take_records(&t, l, csv, err);
+  clv_ids_done(&t.ids);
+  for (int m = 0; m < MEMBERS; m++) clv_bytes_done(&t.member[m]);
+  return code;
+}
+
 clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text, size_t len,
                         clv_err *err) {
-  text_table t = {.rows = r, .o = o};
-  bool csv = ends_in(r->path, ".csv");
-  if (!csv && !ends_in(r->path, ".jsonl"))
-    return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz",
-                    r->path);
-  clv_code code = csv ? take_csv(&t, text, len, err) : take_lines(&t, text, len, err);
-  if (code == CLV_OK && !r->n) code = clv_fail(err, CLV_INVALID, "%s: no records", r->path);
-  clv_ids_done(&t.ids);
-  clv_bytes_done(&t.text);
-  clv_bytes_done(&t.label);
-  return code;
+  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  bool csv;
+  CLV_TRY(kind_of(r->path, &csv, err));
+  CLV_TRY(clv_lines_memory(text, len, r->path, csv, &l, err));
+  return take_table(r, o, l, csv, err);
 }
 
 /* ---- classes --------------------------------------------------------------------------------- */
@@ -235,6 +277,8 @@ clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
   if (code == CLV_OK) code = clv_tensor_new(CLV_I32, &CLV_SHAPE((int64_t)r->n), &t->lengths, err);
   if (code == CLV_OK) memcpy(t->lengths->data, r->lengths.at, t->lengths->bytes);
   if (code == CLV_OK && r->labelled) code = take_labels(t, r, err);
+  t->groups = r->groups;
+  r->groups = (clv_bytes){0};
   if (code == CLV_OK)
     *ret = t;
   else
@@ -248,6 +292,7 @@ void clv_texts_free(clv_texts *t) {
   clv_tensor_unref(t->lengths);
   clv_tensor_unref(t->labels);
   clv_bytes_done(&t->names);
+  clv_bytes_done(&t->groups);
   free(t->classes);
   free(t);
 }
@@ -255,10 +300,12 @@ void clv_texts_free(clv_texts *t) {
 /* ---- a file ---------------------------------------------------------------------------------- */
 
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_rows_done) clv_rows r = {0};
+  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  bool csv;
   CLV_TRY(clv_rows_open(&r, o, err));
-  CLV_TRY(clv_read_all(o->inputs_path, r.max_bytes, &text, err));
-  CLV_TRY(clv_text_table(&r, &o->text, text.data ? text.data : "", text.len, err));
+  CLV_TRY(kind_of(r.path, &csv, err));
+  CLV_TRY(clv_lines_open(r.path, csv, r.max_bytes, &l, err));
+  CLV_TRY(take_table(&r, &o->text, l, csv, err));
   return clv_texts_of(&r, ret, err);
 }

@@ -162,10 +162,10 @@ static uint32_t visible(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_fir
   return high > low ? (uint32_t)(high - low) : 0;
 }
 
-static void flip_row(uint8_t *row, uint32_t width, uint32_t channels) {
-  for (uint8_t *a = row, *b = row + (size_t)(width - 1) * channels; a < b;
-       a += channels, b -= channels)
-    for (uint32_t c = 0; c < channels; c++) {
+/* pixel: bytes of one. */
+static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
+  for (uint8_t *a = row, *b = row + (width - 1) * pixel; a < b; a += pixel, b -= pixel)
+    for (size_t c = 0; c < pixel; c++) {
       uint8_t kept = a[c];
       a[c] = b[c];
       b[c] = kept;
@@ -184,7 +184,7 @@ static clv_code check_between(const clv_view *v, uint32_t across, uint64_t max_p
 
 clv_code clv_view_render(const clv_view *v, const clv_pixels *src, uint64_t max_pixels,
                          clv_resampler *r, uint8_t *dst, clv_err *err) {
-  size_t stride = (size_t)v->out_width * src->channels;
+  size_t pixel = clv_pixel_bytes(src), stride = v->out_width * pixel;
   clv_box window;
   window.width = visible(v->x, v->out_width, v->width, &window.x);
   window.height = visible(v->y, v->out_height, v->height, &window.y);
@@ -193,11 +193,10 @@ clv_code clv_view_render(const clv_view *v, const clv_pixels *src, uint64_t max_
     memset(dst, 0, stride * v->out_height);
   if (window.width && window.height) {
     uint8_t *corner = dst + (size_t)((int64_t)window.y - v->y) * stride +
-                      (size_t)((int64_t)window.x - v->x) * src->channels;
+                      (size_t)((int64_t)window.x - v->x) * pixel;
     CLV_TRY(clv_resample(r, src, v->box, v->width, v->height, window, corner, stride, err));
   }
   if (v->flip)
-    for (uint32_t y = 0; y < v->out_height; y++)
-      flip_row(dst + y * stride, v->out_width, src->channels);
+    for (uint32_t y = 0; y < v->out_height; y++) flip_row(dst + y * stride, v->out_width, pixel);
   return CLV_OK;
 }

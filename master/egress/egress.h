@@ -211,20 +211,26 @@ clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_f
 /* What whoever answers for the data permits to leave. Everything else is refused. */
 typedef struct clv_policy clv_policy;
 
-/* What a tensor shows of records and labels, where a policy has a word of its own for it. */
+/* What a tensor shows of records and labels, where a policy has a word for it. The numbers are
+ * bits, because a tensor may show several things. */
 typedef enum clv_policy_shows {
-  CLV_POLICY_MIXED,
-  CLV_POLICY_FRONT_KNOWN,
-  CLV_POLICY_TOKENS,
-  CLV_POLICY_RAW,
-  CLV_POLICY_LABELS_READABLE,
-  CLV_POLICY_LABELS,
+  CLV_POLICY_PICTURE = 1,
+  CLV_POLICY_FRONT_KNOWN = 2,
+  CLV_POLICY_TOKENS = 4,
+  CLV_POLICY_RAW = 8,
+  CLV_POLICY_LABELS_READABLE = 16,
+  CLV_POLICY_LABELS = 32,
 } clv_policy_shows;
+
+#define CLV_POLICY_NO_PATH UINT32_MAX
 
 typedef struct clv_policy_tensor {
   const char *name; /* for messages */
   clv_egress_kind kind;
-  clv_policy_shows shows;
+  unsigned shows; /* set of clv_policy_shows */
+  /* hiding layers at the master, of records or labels, on the path with the fewest; of what shows
+   * neither: CLV_POLICY_NO_PATH */
+  uint32_t layers_at_home;
   const char *worker, *identity; /* of whoever receives */
   clv_dtype dtype;
   clv_shape shape; /* with the samples, of which WEIGHTS and STATE have none */

@@ -3,6 +3,7 @@
  * What a policy permits. Each refusal names the line of the policy that would have to say
  * otherwise.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,42 +39,50 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
                             t->name, t->worker);
 }
 
-typedef struct policy_word {
-  const char *name;
-  bool given;
-  clv_config_pos pos;
-} policy_word;
+/* Words that permit what a tensor shows, the worst first. */
+static const struct {
+  clv_policy_shows shows;
+  const char *key;
+  size_t given, pos; /* members of clv_policy_config */
+} words[] = {
+#define AT(member) offsetof(clv_policy_config, member)
+    {CLV_POLICY_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
+    {CLV_POLICY_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
+     AT(allow.labels_readable_pos)},
+    {CLV_POLICY_RAW, "allow.raw", AT(allow.raw), AT(allow.raw_pos)},
+    {CLV_POLICY_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
+    {CLV_POLICY_FRONT_KNOWN, "allow.front_known", AT(allow.front_known), AT(allow.front_known_pos)},
+    {CLV_POLICY_PICTURE, "pictures", AT(pictures), AT(pictures_pos)},
+#undef AT
+};
 
-static policy_word word_of(const clv_policy_config *c, clv_policy_shows shows) {
-  switch (shows) {
-    case CLV_POLICY_FRONT_KNOWN:
-      return (policy_word){"front_known", c->allow.front_known, c->allow.front_known_pos};
-    case CLV_POLICY_TOKENS:
-      return (policy_word){"tokens", c->allow.tokens, c->allow.tokens_pos};
-    case CLV_POLICY_RAW:
-      return (policy_word){"raw", c->allow.raw, c->allow.raw_pos};
-    case CLV_POLICY_LABELS_READABLE:
-      return (policy_word){"labels_readable", c->allow.labels_readable,
-                           c->allow.labels_readable_pos};
-    case CLV_POLICY_LABELS:
-      return (policy_word){"labels", c->allow.labels, c->allow.labels_pos};
-    default:
-      return (policy_word){"", true, {0, 0}};
-  }
-}
-
-static clv_policy_shows shows_of(const clv_policy_tensor *t) {
+static unsigned shows_of(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_POLICY_RAW;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_POLICY_LABELS;
-  return t->kind == CLV_EGRESS_TOKENS && !t->shows ? CLV_POLICY_TOKENS : t->shows;
+  return t->shows | (t->kind == CLV_EGRESS_TOKENS && !t->shows ? CLV_POLICY_TOKENS : 0u);
 }
 
+/* Each thing that the tensor shows has to be permitted. */
 static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  policy_word w = word_of(c, shows_of(t));
-  if (w.given) return CLV_OK;
-  return clv_policy_fail_at(c, w.pos.line ? w.pos : c->allow.pos, err,
-                            "the policy does not permit %s to %s: allow.%s is not true", t->name,
-                            t->worker, w.name);
+  unsigned shows = shows_of(t);
+  for (size_t i = 0; i < CLV_COUNT(words); i++) {
+    bool given = *(const bool *)((const char *)c + words[i].given);
+    clv_config_pos pos = *(const clv_config_pos *)((const char *)c + words[i].pos);
+    if (given || !(shows & words[i].shows)) continue;
+    return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
+                              "the policy does not permit %s to %s: %s is not true", t->name,
+                              t->worker, words[i].key);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_layers(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
+  if (t->layers_at_home >= c->min_layers_at_home) return CLV_OK;
+  return clv_policy_fail_at(c, c->min_layers_pos, err,
+                            "%s to %s has %u hiding layers at the master on its shortest path, and "
+                            "the policy wants %llu",
+                            t->name, t->worker, t->layers_at_home,
+                            (unsigned long long)c->min_layers_at_home);
 }
 
 static clv_code check_dtype(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
@@ -101,6 +110,7 @@ clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t, clv
   CLV_TRY(check_kind(p->config, t, err));
   CLV_TRY(check_shows(p->config, t, err));
   if (t->kind == CLV_EGRESS_WEIGHTS || t->kind == CLV_EGRESS_STATE) return CLV_OK;
+  CLV_TRY(check_layers(p->config, t, err));
   CLV_TRY(check_dtype(p->config, t, err));
   return check_shape(p->config, t, err);
 }

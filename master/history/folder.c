@@ -36,9 +36,9 @@ static bool is_checkpoint(const char *name) {
 
 bool clv_folder_is_of_run(const char *name) {
   static const char *const names[] = {
-      "run.json",    "session.effective.yaml", "log.txt",           "log.jsonl", "metrics.jsonl",
-      "pace.jsonl",  "egress.table",           "evaluations.jsonl", "run.key",   "schedule.failed",
-      "tensorboard", CLV_RUN_CLASSES,          CLV_RUN_BEST};
+      "run.json",    "session.effective.yaml", "log.txt",           "log.jsonl",  "metrics.jsonl",
+      "pace.jsonl",  "egress.table",           "evaluations.jsonl", "run.key",    "schedule.failed",
+      "tensorboard", CLV_RUN_CLASSES,          CLV_RUN_BEST,        CLV_RUN_DATA, CLV_RUN_CHANGES};
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     if (strcmp(name, names[i]) == 0) return true;
   return is_checkpoint(name);

@@ -24,8 +24,10 @@
 typedef struct clv_run_lock clv_run_lock;
 
 /* Files of a run besides those that its record, its log and its checkpoints are in. */
-#define CLV_RUN_CLASSES "classes"      /* names of the classes, a line each, in their order */
-#define CLV_RUN_BEST "checkpoint.best" /* which checkpoint is the best, and by what */
+#define CLV_RUN_CLASSES "classes"       /* names of the classes, a line each, in their order */
+#define CLV_RUN_BEST "checkpoint.best"  /* which checkpoint is the best, and by what */
+#define CLV_RUN_DATA "data.digest"      /* digests of the records and labels that it is of */
+#define CLV_RUN_CHANGES "changes.jsonl" /* what resumed attempts found changed, before and after */
 
 /* Makes the folder, and brings back what a --fresh that was killed has moved. CLV_PRECONDITION:
  * another process trains there; the text says which. */

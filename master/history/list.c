@@ -103,11 +103,14 @@ static void format_number(double v, char *text, size_t len) {
   snprintf(text, len, isfinite(v) ? "%.4f" : "-", v);
 }
 
+/* "accuracy 0.9100 at 120, validation": of which evaluation, and by what. */
 static void format_best(const clv_run_best *b, char *text, size_t len) {
-  char number[32];
-  format_number(isnan(b->accuracy) ? b->loss : b->accuracy, number, sizeof number);
+  char number[CLV_JSON_NUMBER], what[24];
+  bool by_loss = isnan(b->accuracy);
+  format_number(by_loss ? b->loss : b->accuracy, number, sizeof number);
   if (b->what[0])
-    snprintf(text, len, "%s at %" PRIu64, number, b->step);
+    snprintf(text, len, "%s %s at %" PRIu64 ", %s", by_loss ? "loss" : "accuracy", number, b->step,
+             clv_text_fit(b->what, what, sizeof what));
   else
     snprintf(text, len, "-");
 }
@@ -118,7 +121,7 @@ static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char 
   if (e->state == CLV_STATE_RUNNING && e->holder)
     snprintf(text, len, "process %ld", e->holder);
   else if (a && strcmp(a->host, here.host) != 0)
-    snprintf(text, len, "%s", a->host);
+    clv_text_fit(a->host, text, len);
   else
     snprintf(text, len, "-");
 }
@@ -132,7 +135,7 @@ static uint64_t ended(const clv_run_entry *e, const clv_run_attempt *a) {
 static void fill(const clv_run_entry *e, row r) {
   const clv_run_attempt *a = clv_entry_last(e);
   for (int c = 0; c < COLUMNS; c++) strcpy(r[c], "-");
-  snprintf(r[NAME], CELL, "%s", e->name);
+  clv_text_fit(e->name, r[NAME], CELL);
   snprintf(r[STATE], CELL, "%s", clv_state_name(e->state));
   format_number(e->loss, r[LOSS], CELL);
   format_number(e->accuracy, r[ACCURACY], CELL);

@@ -225,12 +225,13 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
   return now->loss < then->loss || isnan(then->loss);
 }
 
-/* A last test on other records does not compete with validations. */
+/* A test is of other records than validations, so it does not compete with them: it is the best of
+ * a run without validations alone. */
 void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->begun) return;
   clv_run_best *best = &c->record.best;
   bool other = best->what[0] && strcmp(best->what, e->what) != 0;
-  if (!other && is_better(e, best)) *best = *e;
+  if (other ? strcmp(e->what, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
 void clv_run_lock_saved(clv_run_lock *c) {

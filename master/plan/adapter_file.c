@@ -10,14 +10,30 @@
 
 #include "master/plan/plan_int.h"
 
-typedef char prefixed[sizeof CLV_PEFT_PREFIX + sizeof((clv_param *)0)->name];
+typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
 
-/* What a stage takes of the folder: its adapters, and what it trains as a whole if that is
- * there. */
-static bool is_wanted(const clv_lora_config *l, const clv_param *p, bool *optional) {
+/* peft's file, and how it calls parameters: as the session does (transformers 4), or as peft calls
+ * those of the family (transformers 5). */
+typedef struct adapter_file {
+  clv_weights_file *file;
+  int family;
+} adapter_file;
+
+/* The name of a parameter there; that of the session where the file has neither. */
+static const char *name_in(const adapter_file *a, const char *param, prefixed ret) {
+  char other[CLV_PEFT_PARAM];
+  snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
+           clv_model_peft_name(a->family, param, other));
+  if (!clv_weights_find(a->file, ret)) snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s", param);
+  return ret;
+}
+
+/* What a stage takes of the folder: adapters of its own, and what of its other parameters is
+ * there. What does not learn is not replaced: an export would leave it out. */
+static bool is_wanted(const clv_stage_spec *s, const clv_param *p, bool *optional) {
   bool adapter = clv_lora_is_adapter(p->name);
   *optional = !adapter;
-  return adapter || (p->trainable && !clv_adapters_freeze(l, p->name));
+  return adapter ? s->lora.from != NULL : !p->frozen;
 }
 
 static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
@@ -45,20 +61,30 @@ static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const c
                   layer, (long long)r, scale, (unsigned long long)l->r, own);
 }
 
-static clv_code check_scales(const clv_blueprint *b, uint32_t stage, clv_err *err) {
+static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
+                             clv_err *err) {
   const clv_lora_config *l = &b->config->stages[stage].lora;
   CLV_AUTO(clv_peft_done) clv_peft p = {0};
-  CLV_TRY(read_settings(l->from, &p, err));
-  for (int i = 0; i < b->stages[stage].params->n; i++) {
-    const char *name = b->stages[stage].params->list[i].name;
-    if (clv_lora_is_adapter(name)) CLV_TRY(check_scale(l, &p, name, err));
+  prefixed name;
+  CLV_TRY(read_settings(b->stages[stage].adapters, &p, err));
+  for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
+    const char *param = b->stages[stage].params->list[i].name;
+    if (!clv_lora_is_adapter(param)) continue;
+    CLV_TRY(check_scale(l, &p, name_in(a, param, name) + sizeof CLV_PEFT_PREFIX - 1, err));
   }
   return CLV_OK;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+static clv_code not_replaced(const char *param, clv_err *err) {
+  return clv_fail(err, CLV_INVALID,
+                  "'%s' is saved whole there, and does not learn here: name its module in the "
+                  "stage's lora.train, or leave freeze out",
+                  param);
+}
+
+static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
                       const clv_weights_entry **found, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
@@ -71,30 +97,28 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const clv_weights_
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *entries, &entries, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    if (!is_wanted(&b->config->stages[stage].lora, p, &optional)) continue;
-    snprintf(names[n], sizeof names[n], CLV_PEFT_PREFIX "%s", p->name);
+    name_in(a, p->name, names[n]);
+    bool wanted = is_wanted(&b->config->stages[stage], p, &optional);
+    if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);
+    if (!wanted) continue;
     want[n] = (clv_weights_want){names[n], p->dtype, p->shape, optional};
     n++;
   }
-  CLV_TRY(clv_weights_match(f, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
+  CLV_TRY(clv_weights_match(a->file, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
   for (int i = params->n; i-- > 0;)
-    if (is_wanted(&b->config->stages[stage].lora, &params->list[i], &optional))
-      found[i] = entries[--n];
+    if (is_wanted(&b->config->stages[stage], &params->list[i], &optional)) found[i] = entries[--n];
   return CLV_OK;
 }
 
-static clv_code check_strangers(const clv_blueprint *b, const clv_weights_file *f, clv_err *err) {
+static clv_code check_strangers(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
   CLV_TRY(clv_params_of(b->whole, &all, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *known, &known, err));
-  for (int i = 0; i < all->n; i++) {
-    snprintf(names[i], sizeof names[i], CLV_PEFT_PREFIX "%s", all->list[i].name);
-    known[i].name = names[i];
-  }
-  return clv_weights_only(f, known, (size_t)all->n, err);
+  for (int i = 0; i < all->n; i++) known[i].name = name_in(a, all->list[i].name, names[i]);
+  return clv_weights_only(a->file, known, (size_t)all->n, err);
 }
 
 static clv_code open_file(const char *folder, clv_weights_file **ret, clv_err *err) {
@@ -111,17 +135,49 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
   CLV_TRY(clv_alloc((size_t)b->stages[stage].params->n, sizeof *found, &found, err));
-  clv_code code = check_scales(b, stage, &why);
-  if (code == CLV_OK) code = open_file(spec->lora.from, &f, &why);
-  if (code == CLV_OK) code = check_strangers(b, f, &why);
-  if (code == CLV_OK) code = match(b, stage, f, found, &why);
+  clv_code code = open_file(b->stages[stage].adapters, &f, &why);
+  adapter_file a = {f, clv_model_family(b->config)};
+  if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
+  if (code == CLV_OK) code = check_strangers(b, &a, &why);
+  if (code == CLV_OK) code = match(b, stage, &a, found, &why);
   if (code != CLV_OK) { /* the folder's fault, which the session names */
-    clv_session_fail_at(b->config, spec->lora.pos, err, "stage '%s': lora.from: %s", spec->name,
-                        why.text);
+    clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
+    clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
   *ret = clv_steal(&f);
   *ret_found = clv_steal(&found);
   return CLV_OK;
+}
+
+/* ---- whose tensors there are ----------------------------------------------------------------- */
+
+static bool has_module(const adapter_file *a, const clv_params *params) {
+  prefixed name;
+  for (int i = 0; i < params->n; i++)
+    if (!clv_lora_is_adapter(params->list[i].name) &&
+        clv_weights_find(a->file, name_in(a, params->list[i].name, name)))
+      return true;
+  return false;
+}
+
+static void find_modules(clv_blueprint *b, const char *folder) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_err unused;
+  if (open_file(folder, &f, &unused) != CLV_OK) return;
+  adapter_file a = {f, clv_model_family(b->config)};
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    clv_stage_plan *s = &b->stages[i];
+    const char *own = b->config->stages[i].lora.from;
+    if ((own && strcmp(own, folder) != 0) || s->has_modules) continue;
+    s->has_modules = has_module(&a, s->params);
+    if (s->has_modules) s->adapters = folder;
+  }
+}
+
+void clv_adapters_find(clv_blueprint *b) {
+  for (uint32_t i = 0; i < b->n_stages; i++) b->stages[i].adapters = b->config->stages[i].lora.from;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->config->stages[i].lora.from) find_modules(b, b->config->stages[i].lora.from);
 }

@@ -171,13 +171,21 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 /* ---- egress ---------------------------------------------------------------------------------- */
 
 /* Of an input of the loss: its labels; its predictions are a value. */
-static clv_shows shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint32_t stage,
-                          uint32_t input) {
+static clv_findings shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint32_t stage,
+                             uint32_t input) {
   if (kind == CLEAVE_SENDING_LEAF)
     return stage == b->n_stages ? CLV_SHOWS_LABELS : clv_shown_by_leaf(b, stage, input);
   if (kind == CLEAVE_SENDING_VALUE || (kind == CLEAVE_SENDING_CACHED && !input))
     return b->stages[stage].shows;
   return kind == CLEAVE_SENDING_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
+}
+
+/* Of records or labels themselves no layer is on the path. */
+static uint32_t layers_before(const clv_blueprint *b, const clv_egress_row *r) {
+  if (r->kind == CLEAVE_SENDING_LEAF) return r->shows ? 0 : CLV_POLICY_NO_PATH;
+  if (r->kind == CLEAVE_SENDING_GRADIENT) return b->stages[r->stage].head_layers;
+  bool value = r->kind == CLEAVE_SENDING_VALUE || (r->kind == CLEAVE_SENDING_CACHED && !r->input);
+  return value ? b->stages[r->stage].front_layers : CLV_POLICY_NO_PATH;
 }
 
 static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
@@ -194,6 +202,7 @@ static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, 
                         .relayed = relayed,
                         .shows = shown_by(b, kind, stage, input),
                         .dtype = CLV_F32};
+  r->layers_at_home = layers_before(b, r);
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->name, sizeof r->name, fmt, ap);
@@ -288,8 +297,8 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
     if (b->stages[i].worker < 0) continue;
     add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
             "state of stage '%.40s'%s", c->stages[i].name,
-            clv_stage_pushes(&c->stages[i]) || c->stages[i].lora.from ? " (initial weights; resume)"
-                                                                      : " (resume only)");
+            clv_stage_pushes(&c->stages[i]) || b->stages[i].adapters ? " (initial weights; resume)"
+                                                                     : " (resume only)");
     b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
   }
   return CLV_OK;
@@ -350,6 +359,7 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
+  clv_adapters_find(b);
   clv_privacy_find(b);
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
@@ -417,11 +427,11 @@ static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_byte
 }
 
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
-  char shape[160];
+  char shape[160], words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    const char *word = r->kind == CLEAVE_SENDING_LEAF ? "" : clv_shows_word(r->shows);
+    const char *word = r->kind == CLEAVE_SENDING_LEAF ? "" : clv_findings_words(r->shows, words);
     clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s%s%s\n", r->name,
                      r->kind == CLEAVE_SENDING_WEIGHTS
                          ? "parameters"

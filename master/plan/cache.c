@@ -23,7 +23,7 @@ static const char *what_stands_in_the_way(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
   if (b->stages[0].worker >= 0) return "it is not at the master";
   if (b->n_stages < 2 || b->stages[1].worker < 0) return "the stage behind it is not at a worker";
-  if (b->stages[0].shows >= CLV_SHOWS_RAW_INPUT)
+  if (b->stages[0].shows & CLV_SHOWS_RAW_INPUT)
     return "its outputs are the records themselves, or can be turned into them: such are not kept";
   if (b->lengths >= 0)
     return "data.packed is true: packed sequences have not one row for each record";

@@ -103,12 +103,14 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
   size_t n = clv_dataset_classes(s->ds);
+  char first[100], last[100];
   if (!n || !a || a->integer <= (int64_t)n) return CLV_OK;
-  return clv_session_fail_at(b->config, a->pos, err,
-                             "labels: %lld, and %s has %zu classes, '%.48s' to '%.48s': write "
-                             "labels: %zu",
-                             (long long)a->integer, s->key, n, clv_dataset_class(s->ds, 0),
-                             clv_dataset_class(s->ds, n - 1), n);
+  return clv_session_fail_at(
+      b->config, a->pos, err,
+      "labels: %lld, and %s has %zu classes, '%s' to '%s': write labels: %zu",
+      (long long)a->integer, s->key, n,
+      clv_text_fit(clv_dataset_class(s->ds, 0), first, sizeof first),
+      clv_text_fit(clv_dataset_class(s->ds, n - 1), last, sizeof last), n);
 }
 
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -241,6 +243,47 @@ static clv_code inputs_fit(const clv_blueprint *b, const data_set *s, clv_err *e
   return CLV_OK;
 }
 
+/* ---- pads ------------------------------------------------------------------------------------ */
+
+/* The rule that this model has for them, and what it says of a record that does not follow it. */
+static const struct pad_rule {
+  clv_pad_rule rule;
+  const char *fault, *cure;
+} pad_rules[] = {
+    {CLV_PADS_BEHIND, "is a pad, and the record has the length",
+     "this model numbers places without pads, here all are numbered: take pads out of texts, and "
+     "give data.inputs lengths where texts are shorter"},
+    {CLV_PADS_LAST, "has its last token that is no pad, and the record has the length",
+     "head: sequence scores that token in transformers, and the last of the length here: let no "
+     "text end with the pad, fill with it behind the length alone, and give data.inputs lengths "
+     "where texts are shorter"},
+};
+
+static clv_code pads_follow(const clv_blueprint *b, const data_set *s, const struct pad_rule *rule,
+                            int64_t token, clv_err *err) {
+  clv_pad_fault at;
+  if (clv_dataset_pads_fit(s->ds, rule->rule, token, &at)) return CLV_OK;
+  return clv_session_fail_at(b->config, s->pos, err,
+                             "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
+                             "%lld): %s",
+                             s->key, records_of(s, 0), at.record, (long long)at.place, rule->fault,
+                             (long long)at.length, (long long)token, rule->cure);
+}
+
+static clv_code pads_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  clv_model_pads pads = clv_model_pads_of(b->config);
+  int64_t ignored = (int64_t)b->config->loss.ignore_index;
+  if (pads.numbers_places) CLV_TRY(pads_follow(b, s, &pad_rules[0], pads.token, err));
+  if (pads.scores_last_token) CLV_TRY(pads_follow(b, s, &pad_rules[1], pads.token, err));
+  if (!pads.shifts_labels || !clv_dataset_labels_are_tokens(s->ds, ignored)) return CLV_OK;
+  return clv_session_fail_at(
+      b->config, s->pos, err,
+      "%s: %s: each label is the token of its own place: transformers shifts "
+      "the labels of head: causal, and here none are: let each place have "
+      "the token of the next one, and the last place %lld",
+      s->key, labels_of(s), (long long)ignored);
+}
+
 static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err) {
   if (!s->ds) return CLV_OK;
   CLV_TRY(places_fit(b, s, err));
@@ -248,7 +291,8 @@ static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err
   CLV_TRY(labels_fit(b, s, err));
   CLV_TRY(targets_fit(b, s, err));
   CLV_TRY(probabilities_fit(b, s, err));
-  return inputs_fit(b, s, err);
+  CLV_TRY(inputs_fit(b, s, err));
+  return pads_fit(b, s, err);
 }
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */

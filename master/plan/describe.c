@@ -225,14 +225,15 @@ static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_byt
 }
 
 static void text_egress(const clv_blueprint *b, clv_bytes *out) {
-  char shape[160], size[24];
+  char shape[160], size[24], words[CLV_FINDINGS_TEXT];
   clv_bytes_puts(out, "leaves the private network:\n");
   if (!b->n_egress) clv_bytes_puts(out, "  nothing: every stage runs on the master\n");
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
-    const char *word = r->kind == CLEAVE_SENDING_LEAF || r->relayed ? "" : clv_shows_word(r->shows);
+    bool silent = r->kind == CLEAVE_SENDING_LEAF || r->relayed;
+    const char *word = silent ? "" : clv_findings_words(r->shows, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
                      state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype),
@@ -302,6 +303,7 @@ static void json_values(const clv_blueprint *b, const clv_egress_row *r, clv_byt
 }
 
 static void json_egress(const clv_blueprint *b, clv_bytes *out) {
+  char words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
@@ -317,7 +319,7 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
                      "\"relayed\":%s,\"shows\":\"%s\"",
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
                      (unsigned long long)clv_lengths_expect(b, r->places, r->bytes_per_step),
-                     r->relayed ? "true" : "false", clv_shows_word(r->shows));
+                     r->relayed ? "true" : "false", clv_findings_words(r->shows, words));
     json_values(b, r, out);
     clv_bytes_puts(out, "}");
   }

@@ -8,10 +8,10 @@
 
 #include "master/plan/plan_int.h"
 
-_Static_assert((int)CLV_SHOWS_FRONT_KNOWN == (int)CLV_POLICY_FRONT_KNOWN &&
+_Static_assert((int)CLV_SHOWS_PICTURE == (int)CLV_POLICY_PICTURE &&
                    (int)CLV_SHOWS_RAW_INPUT == (int)CLV_POLICY_RAW &&
                    (int)CLV_SHOWS_LABELS == (int)CLV_POLICY_LABELS,
-               "one order of what a tensor shows");
+               "one numbering of findings");
 
 static clv_egress_kind kind_of(const clv_blueprint *b, const clv_egress_row *r) {
   static const clv_egress_kind kinds[] = {[CLEAVE_SENDING_VALUE] = CLV_EGRESS_ACTIVATION,
@@ -26,7 +26,8 @@ clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress
   const clv_remote_spec *w = &b->config->workers[r->worker];
   return (clv_policy_tensor){.name = r->name,
                              .kind = kind_of(b, r),
-                             .shows = (clv_policy_shows)r->shows,
+                             .shows = r->shows,
+                             .layers_at_home = r->layers_at_home,
                              .worker = w->name,
                              .identity = w->identity,
                              .dtype = r->dtype,
@@ -44,7 +45,7 @@ static bool is_evaluated(const clv_blueprint *b, const clv_egress_row *r) {
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
   if (r->kind == CLEAVE_SENDING_WEIGHTS)
     return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
-           b->config->stages[r->stage].lora.from;
+           b->stages[r->stage].adapters;
   bool cached = b->caches && r->stage == 0 && s->trained;
   if (r->kind == CLEAVE_SENDING_CACHED) return cached;
   return s->trained || (s->evaluated && is_evaluated(b, r));
@@ -70,15 +71,17 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
                       .worker = to->worker,
                       .dtype = out->dtype,
                       .shape = out->shape,
-                      .shows = from->shows};
-  snprintf(r.name, sizeof r.name, "direct activation of stage '%.40s'", b->config->stages[i].name);
+                      .shows = from->shows,
+                      .layers_at_home = from->front_layers};
+  snprintf(r.name, sizeof r.name, "direct activation of stage '%s'", b->config->stages[i].name);
   clv_policy_tensor t = clv_egress_row_tensor(b, &r);
   CLV_TRY(clv_policy_permits(b->policy, &t, err));
   if (!to->input_needs_grad) return CLV_OK;
   r.kind = CLEAVE_SENDING_GRADIENT;
   r.worker = from->worker;
   r.shows = from->gradient_shows;
-  snprintf(r.name, sizeof r.name, "direct gradient for stage '%.40s'", b->config->stages[i].name);
+  r.layers_at_home = from->head_layers;
+  snprintf(r.name, sizeof r.name, "direct gradient for stage '%s'", b->config->stages[i].name);
   t = clv_egress_row_tensor(b, &r);
   return clv_policy_permits(b->policy, &t, err);
 }

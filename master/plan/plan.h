@@ -27,7 +27,7 @@ enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
 
 typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
-  bool resume, fresh, accept_egress, json;
+  bool resume, fresh, accept_egress, accept_data, json;
   bool log_json;                   /* progress as JSON too */
   const _Atomic(int) *interrupted; /* set by a signal: finish the step, write a checkpoint */
   const char *out;                 /* predict: a file; plan: the schedule's instructions */
@@ -52,24 +52,31 @@ enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE = 32 };
 
-/* What a tensor that leaves shows of records or labels to a worker that knows the session file,
- * each case more than those before it (privacy.c says when a layer counts as secret). */
+/* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
+ * session file. Each is a bit, a worse one is greater (privacy.c says when a layer is secret). */
 typedef enum clv_shows {
-  CLV_SHOWS_MIXED,           /* a layer with secret first values is on every path */
-  CLV_SHOWS_FRONT_KNOWN,     /* on some path only layers with known weights mix */
-  CLV_SHOWS_TOKENS,          /* one vector per token */
-  CLV_SHOWS_RAW_INPUT,       /* on some path nothing mixes */
-  CLV_SHOWS_LABELS_READABLE, /* a gradient from which a label can be read off */
-  CLV_SHOWS_LABELS,
+  CLV_SHOWS_MIXED = 0,            /* no finding, which is never proof of safety */
+  CLV_SHOWS_PICTURE = 1,          /* an element is made of fewer than half of the places */
+  CLV_SHOWS_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
+  CLV_SHOWS_TOKENS = 4,           /* one vector per token */
+  CLV_SHOWS_RAW_INPUT = 8,        /* on some path nothing mixes */
+  CLV_SHOWS_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
+  CLV_SHOWS_LABELS = 32,
 } clv_shows;
 
-const char *clv_shows_word(clv_shows shows); /* "RAW INPUT"; "" for MIXED */
-/* What `privacy` in the session allows. */
-bool clv_privacy_permits(const clv_session_config *c, clv_shows shows);
+/* A set of findings. Of two sets the one with the worse finding is the greater number. */
+typedef unsigned clv_findings;
+enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
+
+/* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
+const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
+clv_shows clv_findings_worst(clv_findings f);
+/* The findings that `privacy` in the session does not permit; 0: none. */
+clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
 
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
-  char name[96]; /* "activation of stage 'a' (layer 2)" */
+  char name[160]; /* "activation of stage 'a' (layer 2)" */
   cleave_sending_kind kind;
   uint32_t stage;    /* of the module, as libcleave names it */
   uint32_t input;    /* of a LEAF: of the module, in its order; CACHED: 1, numbers of rows */
@@ -80,7 +87,8 @@ typedef struct clv_egress_row {
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   int64_t places;          /* of clv_node: packed sequences have so many rows at most */
   bool relayed;            /* it came from another worker and only passes through */
-  clv_shows shows;
+  clv_findings shows;
+  uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
 } clv_egress_row;
 
 typedef struct clv_stage_plan {
@@ -92,12 +100,17 @@ typedef struct clv_stage_plan {
   bool input_needs_grad, participates;
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
-  bool direct;              /* its output goes straight to the next stage's worker */
-  clv_shows shows;          /* of the records: its output */
-  clv_shows gradient_shows; /* of the labels: the gradient of its output, with the loss at home */
+  bool direct;                 /* its output goes straight to the next stage's worker */
+  clv_findings shows;          /* of the records: its output */
+  clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
+  uint32_t front_layers;       /* hiding layers from the records to its output, on the path with the
+                            fewest */
   uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
-                           the fewest */
+                            the fewest */
   char device[CLV_STAGE_DEVICE]; /* on which its node says that it computes; "": nobody has asked */
+  const char *adapters; /* the folder of peft that the stage begins with: its own lora.from, or that
+                           of another stage, where a module of this one is saved; NULL: none */
+  bool has_modules;     /* parameters of it that are no adapters are in that folder */
 } clv_stage_plan;
 
 /* How far labels follow from the order of the records, which is that of the files. */
@@ -240,11 +253,16 @@ clv_code clv_run_data_open(const clv_session_config *config, bool need_train, cl
 clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
                                   clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
+/* "63 of 629 records are held back for validation: each class by its share"; nothing where none
+ * is. */
+void clv_run_data_held_back(const clv_session_config *config, const clv_run_data *d,
+                            clv_bytes *out);
 
 /* Looks through the records, the training ones as they are drawn for training. One with a value
  * that is not finite is CLV_DATA_LOSS and names the first; with data.non_finite: skip all such are
  * taken out of the rows instead, *ret_left_out counts them, and `notes` gets a line for each
- * file. */
+ * file. `notes` also names a set whose records have one class alone, and a fraction of which no
+ * record would be held back. */
 typedef struct clv_run_scan {
   size_t most; /* records of each file that are looked at; 0: every one */
   bool decode; /* read images, too */
@@ -328,8 +346,8 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
  * stays so. */
 bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p);
 
-/* The same of a stage's lora.from: its adapters, and of what it trains as a whole what is there;
- * names in the file begin with peft's prefix. */
+/* As clv_stage_file_open, of the stage's folder `adapters`: its adapters, and of what else it has
+ * what is there, as peft's modules_to_save; names in the file begin with peft's prefix. */
 clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                                  const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
 

@@ -13,7 +13,7 @@
 /* Fills shows, gradient_shows and head_layers of the stages. */
 void clv_privacy_find(clv_blueprint *b);
 /* What an input of the model shows that is this input of a stage. */
-clv_shows clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input);
+clv_findings clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input);
 /* The nodes of the whole model whose values cross behind a stage, and how many; ret: or NULL. */
 uint32_t clv_blueprint_crossing(const clv_blueprint *b, uint32_t stage,
                                 const clv_node *ret[CLV_MAX_NODES]);
@@ -22,8 +22,12 @@ uint32_t clv_blueprint_crossing(const clv_blueprint *b, uint32_t stage,
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* What behind layer `last` of the whole model would show if that and all before it were at home,
  * and what the gradient there would if all behind it were. */
-clv_shows clv_privacy_of_cut(const clv_blueprint *b, uint32_t last);
-clv_shows clv_privacy_of_head(const clv_blueprint *b, uint32_t last);
+clv_findings clv_privacy_of_cut(const clv_blueprint *b, uint32_t last);
+clv_findings clv_privacy_of_head(const clv_blueprint *b, uint32_t last);
+/* Of findings about records, but TOKENS: a line each for `plan`. And JSON's two keys, each with its
+ * comma; any: something of the records is sent. */
+void clv_findings_describe(clv_findings f, clv_bytes *out);
+void clv_findings_json(bool any, clv_findings f, clv_bytes *out);
 /* For `plan`: lines, or a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Of the lengths of sequences (lengths.c); any: something of the records is sent. JSON: keys, each
@@ -58,6 +62,8 @@ clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_
                           clv_err *err) CLV_USE_RESULT;
 /* Of a stage with adapters: is this parameter none of them, and of nothing that `train` names? */
 bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
+/* Which stages begin with tensors of a lora.from. A folder that cannot be read has none. */
+void clv_adapters_find(clv_blueprint *b);
 /* Each name of `train` has parameters in the stage. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 

@@ -32,7 +32,8 @@ typedef struct view {
   bool all_home;  /* as if the master had every layer */
   bool one_value; /* a record is one number or token */
   layer_facts of[CLV_MAX_NODES];
-  clv_shows shows[CLV_MAX_NODES];
+  clv_findings shows[CLV_MAX_NODES];
+  uint32_t front[CLV_MAX_NODES]; /* layers that hide on the shortest way from the records */
   uint32_t head[CLV_MAX_NODES];  /* secret layers that learn on the shortest way to the loss */
   uint32_t until[CLV_MAX_NODES]; /* the last layer that reads the value */
 } view;
@@ -62,6 +63,8 @@ static const char *excuse(const view *v, int k, bool labels) {
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact && !fresh) return "has weights from a worker";
+  if (!adapter && v->b->stages[v->of[k].weights_at].has_modules)
+    return "has weights from a folder of adapters";
   if (clv_stage_pushes(s) && !fresh && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
   if (drawn && v->b->config->train.seed.guessable)
@@ -158,9 +161,9 @@ static int worst_input(const view *v, int k) {
   return worst;
 }
 
-static clv_shows shows_after(const view *v, int k) {
+static clv_findings shows_after(const view *v, int k) {
   int from = worst_input(v, k);
-  clv_shows in = v->shows[from];
+  clv_findings in = v->shows[from];
   if (at_home(v, k) && def_of(v, k)->rows) return CLV_MIN(in, CLV_SHOWS_TOKENS);
   if (!mixes(v, k)) return in;
   bool each = def_of(v, k)->mixes == CLV_MIXES_LAST && v->g->nodes[from].shape.rank > 2;
@@ -169,13 +172,22 @@ static clv_shows shows_after(const view *v, int k) {
 }
 
 /* How long a sequence is counts as no record; `plan` says that it is sent. */
-static clv_shows shows_of_input(const clv_graph *g, int k) {
+static clv_findings shows_of_input(const clv_graph *g, int k) {
   return clv_graph_lengths(g, k) ? CLV_SHOWS_MIXED : CLV_SHOWS_RAW_INPUT;
 }
 
+static uint32_t front_after(const view *v, int k) {
+  uint32_t least = NO_WAY;
+  for (int i = 0; i < v->g->nodes[k].n_in; i++)
+    least = CLV_MIN(least, v->front[v->g->nodes[k].in[i]]);
+  return least == NO_WAY ? NO_WAY : least + hides(v, k, false);
+}
+
 static void go_forward(view *v) {
-  for (int k = 0; k < v->g->n_nodes; k++)
+  for (int k = 0; k < v->g->n_nodes; k++) {
     v->shows[k] = is_input(v, k) ? shows_of_input(v->g, k) : shows_after(v, k);
+    v->front[k] = !is_input(v, k) ? front_after(v, k) : v->shows[k] ? 0 : NO_WAY;
+  }
 }
 
 /* ---- from the loss --------------------------------------------------------------------------- */
@@ -223,6 +235,13 @@ static int shown_at(const view *v, uint32_t last) {
   return worst;
 }
 
+static uint32_t front_at(const view *v, uint32_t last) {
+  uint32_t least = NO_WAY;
+  for (int k = 0; k < v->g->n_nodes; k++)
+    if (crosses(v, k, last)) least = CLV_MIN(least, v->front[k]);
+  return least;
+}
+
 static uint32_t head_at(const view *v, uint32_t last) {
   uint32_t least = NO_WAY;
   for (int k = 0; k < v->g->n_nodes; k++)
@@ -230,17 +249,17 @@ static uint32_t head_at(const view *v, uint32_t last) {
   return least;
 }
 
-static clv_shows shows_of_head(uint32_t layers) {
+static clv_findings shows_of_head(uint32_t layers) {
   return layers ? CLV_SHOWS_MIXED : CLV_SHOWS_LABELS_READABLE;
 }
 
-clv_shows clv_privacy_of_cut(const clv_blueprint *b, uint32_t last) {
+clv_findings clv_privacy_of_cut(const clv_blueprint *b, uint32_t last) {
   view v;
   look(b, true, &v);
   return v.shows[shown_at(&v, last)];
 }
 
-clv_shows clv_privacy_of_head(const clv_blueprint *b, uint32_t last) {
+clv_findings clv_privacy_of_head(const clv_blueprint *b, uint32_t last) {
   view v;
   look(b, true, &v);
   return shows_of_head(head_at(&v, last));
@@ -253,23 +272,23 @@ void clv_privacy_find(clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     s->shows = v.shows[shown_at(&v, s->last_layer)];
+    s->front_layers = front_at(&v, s->last_layer);
     s->head_layers = head_at(&v, s->last_layer);
     s->gradient_shows = home ? shows_of_head(s->head_layers) : CLV_SHOWS_MIXED;
   }
 }
 
 /* Inputs come first in a graph, in their order. */
-clv_shows clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input) {
+clv_findings clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input) {
   return shows_of_input(b->whole, (int)b->stages[stage].leaf[input - (stage > 0)]);
 }
 
 /* The most that inputs of stage i show to its worker; false: it is at home, or reads none. */
-static bool leaves_shown(const clv_blueprint *b, uint32_t i, clv_shows *ret) {
+static bool leaves_shown(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
   const clv_stage_plan *s = &b->stages[i];
   if (s->worker < 0 || !s->n_leaves) return false;
-  *ret = CLV_SHOWS_MIXED;
-  for (uint32_t k = 0; k < s->n_leaves; k++)
-    *ret = CLV_MAX(*ret, clv_shown_by_leaf(b, i, k + (i > 0)));
+  *ret = 0;
+  for (uint32_t k = 0; k < s->n_leaves; k++) *ret |= clv_shown_by_leaf(b, i, k + (i > 0));
   return true;
 }
 
@@ -350,16 +369,28 @@ static const char *place_name(const clv_blueprint *b, uint32_t stage) {
   return b->config->workers[b->stages[stage].worker].name;
 }
 
+/* What a worker is sent, and the key of `privacy` that permits it. */
+typedef struct records_refusal {
+  clv_shows shows;
+  const char *what, *key;
+} records_refusal;
+
+static const records_refusal refusals[] = {
+    {CLV_SHOWS_RAW_INPUT, "is sent the records in all but name", "raw_input_leaves"},
+    {CLV_SHOWS_TOKENS, "is sent one vector per token", "tokens_readable"},
+    {CLV_SHOWS_FRONT_KNOWN, "is sent records that only known weights have mixed", "front_known"}};
+
+/* The worst finding that the session does not permit. */
+static const records_refusal *refusal_of(const clv_blueprint *b, clv_findings shows) {
+  clv_shows worst = clv_findings_worst(clv_privacy_forbids(b->config, shows));
+  for (size_t i = 0; i < CLV_COUNT(refusals); i++)
+    if (refusals[i].shows == worst) return &refusals[i];
+  return &refusals[0];
+}
+
 static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err) {
-  static const char *const what[] = {[CLV_SHOWS_FRONT_KNOWN] =
-                                         "is sent records that only known "
-                                         "weights have mixed",
-                                     [CLV_SHOWS_TOKENS] = "is sent one vector per token",
-                                     [CLV_SHOWS_RAW_INPUT] = "is sent the records in all but name"};
-  static const char *const key[] = {[CLV_SHOWS_FRONT_KNOWN] = "front_known",
-                                    [CLV_SHOWS_TOKENS] = "tokens_readable",
-                                    [CLV_SHOWS_RAW_INPUT] = "raw_input_leaves"};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
+  const records_refusal *r = refusal_of(b, b->stages[i].shows);
   view v;
   layer_way w;
   look(b, false, &v);
@@ -367,22 +398,20 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
   put_way(&v, &w, &path);
   put_excuse(&v, &w, false, &path);
   put_mixing_ops(&ops);
-  clv_shows shows = b->stages[i].shows;
   clv_config_pos pos =
       i + 1 < b->n_stages ? b->config->stages[i + 1].at_pos : b->config->loss.at_pos;
   return clv_session_fail_at(
       b->config, pos, err,
       "worker '%s' %s by stage '%s': no %s with secret first values is on the path; put one "
       "there, at master, or set privacy.%s: true; the path: %s",
-      place_name(b, i + 1), what[shows], b->config->stages[i].name, ops.data, key[shows],
-      path.data);
+      place_name(b, i + 1), r->what, b->config->stages[i].name, ops.data, r->key, path.data);
 }
 
 /* The first stage at a worker is refused with the file, before there is a model. */
 static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
-  clv_shows shows;
-  if (!i || !leaves_shown(b, i, &shows) || clv_privacy_permits(b->config, shows)) return CLV_OK;
+  clv_findings shows;
+  if (!i || !leaves_shown(b, i, &shows) || !clv_privacy_forbids(b->config, shows)) return CLV_OK;
   uint32_t k = 0;
   while (clv_shown_by_leaf(b, i, k + 1) != shows) k++;
   return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
@@ -419,11 +448,11 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
 #ifndef CLV_MUTATE_PRIVACY
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        !clv_privacy_permits(b->config, b->stages[i].shows))
+        clv_privacy_forbids(b->config, b->stages[i].shows))
       return refuse_records(b, i, err);
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;)
-    if (has_gradient(b, i) && !clv_privacy_permits(b->config, b->stages[i].gradient_shows))
+    if (has_gradient(b, i) && clv_privacy_forbids(b->config, b->stages[i].gradient_shows))
       return refuse_labels(b, i, err);
 #endif
   return CLV_OK;
@@ -432,15 +461,15 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
 /* ---- for `plan` ------------------------------------------------------------------------------ */
 
 /* The most that leaves of the records; false: nothing does. */
-static bool records_shown(const clv_blueprint *b, clv_shows *ret) {
-  clv_shows leaves;
+static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
+  clv_findings leaves;
   bool any = false;
-  *ret = CLV_SHOWS_MIXED;
+  *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (leaves_shown(b, i, &leaves)) any = true, *ret = CLV_MAX(*ret, leaves);
+    if (leaves_shown(b, i, &leaves)) any = true, *ret |= leaves;
     if (b->stages[i].worker >= 0 || b->stages[i + 1].worker < 0) continue;
     any = true;
-    *ret = CLV_MAX(*ret, b->stages[i].shows);
+    *ret |= b->stages[i].shows;
   }
   return any;
 }
@@ -504,7 +533,7 @@ static bool knows_front(const clv_blueprint *b, uint32_t stage) {
 static bool token_front_known(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        b->stages[i].shows == CLV_SHOWS_TOKENS && knows_front(b, i))
+        (b->stages[i].shows & CLV_SHOWS_TOKENS) && knows_front(b, i))
       return true;
   return false;
 }
@@ -521,38 +550,28 @@ static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
                            : "by layers with secret weights: with the words of ten pages, 54 %");
 }
 
-static void text_records(bool any, clv_shows shows, clv_bytes *out) {
-  static const char *const what[] = {
-      [CLV_SHOWS_MIXED] =
-          "not sent; what is sent was mixed by layers with secret first values, and tells of them",
-      [CLV_SHOWS_FRONT_KNOWN] =
-          "FRONT KNOWN: only known weights have mixed what is sent (privacy.front_known)",
-      [CLV_SHOWS_RAW_INPUT] = "RAW INPUT LEAVES (privacy.raw_input_leaves)"};
-  clv_bytes_printf(out, "records: %s\n", any ? what[shows] : "stay on the master");
+static void text_mixed(bool any, clv_bytes *out) {
+  clv_bytes_printf(
+      out, "records: %s\n",
+      any ? "not sent; what is sent was mixed by layers with secret first values, and tells of them"
+          : "stay on the master");
 }
 
-static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_shows shows,
+static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings shows,
                          clv_bytes *out) {
-  static const char *const words[] = {[CLV_SHOWS_MIXED] = "mixed",
-                                      [CLV_SHOWS_FRONT_KNOWN] = "front_known",
-                                      [CLV_SHOWS_TOKENS] = "tokens",
-                                      [CLV_SHOWS_RAW_INPUT] = "raw_input"};
   const char *which = labels_case(b, at);
   bool head = strcmp(which, "inferable") == 0;
-  bool tokens = any && shows == CLV_SHOWS_TOKENS;
-  clv_bytes_printf(out,
-                   "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,\"records\":\"%s\","
-                   "%s%s\"seed_guessable\":%s}",
-                   which, head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false",
-                   any ? words[shows] : "stay",
-                   !tokens                ? ""
-                   : token_front_known(b) ? "\"front\":\"known\","
-                                          : "\"front\":\"secret\",",
-                   clv_lengths_json(b, any), b->config->train.seed.guessable ? "true" : "false");
+  clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
+                   head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
+  clv_findings_json(any, shows, out);
+  if (shows & CLV_SHOWS_TOKENS)
+    clv_bytes_printf(out, "\"front\":\"%s\",", token_front_known(b) ? "known" : "secret");
+  clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),
+                   b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  clv_shows shows;
+  clv_findings shows;
   bool any = records_shown(b, &shows);
   uint32_t at = thinnest(b);
   if (json) {
@@ -560,10 +579,10 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
     return;
   }
   text_labels(b, at, out);
-  if (any && shows == CLV_SHOWS_TOKENS)
-    text_tokens(b, out);
-  else
-    text_records(any, shows, out);
+  clv_findings_describe(shows & CLV_SHOWS_RAW_INPUT, out);
+  if (shows & CLV_SHOWS_TOKENS) text_tokens(b, out);
+  clv_findings_describe(shows & ~(clv_findings)CLV_SHOWS_RAW_INPUT, out);
+  if (!shows) text_mixed(any, out);
   clv_lengths_describe(b, any, out);
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,

@@ -68,51 +68,37 @@ static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
 
-/* key: for messages. unlabelled: labels are not looked for. */
-static clv_code open_one(const clv_session_config *c, const char *key, const clv_text_list *files,
-                         uint64_t limit, bool unlabelled, clv_config_pos pos, clv_dataset **ret,
-                         clv_err *err) {
-  CLV_AUTO(clv_freep) float *mean = NULL;
-  CLV_AUTO(clv_freep) float *std = NULL;
-  clv_err why;
-  bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
-  int64_t ignored = (int64_t)c->loss.ignore_index;
-  CLV_TRY(floats(&c->data.mean, &mean, err));
-  CLV_TRY(floats(&c->data.std, &std, err));
-  size_t n_inputs = clv_data_inputs(&c->data);
-  clv_dataset_options o = {.format = formats[c->data.format],
-                           .inputs_path = files->items[0],
-                           .n_named = c->data.inputs.n,
-                           .names = (const char *const *)c->data.inputs.items,
-                           .named_paths = (const char *const *)files->items,
-                           .labels_path = of_arrays(&c->data) && files->n > n_inputs && !unlabelled
-                                              ? files->items[n_inputs]
-                                              : NULL,
-                           .unlabelled = unlabelled,
-                           .limit = limit,
-                           .scale = (float)c->data.scale,
-                           .mean = mean,
-                           .std = std,
-                           .n_mean = c->data.mean.n,
-                           .n_std = c->data.std.n,
-                           .flatten = c->data.flatten,
-                           .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
-                           .images = image_options(&c->data),
-                           .text = text_options(&c->data),
-                           .pages = page_options(&c->data),
-                           .objective = objectives[c->data.objective],
-                           .ignored = &ignored,
-                           .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
-  clv_code code = clv_dataset_open(&o, ret, &why);
-  if (code == CLV_OK) return CLV_OK;
-  clv_session_fail_at(c, pos, err, "%s: %s", key, why.text);
-  if (err) err->code = CLV_DATA_LOSS; /* exit code 7: the data, not the session file's form */
-  return CLV_DATA_LOSS;
+static const clv_split_kind splits[] = {[CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED,
+                                        [CLV_BY_CHANCE] = CLV_SPLIT_SHUFFLED,
+                                        [CLV_BY_END] = CLV_SPLIT_LAST,
+                                        [CLV_BY_GROUP] = CLV_SPLIT_GROUPS};
+
+/* One of the sets of the session. */
+typedef struct set_files {
+  const char *key; /* for messages */
+  const clv_text_list *files;
+  clv_config_pos pos;
+  uint64_t limit;  /* records; 0: all */
+  bool unlabelled; /* labels are not looked for, and a limit leaves the first records */
+  bool grouped;    /* groups of records are read */
+} set_files;
+
+static set_files train_files(const clv_session_config *c) {
+  const clv_data_config *d = &c->data;
+  return (set_files){.key = "data.train",
+                     .files = &d->train,
+                     .pos = d->train_pos,
+                     .limit = d->limit_train,
+                     .grouped = d->validation_by == CLV_BY_GROUP && d->validation_fraction > 0};
 }
 
-/* The end of a folder of images would be its last classes, and so may be the end of a table. */
-static clv_split_kind split_of(const clv_data_config *d) {
-  return of_arrays(d) ? CLV_SPLIT_LAST : CLV_SPLIT_SHUFFLED;
+static set_files test_files(const clv_session_config *c, bool unlabelled) {
+  const clv_data_config *d = &c->data;
+  return (set_files){.key = "data.test",
+                     .files = &d->test,
+                     .pos = d->test_pos,
+                     .limit = d->limit_test,
+                     .unlabelled = unlabelled};
 }
 
 clv_code clv_run_data_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -122,23 +108,86 @@ clv_code clv_run_data_seed(const clv_session_config *c, uint64_t *ret, clv_err *
   return CLV_OK;
 }
 
+static bool takes_first(const clv_session_config *c, const set_files *s) {
+  return s->unlabelled || c->data.limit_by == CLV_BY_END;
+}
+
+static clv_code read_set(const clv_session_config *c, const set_files *s,
+                         const clv_dataset_options *o, clv_dataset **ret, clv_err *err) {
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
+  uint64_t seed;
+  CLV_TRY(clv_dataset_open(o, &ds, err));
+  CLV_TRY(clv_run_data_seed(c, &seed, err));
+  if (!takes_first(c, s))
+    CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
+  *ret = clv_steal(&ds);
+  return CLV_OK;
+}
+
+static clv_code open_one(const clv_session_config *c, const set_files *s, clv_dataset **ret,
+                         clv_err *err) {
+  const clv_text_list *files = s->files;
+  CLV_AUTO(clv_freep) float *mean = NULL;
+  CLV_AUTO(clv_freep) float *std = NULL;
+  clv_err why;
+  bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
+  int64_t ignored = (int64_t)c->loss.ignore_index;
+  CLV_TRY(floats(&c->data.mean, &mean, err));
+  CLV_TRY(floats(&c->data.std, &std, err));
+  size_t n_inputs = clv_data_inputs(&c->data);
+  clv_dataset_options o = {
+      .format = formats[c->data.format],
+      .inputs_path = files->items[0],
+      .n_named = c->data.inputs.n,
+      .names = (const char *const *)c->data.inputs.items,
+      .named_paths = (const char *const *)files->items,
+      .labels_path = of_arrays(&c->data) && files->n > n_inputs && !s->unlabelled
+                         ? files->items[n_inputs]
+                         : NULL,
+      .unlabelled = s->unlabelled,
+      .limit = takes_first(c, s) ? s->limit : 0,
+      .grouped = s->grouped,
+      .group = c->data.validation_group,
+      .scale = (float)c->data.scale,
+      .mean = mean,
+      .std = std,
+      .n_mean = c->data.mean.n,
+      .n_std = c->data.std.n,
+      .flatten = c->data.flatten,
+      .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+      .images = image_options(&c->data),
+      .text = text_options(&c->data),
+      .pages = page_options(&c->data),
+      .objective = objectives[c->data.objective],
+      .ignored = &ignored,
+      .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
+  if (s->grouped && c->data.format == CLV_DATA_TEXT) o.text.group = c->data.validation_group;
+  if (read_set(c, s, &o, ret, &why) == CLV_OK) return CLV_OK;
+  clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why.text);
+  if (err) err->code = CLV_DATA_LOSS; /* exit code 7: the data, not the session file's form */
+  return CLV_DATA_LOSS;
+}
+
 static clv_code split(const clv_session_config *c, clv_run_data *d, clv_err *err) {
   uint64_t seed;
+  clv_err why;
   CLV_TRY(clv_run_data_seed(c, &seed, err));
-  return clv_subset_split(d->train, c->data.validation_fraction, split_of(&c->data), seed,
-                          &d->train_rows, &d->validation_rows, err);
+  clv_split_kind kind = splits[c->data.validation_by];
+  if (clv_subset_split(d->train, c->data.validation_fraction, kind, seed, &d->train_rows,
+                       &d->validation_rows, &why) == CLV_OK)
+    return CLV_OK;
+  clv_session_fail_at(c, c->data.train_pos, err, "data.validation: %s", why.text);
+  if (err) err->code = CLV_DATA_LOSS;
+  return CLV_DATA_LOSS;
 }
 
 clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run_data *ret,
                            clv_err *err) {
   clv_run_data d = {0};
   clv_code code = CLV_OK;
-  if (need_train || !c->data.test.n)
-    code = open_one(c, "data.train", &c->data.train, c->data.limit_train, false, c->data.train_pos,
-                    &d.train, err);
-  if (code == CLV_OK && c->data.test.n)
-    code = open_one(c, "data.test", &c->data.test, c->data.limit_test, false, c->data.test_pos,
-                    &d.test, err);
+  const set_files train = train_files(c), test = test_files(c, false);
+  if (need_train || !c->data.test.n) code = open_one(c, &train, &d.train, err);
+  if (code == CLV_OK && c->data.test.n) code = open_one(c, &test, &d.test, err);
   if (code == CLV_OK && d.train && d.test) code = clv_dataset_same_classes(d.train, d.test, err);
   if (code == CLV_OK && d.train) code = split(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
@@ -152,14 +201,59 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
   clv_run_data d = {0};
-  CLV_TRY(open_one(c, "data.test", &c->data.test, c->data.limit_test, true, c->data.test_pos,
-                   &d.test, err));
+  const set_files test = test_files(c, true);
+  CLV_TRY(open_one(c, &test, &d.test, err));
   clv_code code = clv_subset_all(d.test, &d.test_rows, err);
   if (code == CLV_OK)
     *ret = d;
   else
     clv_run_data_done(&d);
   return code;
+}
+
+/* ---- what the sets are ----------------------------------------------------------------------- */
+
+static const char *how_split(const clv_session_config *c, const clv_run_data *d) {
+  static const char *const words[] = {
+      [CLV_SPLIT_STRATIFIED] = "each class by its share, drawn by the seed",
+      [CLV_SPLIT_SHUFFLED] = "drawn by the seed",
+      [CLV_SPLIT_GROUPS] = "in whole groups, drawn by the seed",
+      [CLV_SPLIT_LAST] = "the last ones of the files"};
+  clv_split_kind asked = splits[c->data.validation_by];
+  clv_split_kind kind = clv_dataset_split_kind(d->train, asked);
+  if (kind == CLV_SPLIT_GROUPS && asked != kind) return "in whole pages, drawn by the seed";
+  return words[kind];
+}
+
+void clv_run_data_held_back(const clv_session_config *c, const clv_run_data *d, clv_bytes *out) {
+  size_t n = d->validation_rows.n;
+  if (n)
+    clv_bytes_printf(out, "%zu of %zu records %s held back for validation: %s", n,
+                     n + d->train_rows.n, n > 1 ? "are" : "is", how_split(c, d));
+}
+
+static void note_one_class(const char *set, const clv_dataset *ds, const clv_subset *rows,
+                           clv_bytes *notes) {
+  int64_t class;
+  if (!ds || !clv_subset_is_one_class(ds, rows, &class)) return;
+  clv_bytes_printf(notes, "%s: its %zu record%s of one class, %lld", set, rows->n,
+                   rows->n > 1 ? "s are" : " is", (long long)class);
+  if ((uint64_t) class < clv_dataset_classes(ds))
+    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class(ds, (size_t) class));
+  clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
+}
+
+/* Sets that say less than they seem to. */
+static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
+  double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
+  if (d->validation_rows.n == 1 && share < 0.5)
+    clv_bytes_printf(notes,
+                     "data.validation: a fraction of %g of %zu records rounds to none, so one is "
+                     "held back: raise data.validation.fraction\n",
+                     c->data.validation_fraction, d->train_rows.n + 1);
+  note_one_class("data.train", d->train, &d->train_rows, notes);
+  note_one_class("data.validation", d->train, &d->validation_rows, notes);
+  note_one_class("data.test", d->test, &d->test_rows, notes);
 }
 
 /* ---- values that are not finite -------------------------------------------------------------- */
@@ -287,6 +381,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   if (d->test)
     CLV_TRY(scan_one(c, d->test, &so, &(scan_words){o, "data.test"}, &c->data.test,
                      c->data.test_pos, test, &left_out, notes, err));
+  note_sets(c, d, notes);
   *ret_left_out = left_out;
   return CLV_OK;
 }

@@ -122,7 +122,7 @@ static void keep_front(clv_cutter *c) {
   uint32_t s = 0, least = 0;
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
-  while (clv_privacy_of_cut(b, least) > b->stages[s - 1].shows) least++;
+  while (clv_privacy_of_cut(b, least) & ~b->stages[s - 1].shows) least++;
   c->least[s - 1] = least;
   if (!least) return;
   clv_bytes_printf(&c->notes,
@@ -138,7 +138,7 @@ static void keep_head(clv_cutter *c) {
   while (s > 0 && b->stages[s].worker < 0) s--;
   if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
   if (b->stages[s].gradient_shows != CLV_SHOWS_MIXED) {
-    if (!clv_privacy_permits(b->config, CLV_SHOWS_LABELS_READABLE)) /* no gradient is sent there */
+    if (clv_privacy_forbids(b->config, CLV_SHOWS_LABELS_READABLE)) /* no gradient is sent there */
       c->most[s] = c->cuts.first_learning - 1;
     return;
   }

@@ -25,10 +25,10 @@ static const char *layer_name(const clv_cutter *c, uint32_t layer) {
 /* ---- text ------------------------------------------------------------------------------------ */
 
 static void text_stage(const clv_cutter *c, const clv_cut_way *w, uint32_t s, clv_bytes *out) {
-  char memory[24], bytes[24], layers[64];
+  char memory[24], bytes[24], layers[64], name[25];
   const clv_cut_stage *stage = &w->stages[s];
-  snprintf(layers, sizeof layers, "%u..%u (%.24s)", stage->first, stage->last,
-           layer_name(c, stage->last));
+  snprintf(layers, sizeof layers, "%u..%u (%s)", stage->first, stage->last,
+           clv_text_fit(layer_name(c, stage->last), name, sizeof name));
   clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
                    c->b->config->stages[s].name, place_of(c, s), layers, 1e3 * stage->busy_s,
                    clv_format_size(stage->memory, memory, sizeof memory));

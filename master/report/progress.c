@@ -14,6 +14,9 @@
 
 /* ---- files of a line per step ---------------------------------------------------------------- */
 
+/* Bytes of a name in event files; loss, accuracy and scores of an evaluation, at most. */
+enum { TAG = 64, EVALUATION_SCALARS = 12 };
+
 typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
 
 static const char *const table_names[TABLES] = {
@@ -79,6 +82,8 @@ struct clv_reporter {
   bool json, terminal, line_open;
   /* since the last printed line */
   uint64_t began_ns, steps, samples, wait_ns, step_ns, bytes_up, bytes_down;
+  uint64_t finite;  /* samples of steps with a finite loss */
+  uint64_t skipped; /* steps that changed no weight */
   double loss, correct;
   bool has_accuracy;
   clv_bytes line, object, json_line; /* reused */
@@ -178,7 +183,11 @@ static void collect(clv_reporter *r, const clv_progress *p) {
   r->samples += p->samples;
   r->wait_ns += p->wait_ns;
   r->step_ns += p->step_ns;
-  r->loss += p->loss * (double)p->samples;
+  r->skipped += !p->applied;
+  if (isfinite(p->loss)) {
+    r->finite += p->samples;
+    r->loss += p->loss * (double)p->samples;
+  }
   r->has_accuracy = p->accuracy >= 0;
   r->correct += p->accuracy * (double)p->samples;
 }
@@ -188,6 +197,14 @@ const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]) {
     snprintf(dst, CLV_JSON_NUMBER, "%.*g", digits, v);
   else
     snprintf(dst, CLV_JSON_NUMBER, "null");
+  return dst;
+}
+
+const char *clv_text_number(const char *format, double v, char dst[CLV_JSON_NUMBER]) {
+  if (isfinite(v))
+    snprintf(dst, CLV_JSON_NUMBER, format, v);
+  else
+    snprintf(dst, CLV_JSON_NUMBER, "%s", isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
   return dst;
 }
 
@@ -219,35 +236,41 @@ const char *clv_time_left(double s, char dst[CLV_TIME_LEFT]) {
   return dst;
 }
 
-static void json_interval(clv_bytes *out, const clv_progress *p, const interval *i) {
+static void json_interval(clv_bytes *out, const clv_progress *p, const interval *i,
+                          uint64_t skipped) {
   char loss[CLV_JSON_NUMBER];
   clv_bytes_printf(out,
                    "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
                    "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f",
                    (unsigned long long)p->step, (unsigned long long)p->epoch,
                    clv_json_number(i->loss, 6, loss), i->samples_s, i->up, i->down, i->wait);
+  if (skipped) clv_bytes_printf(out, ",\"skipped\":%llu", (unsigned long long)skipped);
   if (i->left_s >= 0) clv_bytes_printf(out, ",\"eta_s\":%.1f", i->left_s);
   clv_bytes_puts(out, "}");
 }
 
 static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
                           const interval *i) {
-  char of[24] = "", accuracy[24] = "", left[CLV_TIME_LEFT];
+  char of[24] = "", accuracy[24] = "", skipped[96] = "", left[CLV_TIME_LEFT];
+  char loss[CLV_JSON_NUMBER];
   if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
   if (r->has_accuracy)
     snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct / (double)r->samples);
+  if (r->skipped)
+    snprintf(skipped, sizeof skipped, "  SKIPPED %llu of %llu steps (loss or gradient not finite)",
+             (unsigned long long)r->skipped, (unsigned long long)r->steps);
   clv_bytes_printf(out,
-                   "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
+                   "step %llu%s  epoch %llu  loss %s%s  %.0f samples/s  up %.1f MB/s  down %.1f "
                    "MB/s  wait %.0f%%%s%s%s",
-                   (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, i->loss,
-                   accuracy, i->samples_s, i->up, i->down, 100 * i->wait,
-                   i->left_s >= 0 ? "  eta " : "", clv_time_left(i->left_s, left),
-                   p->applied ? "" : "  SKIPPED (not finite)");
+                   (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1,
+                   clv_text_number("%.4f", i->loss, loss), accuracy, i->samples_s, i->up, i->down,
+                   100 * i->wait, i->left_s >= 0 ? "  eta " : "", clv_time_left(i->left_s, left),
+                   skipped);
 }
 
 static void print_interval(clv_reporter *r, const clv_progress *p) {
   double seconds = (double)(clv_now_ns() - r->began_ns) / 1e9, n = (double)r->samples;
-  interval i = {.loss = r->loss / n,
+  interval i = {.loss = r->finite ? r->loss / (double)r->finite : NAN,
                 .samples_s = n / seconds,
                 .up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6,
                 .down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6,
@@ -255,7 +278,7 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
                 .left_s = time_left(r, p, seconds)};
   r->line.len = r->object.len = r->json_line.len = 0;
   text_interval(&r->line, r, p, &i);
-  json_interval(&r->object, p, &i);
+  json_interval(&r->object, p, &i, r->skipped);
   if (r->line.failed || r->object.failed) return;
   clv_report_json(&r->json_line, CLV_LOG_INFO, NULL, r->object.data);
   if (r->json_line.failed) return;
@@ -267,7 +290,7 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
   fflush(stdout);
   r->line_open = r->terminal;
   r->began_ns = clv_now_ns();
-  r->steps = r->samples = r->wait_ns = r->step_ns = 0;
+  r->steps = r->samples = r->wait_ns = r->step_ns = r->finite = r->skipped = 0;
   r->loss = r->correct = 0;
   r->bytes_up = p->bytes_up;
   r->bytes_down = p->bytes_down;
@@ -338,20 +361,38 @@ clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err)
   return flush(r, PACE, err);
 }
 
-clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_err *err) {
-  char tag[2][48], loss[CLV_JSON_NUMBER];
-  const clv_scalar list[] = {{tag[0], e->loss}, {tag[1], e->accuracy}};
-  bool known = e->accuracy >= 0;
-  snprintf(tag[0], sizeof tag[0], "%s/loss", e->what);
-  snprintf(tag[1], sizeof tag[1], "%s/accuracy", e->what);
-  clv_events_scalars(r->events, e->step, list, known ? 2 : 1);
+/* "validation/f1_macro" */
+static void add_scalar(clv_scalar list[], size_t *n, char tag[TAG], const char *what,
+                       const char *name, double value) {
+  snprintf(tag, TAG, "%s/%s", what, name);
+  list[(*n)++] = (clv_scalar){tag, value};
+}
+
+static void add_events(clv_reporter *r, const clv_evaluation *e) {
+  char tags[EVALUATION_SCALARS][TAG];
+  clv_scalar list[EVALUATION_SCALARS];
+  size_t n = 0;
+  add_scalar(list, &n, tags[n], e->what, "loss", e->loss);
+  if (e->accuracy >= 0) add_scalar(list, &n, tags[n], e->what, "accuracy", e->accuracy);
+  for (size_t i = 0; i < e->n_scalars && n < EVALUATION_SCALARS; i++)
+    if (!isnan(e->scalars[i].value)) /* a score that is not defined has no point in a curve */
+      add_scalar(list, &n, tags[n], e->what, e->scalars[i].tag, e->scalars[i].value);
+  clv_events_scalars(r->events, e->step, list, n);
   clv_events_flush(r->events);
-  r->line.len = 0;
-  clv_bytes_printf(&r->line, "{\"step\":%llu,\"epoch\":%llu,\"event\":\"%s\",\"loss\":%s",
+}
+
+clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_err *err) {
+  char loss[CLV_JSON_NUMBER];
+  clv_bytes *line = &r->line;
+  add_events(r, e);
+  line->len = 0;
+  clv_bytes_printf(line, "{\"step\":%llu,\"epoch\":%llu,\"event\":\"%s\",\"loss\":%s",
                    (unsigned long long)e->step, (unsigned long long)e->epoch, e->what,
                    clv_json_number(e->loss, 17, loss));
-  if (known) clv_bytes_printf(&r->line, ",\"accuracy\":%.6f", e->accuracy);
-  clv_bytes_printf(&r->line, ",\"samples\":%llu", (unsigned long long)e->samples);
+  if (e->accuracy >= 0) clv_bytes_printf(line, ",\"accuracy\":%.6f", e->accuracy);
+  clv_bytes_printf(line, ",\"samples\":%llu", (unsigned long long)e->samples);
+  if (e->places) clv_bytes_printf(line, ",\"places\":%llu", (unsigned long long)e->places);
+  if (e->scores) clv_bytes_printf(line, ",\"scores\":%s", e->scores);
   CLV_TRY(write_line(r, EVALUATIONS, err));
   return flush(r, EVALUATIONS, err);
 }

@@ -76,7 +76,12 @@ typedef struct clv_progress {
 typedef struct clv_evaluation {
   const char *what; /* "validation", "test" */
   uint64_t step, epoch, samples;
+  uint64_t places;       /* that have a label; 0: one for each sample */
   double loss, accuracy; /* accuracy < 0: not known */
+  const char *scores;    /* a JSON object of all that was asked for; NULL: nothing was */
+  /* [n_scalars] of them that are numbers, by name ("f1_macro"): for event files */
+  const clv_scalar *scalars;
+  size_t n_scalars;
 } clv_evaluation;
 
 typedef struct clv_reporter clv_reporter;
@@ -85,6 +90,9 @@ enum { CLV_JSON_NUMBER = 32, CLV_TIME_LEFT = 24 };
 
 /* "40s", "3m20s", "2h05m"; "" for what is not known: negative, not finite, too far. Returns dst. */
 const char *clv_time_left(double s, char dst[CLV_TIME_LEFT]);
+
+/* v by a format such as "%.4f", or nan, inf, -inf: nan has no sign for people. Returns dst. */
+const char *clv_text_number(const char *format, double v, char dst[CLV_JSON_NUMBER]);
 
 /* v with so many significant digits, or "null": JSON has no NaN and no infinity. Returns dst. */
 const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);

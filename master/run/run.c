@@ -20,6 +20,7 @@ void clv_run_done(clv_run *r) {
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
+  clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
   clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
 }
@@ -99,7 +100,7 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
     CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL, **own = NULL;
     if (r->config->stages[i].weights_file)
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
-    if (r->config->stages[i].lora.from)
+    if (r->blueprint->stages[i].adapters)
       CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &own, err));
     CLV_AUTO(clv_stage_folder_done) clv_stage_folder folder = {0};
     if (r->config->stages[i].weights_folder)
@@ -117,30 +118,16 @@ static void print_checked(const clv_run *r) {
   if (seen < all)
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
   if (r->o->json)
-    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"left_out\":%llu}\n",
-           r->blueprint->n_stages, all, (unsigned long long)r->left_out);
+    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu}\n",
+           r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->left_out);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
            CLV_S(samples), format_classes(r, classes, sizeof classes), looked);
+  CLV_AUTO(clv_bytes_done) clv_bytes held = {0};
+  clv_run_data_held_back(r->config, &r->data, &held);
+  if (!r->o->json && held.len && !held.failed) printf("%s\n", held.data);
 }
-
-clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
-  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
-  clv_err err;
-  if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
-  const clv_tls_config *t = &config->tls;
-  if (t->ca && (clv_tls_identity_load(t->ca, t->cert, t->key, &id, &err) != CLV_OK ||
-                clv_tls_revocation_load(t->crl, id, &err) != CLV_OK))
-    return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
-  print_checked(&r);
-  return CLV_EXIT_OK;
-}
-
-/* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* Without a worker nothing can leave. */
 static bool uses_workers(const clv_run *r) {
@@ -148,6 +135,30 @@ static bool uses_workers(const clv_run *r) {
   for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->worker_used[i];
   return any;
 }
+
+clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err) {
+  const clv_tls_config *t = &r->config->tls;
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  if (!t->ca || !(always || uses_workers(r))) return CLV_EXIT_OK;
+  if (clv_tls_identity_load(t->ca, t->cert, t->key, &id, err) == CLV_OK &&
+      clv_tls_identity_require(id, CLV_TLS_CLIENT, err) == CLV_OK &&
+      clv_tls_revocation_load(t->crl, id, err) == CLV_OK)
+    return CLV_EXIT_OK;
+  return clv_run_fail(r, CLV_EXIT_CONNECT, err);
+}
+
+clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
+  clv_err err;
+  if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
+  clv_exit code = clv_run_check_identity(&r, true, &err);
+  if (code == CLV_EXIT_OK) print_checked(&r);
+  return code;
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* By the table of the run whose weights are used, and into its record. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
@@ -181,6 +192,8 @@ static clv_exit untrained_exit(const clv_err *err) {
 clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
                          clv_tensor **predictions) {
   clv_err err;
+  clv_exit code = clv_run_check_identity(r, false, &err);
+  if (code != CLV_EXIT_OK) return code;
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)

@@ -9,8 +9,8 @@
 
 static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
 
-/* Steps that this command is to reach. */
-static clv_code wanted_steps(const clv_run *r, uint64_t *ret, clv_err *err) {
+/* Steps that this command is to reach; *ret_whole: those of the session. */
+static clv_code wanted_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_whole, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   CLV_AUTO(batches_freep) clv_batches *b = NULL;
   const clv_batches_options o = {
@@ -18,6 +18,7 @@ static clv_code wanted_steps(const clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_batches_new(&o, &b, err));
   uint64_t steps = t->epochs * clv_batches_per_epoch(b);
   if (t->max_steps) steps = CLV_MIN(steps, t->max_steps);
+  *ret_whole = steps;
   *ret = r->o->max_steps ? CLV_MIN(steps, r->o->max_steps) : steps;
   return CLV_OK;
 }
@@ -36,18 +37,34 @@ static void print_done(clv_run *r, uint64_t step) {
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
 
+/* Fewer records have fewer steps, and a run is not finished because its data shrank. */
+static clv_code check_left(const clv_run *r, uint64_t step, uint64_t whole, clv_err *err) {
+  size_t records = r->data.train_rows.n;
+  if (!r->has_other_data || records >= r->records_before || step < whole) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "the run in %s has %llu steps behind it, and train.epochs: %llu of the %zu "
+                  "records that there are now (%llu before) are only %llu: nothing is left to "
+                  "train; raise train.epochs",
+                  r->dir.data, (unsigned long long)step,
+                  (unsigned long long)r->config->train.epochs, records,
+                  (unsigned long long)r->records_before, (unsigned long long)whole);
+}
+
 clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  uint64_t wanted;
+  uint64_t wanted, whole;
 #ifdef CLV_MUTATE_FINISHED_RUN
   return CLV_OK;
 #endif
-  if (!r->o->resume || !clv_run_lock_is_finished(r->lock)) return CLV_OK;
-  CLV_TRY(wanted_steps(r, &wanted, err));
+  bool finished = clv_run_lock_is_finished(r->lock);
+  if (!r->o->resume || (!finished && !r->has_other_data)) return CLV_OK;
+  CLV_TRY(wanted_steps(r, &wanted, &whole, err));
   /* One that is damaged is made again. */
   if (clv_checkpoint_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
-  *ret = clv_checkpoint_manifest(c)->step >= wanted;
-  if (*ret) print_done(r, clv_checkpoint_manifest(c)->step);
+  uint64_t step = clv_checkpoint_manifest(c)->step;
+  CLV_TRY(check_left(r, step, whole, err));
+  *ret = finished && step >= wanted;
+  if (*ret) print_done(r, step);
   return CLV_OK;
 }
 
@@ -77,6 +94,18 @@ void clv_run_print_start(const clv_run *r) {
   if (!r->o->resume || r->resumed) return;
   clv_bytes_printf(&text, "%s has no checkpoint yet: the run begins at step 1", r->dir.data);
   clv_bytes_puts(&json, "{\"event\":\"begins\",\"message\":");
+  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_puts(&json, "}");
+  if (!text.failed && !json.failed)
+    clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+}
+
+void clv_run_print_held_back(const clv_run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  clv_run_data_held_back(r->config, &r->data, &text);
+  if (!text.len) return;
+  clv_bytes_printf(&json, "{\"event\":\"split\",\"training\":%zu,\"validation\":%zu,\"message\":",
+                   r->data.train_rows.n, r->data.validation_rows.n);
   clv_bytes_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)

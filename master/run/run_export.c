@@ -22,6 +22,7 @@ typedef struct export {
   const clv_checkpoint *c;
   clv_session_config *config;
   uint32_t n_stages;
+  int family; /* of model.hf, for names in peft's files; -1: they have the session's */
   clv_weights_file **model; /* [n_stages] */
   clv_weights_tensor *list; /* [n], with names and merged values in `made` */
   size_t n, n_made;
@@ -64,7 +65,7 @@ static clv_code read_all(export *x, clv_err *err) {
   }
   CLV_TRY(clv_alloc(2 * most, sizeof *x->list, &x->list, err));
   CLV_TRY(clv_alloc(most, sizeof *x->known, &x->known, err));
-  return clv_alloc(3 * most, sizeof(void *), &x->made, err);
+  return clv_alloc(4 * most, sizeof(void *), &x->made, err);
 }
 
 /* Value i of a tensor, which may be unaligned. */
@@ -92,12 +93,14 @@ static clv_code take_wide(export *x, const clv_weights_entry *e, const char *nam
   return CLV_OK;
 }
 
-/* The tensor under another name. */
+/* The tensor under another name: behind a prefix, as peft calls it. */
 static clv_code take(export *x, const clv_weights_entry *e, const char *prefix, clv_err *err) {
-  size_t len = strlen(prefix) + strlen(e->name) + 1;
+  char own[CLV_PEFT_PARAM];
+  const char *known = *prefix ? clv_model_peft_name(x->family, e->name, own) : e->name;
+  size_t len = strlen(prefix) + strlen(known) + 1;
   char *name;
   CLV_TRY(clv_alloc(len, 1, &name, err));
-  snprintf(name, len, "%s%s", prefix, e->name);
+  snprintf(name, len, "%s%s", prefix, known);
   x->made[x->n_made++] = name;
   if (e->dtype == CLV_BF16) return take_wide(x, e, name, err);
   x->list[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
@@ -149,6 +152,15 @@ static clv_code find_module(export *x, uint32_t stage, const char *param, const 
   return CLV_OK;
 }
 
+/* The module as peft calls it. */
+static clv_code add_module(export *x, names *saved, const char *module, clv_err *err) {
+  char own[CLV_PEFT_PARAM], *name;
+  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, own), &name, err));
+  x->made[x->n_made++] = name;
+  add_name(saved, name);
+  return CLV_OK;
+}
+
 /* What is not as in the first stage with adapters is said of each layer. */
 static clv_code note_layer(clv_peft *p, const clv_lora_config *l, const char *layer, clv_err *err) {
   double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = scale_of(l) * root;
@@ -162,7 +174,8 @@ static clv_code take_adapter(export *x, const clv_lora_config *l, const clv_weig
   CLV_TRY(take(x, e, CLV_PEFT_PREFIX, err));
   if (!ends(e->name, half_a)) return CLV_OK;
   char *layer;
-  CLV_TRY(clv_strdup(e->name, &layer, err));
+  char own[CLV_PEFT_PARAM];
+  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, e->name, own), &layer, err));
   x->made[x->n_made++] = layer;
   layer[strlen(layer) - (sizeof half_a - 1)] = '\0';
   targets->list[targets->n++] = layer;
@@ -184,7 +197,7 @@ static clv_code take_stage(export *x, uint32_t i, clv_peft *p, names *targets, n
     }
     CLV_TRY(find_module(x, i, e[k].name, &module, err));
     if (!module) continue;
-    add_name(saved, module);
+    CLV_TRY(add_module(x, saved, module, err));
     CLV_TRY(take(x, &e[k], CLV_PEFT_PREFIX, err));
   }
   return CLV_OK;
@@ -205,6 +218,16 @@ static clv_code write_config(const char *folder, const clv_bytes *text, clv_err 
   return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
 }
 
+/* By config.json, or where that has gone by the names that ViT alone has. */
+static int family_of(const export *x) {
+  int family = clv_model_family(x->config);
+  for (uint32_t i = 0; family < 0 && x->config->model.hf && i < x->n_stages; i++)
+    for (size_t k = 0; k < clv_weights_count(x->model[i]); k++)
+      if (strstr(clv_weights_entries(x->model[i])[k].name, ".attention.attention."))
+        family = CLV_HF_VIT;
+  return family;
+}
+
 clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
   CLV_AUTO(clv_peft_done) clv_peft p = {0};
@@ -212,6 +235,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, clv_er
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t most = 0;
   CLV_TRY(read_all(&x, err));
+  x.family = family_of(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.model[i]);
   CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
   CLV_TRY(clv_alloc(most, sizeof(char *), &saved.list, err));

@@ -27,6 +27,23 @@ typedef struct clv_best_checkpoint {
   uint64_t step;
 } clv_best_checkpoint;
 
+/* ---- the data that a run is of (run_data.c) -------------------------------------------------- */
+
+/* A line of data.digest: what part of which set, of how many records. */
+typedef struct clv_data_part {
+  char name[96]; /* "train.input.records", "train.labels", "test.rows" */
+  uint64_t records;
+  clv_sha256 digest;
+} clv_data_part;
+
+/* Three sets, each of inputs, labels, a stamp and rows. */
+enum { CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) };
+
+typedef struct clv_data_parts {
+  clv_data_part list[CLV_DATA_PARTS];
+  size_t n;
+} clv_data_parts;
+
 typedef struct clv_run {
   run_sends sends;
   const clv_session_config *config;
@@ -50,6 +67,11 @@ typedef struct clv_run {
   clv_run_lock *lock;        /* of dir, while training; as the next */
   clv_journal *journal;
   clv_best_checkpoint best; /* so far; of step CLV_CHECKPOINT_NONE: none */
+  clv_data_parts parts;     /* of the data as they are; n = 0: not taken yet */
+  uint64_t records_before;  /* trained on when the run began; 0: not known */
+  clv_bytes changes;        /* key, before and after of each change, each with a NUL */
+  bool has_other_data;      /* than it began with, which were accepted */
+  bool is_of_old_version;   /* it was begun by a version that kept no digests */
   bool done;                /* it was finished before, and nothing is to be done */
   bool resumed;             /* from a checkpoint, as --resume asks */
   bool started;             /* the folder is of this attempt */
@@ -108,6 +130,15 @@ void clv_run_print_line(const clv_run *r, const char *text, const char *json);
 void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
                         const char *json_when);
 
+/* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
+typedef struct clv_run_scores {
+  clv_bytes json; /* an object; empty where no scores are wanted */
+  clv_scalar scalars[8];
+  size_t n;
+} clv_run_scores;
+void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
+void clv_run_scores_done(clv_run_scores *s);
+
 /* Behind what is said of an evaluation: its scores, and the end of the JSON object. */
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);
 clv_code clv_run_score_new(clv_run *r, clv_err *err) CLV_USE_RESULT; /* the blueprint is there */
@@ -116,6 +147,9 @@ bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
 
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
  * itself as well, and while computing. */
+/* Reads certificate, key and list of revoked ones. CLV_EXIT_CONNECT, printed, if this master could
+ * not show them to a worker; without always: if the session has stages at workers. */
+clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_connect_exit(const clv_err *err);
 clv_exit clv_run_exit(const clv_run *r, const clv_err *err);
@@ -142,10 +176,27 @@ clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Whether --resume goes on from a checkpoint, or begins: there has been none so far. CLV_NOT_FOUND:
  * there was one. Deletes what is left of one that was never finished. */
 clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
-void clv_run_print_start(const clv_run *r); /* that it begins */
+void clv_run_print_start(const clv_run *r);     /* that it begins */
+void clv_run_print_held_back(const clv_run *r); /* how many records, and how they were drawn */
 /* Whether what the first attempt settled holds. */
 bool clv_run_recalls_session(const clv_run *r);
 void clv_run_print_aside(const clv_run *r); /* where the finished run is that made room */
+
+/* ---- what has changed (run_data.c, run_changes.c) -------------------------------------------- */
+
+/* text: [len], and a NUL behind it. Strict: CLV_DATA_LOSS names label and line. */
+clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, clv_data_parts *ret,
+                              clv_err *err) CLV_USE_RESULT;
+/* Of a run that is resumed from a checkpoint: CLV_DATA_LOSS names what is not as it was, unless
+ * other data are accepted. */
+clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Writes data.digest. */
+clv_code clv_run_keep_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Notes a change for clv_run_print_changes. */
+void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
+/* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
+ * and adds them to changes.jsonl. */
+clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 

@@ -83,6 +83,7 @@ clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;
+  if (err->code == CLV_UNAUTHENTICATED) return CLV_EXIT_CONNECT;
   if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
       strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
     return CLV_EXIT_WORKER_LOST;
@@ -102,7 +103,7 @@ void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
 void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
                         const char *json_when) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
   char places[48] = "", judged[48] = "";
   double share = e->judged ? clv_step_accuracy(e) : 0;
   unsigned long long samples = e->samples;
@@ -111,10 +112,11 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
     snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->judged);
   }
   if (clv_run_has_accuracy(r))
-    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %.4f, %llu samples%s%s)", what, 100 * share,
-                     e->loss, samples, places, when);
+    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,
+                     clv_text_number("%.4f", e->loss, loss), samples, places, when);
   else
-    clv_bytes_printf(&text, "%s loss %.6f  (%llu samples%s)", what, e->loss, samples, when);
+    clv_bytes_printf(&text, "%s loss %s  (%llu samples%s)", what,
+                     clv_text_number("%.6f", e->loss, loss), samples, when);
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
                    what, json_when, clv_json_number(e->loss, 9, number), share, samples, judged);
   clv_run_add_scores(r, strcmp(what, "test") == 0, &text, &json);

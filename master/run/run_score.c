@@ -58,6 +58,21 @@ static const char *class_name(const void *user, size_t c) {
   return ds && c < clv_dataset_classes(ds) ? clv_dataset_class(ds, c) : NULL;
 }
 
+static void add_scalar(void *user, const char *name, double value) {
+  clv_run_scores *s = user;
+  if (s->n < CLV_COUNT(s->scalars)) s->scalars[s->n++] = (clv_scalar){name, value};
+}
+
+void clv_run_take_scores(const clv_run *r, clv_run_scores *ret) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  *ret = (clv_run_scores){.n = 0};
+  if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return;
+  clv_scores_json(&s, class_name, r, &ret->json);
+  clv_scores_each(&s, add_scalar, ret);
+}
+
+void clv_run_scores_done(clv_run_scores *s) { clv_bytes_done(&s->json); }
+
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   if (r->score && clv_score_finish(r->score, &s, NULL) == CLV_OK) {

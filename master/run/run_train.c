@@ -37,6 +37,7 @@ static clv_code lock_run_dir(clv_run *r, clv_err *err) {
                     "begins anew and keeps it beside if it is finished, --set name=... starts "
                     "another",
                     r->dir.data);
+  CLV_TRY(clv_run_compare_data(r, err));
   CLV_TRY(clv_run_is_done(r, &r->done, err));
   if (r->done) return CLV_OK;
   CLV_TRY(clv_run_find_start(r, err));
@@ -72,6 +73,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   bool recalls = clv_run_recalls_session(r);
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
   clv_run_print_start(r);
+  clv_run_print_held_back(r);
   if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
   CLV_TRY(clv_run_settle_micro_batches(r, recalls, err));
   CLV_TRY(clv_run_keep_classes(r, err));
@@ -82,6 +84,8 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write(r, "egress.table", &table, err));
   CLV_TRY(identify(r, &config, err));
+  CLV_TRY(clv_run_print_changes(r, err));
+  CLV_TRY(clv_run_keep_data(r, err));
   CLV_TRY(clv_run_write(r, "session.effective.yaml", &config, err));
   return clv_run_open_record(r, "train", err);
 }
@@ -121,16 +125,23 @@ static clv_code save(clv_run *r, loop *l, clv_err *err) {
 /* Beside those of the steps: for programs, TensorBoard and the run's record. */
 static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                           clv_err *err) {
+  CLV_AUTO(clv_run_scores_done) clv_run_scores scores;
   bool known = clv_run_has_accuracy(r);
   double accuracy = known ? clv_step_accuracy(e) : NAN;
+  clv_run_take_scores(r, &scores);
+  if (scores.json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
   clv_evaluation evaluation = {.what = what,
                                .step = best.step,
                                .epoch = epoch,
                                .samples = e->samples,
+                               .places = e->judged != e->samples ? e->judged : 0,
                                .loss = e->loss,
-                               .accuracy = known ? accuracy : -1};
+                               .accuracy = known ? accuracy : -1,
+                               .scores = scores.json.len ? scores.json.data : NULL,
+                               .scalars = scores.scalars,
+                               .n_scalars = scores.n};
   snprintf(best.what, sizeof best.what, "%s", what);
   clv_run_lock_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
@@ -301,6 +312,9 @@ static clv_code start(clv_run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
+  /* Of other data the place in the epoch may be behind their end. */
+  if (r->has_other_data && l->cursor.index >= r->data.train_rows.n)
+    l->cursor = (clv_cursor){l->cursor.epoch + 1, 0};
   CLV_TRY(clv_run_cache_begin(r, err));
   clv_run_recall_best(r);
   l->first = clv_trainer_step_count(r->trainer);
@@ -468,8 +482,11 @@ static clv_exit fail_training(clv_run *r, const loop *l, const clv_err *err) {
 
 static clv_exit train(clv_run *r, clv_err *err) {
   CLV_AUTO(loop_done) loop l = {0};
+  clv_exit code = r->o->resume ? CLV_EXIT_OK : clv_run_check_identity(r, false, err);
+  if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
-  if (r->done) return CLV_EXIT_OK;
+  if (r->done) return CLV_EXIT_OK; /* nobody is dialled */
+  if ((code = clv_run_check_identity(r, false, err)) != CLV_EXIT_OK) return code;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_FAILED, err);

@@ -14,6 +14,19 @@ static void part(clv_bytes *out, const char *what, double v) {
     clv_bytes_printf(out, v < 10 ? "%.4f" : "%.6g", v);
 }
 
+void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user) {
+  const struct {
+    unsigned wanted;
+    const char *name;
+    double value;
+  } list[] = {{CLV_SCORE_F1, "f1_micro", s->f1_micro},
+              {CLV_SCORE_F1, "f1_macro", s->f1_macro},
+              {CLV_SCORE_AUC, "auc", s->auc},
+              {CLV_SCORE_PERPLEXITY, "perplexity", s->perplexity}};
+  for (size_t i = 0; i < CLV_COUNT(list); i++)
+    if (s->wanted & list[i].wanted) each(user, list[i].name, list[i].value);
+}
+
 void clv_scores_line(const clv_scores *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (s->wanted & CLV_SCORE_F1) part(&line, "F1 micro", s->f1_micro);
@@ -35,8 +48,9 @@ static const char *name_of(clv_class_name *name, const void *user, size_t c, cha
 
 static void class_line(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
-  clv_bytes_printf(out, "%6zu  %-24.24s %9.4f %9.4f %9.4f", c, name, k->precision, k->recall,
-                   k->f1);
+  char shown[25];
+  clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c, clv_text_fit(name, shown, sizeof shown),
+                   k->precision, k->recall, k->f1);
   if ((s->wanted & CLV_SCORE_AUC) && isnan(k->auc))
     clv_bytes_puts(out, "         -");
   else if (s->wanted & CLV_SCORE_AUC)

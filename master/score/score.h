@@ -89,6 +89,10 @@ void clv_scores_done(clv_scores *s);
 /* name(user, c): of a class, or NULL: its number. */
 typedef const char *clv_class_name(const void *user, size_t c);
 
+/* Calls each(user, "f1_macro", value) for what was wanted and is one number; NaN: not defined. */
+typedef void clv_score_fn(void *user, const char *name, double value);
+void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user);
+
 /* "F1 micro 0.8000, macro 0.7500, AUC 0.9000, perplexity 1.500"; nothing where none is wanted. */
 void clv_scores_line(const clv_scores *s, clv_bytes *out);
 /* A line for each class, and the confusion of up to 32 classes, whose columns are numbers. */

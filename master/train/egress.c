@@ -77,12 +77,14 @@ static const clv_egress_row *row_of(const clv_blueprint *b, const cleave_sending
 }
 
 /* Whatever row it stands in. */
-static cleave_status refuse_shown(const cleave_sending *s, clv_shows shows, cleave_error *error) {
+static cleave_status refuse_shown(const cleave_sending *s, clv_findings forbidden,
+                                  cleave_error *error) {
+  char words[CLV_FINDINGS_TEXT];
   error->status = CLEAVE_DENIED;
   snprintf(error->text, sizeof error->text,
            "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "
            "privacy does not permit",
-           s->module, clv_shows_word(shows), s->worker);
+           s->module, clv_findings_words(forbidden, words), s->worker);
   return CLEAVE_DENIED;
 }
 
@@ -91,7 +93,8 @@ cleave_status clv_trainer_admit(const clv_blueprint *b, const cleave_sending *s,
   const clv_egress_row *r = row_of(b, s);
   if (!r) return refuse(s, error);
 #ifndef CLV_MUTATE_GATE_SHOWS
-  if (!clv_privacy_permits(b->config, r->shows)) return refuse_shown(s, r->shows, error);
+  clv_findings forbidden = clv_privacy_forbids(b->config, r->shows);
+  if (forbidden) return refuse_shown(s, forbidden, error);
 #endif
   *ret = r;
   return CLEAVE_OK;
@@ -155,8 +158,8 @@ static clv_egress_kind kind_of(const clv_trainer *t, const clv_egress_row *r) {
   if (r->kind == CLEAVE_SENDING_GRADIENT) return CLV_EGRESS_GRADIENT;
   if (r->kind == CLEAVE_SENDING_CACHED) return CLV_EGRESS_CACHED;
   if (r->kind == CLEAVE_SENDING_LEAF) return labels ? CLV_EGRESS_LABELS : CLV_EGRESS_INPUT;
-  if (r->shows == CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;
-  return r->shows == CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
+  if (r->shows & CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;
+  return r->shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
 }
 
 static void place(const clv_trainer *t, int from, int to, clv_egress_what *ret) {
@@ -187,12 +190,13 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
 
 /* For how long, and what workers see of them. */
 static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_what *what) {
+  char words[CLV_FINDINGS_TEXT];
   if (r->input)
     snprintf(what->name, sizeof what->name, "numbers of records");
   else
     snprintf(what->name, sizeof what->name, "kept there, unused for at most %llu s%s%s",
              (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000), r->shows ? ", " : "",
-             clv_shows_word(r->shows));
+             clv_findings_words(r->shows, words));
 }
 
 static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret, clv_err *err) {

@@ -73,7 +73,7 @@ static const struct {
 
 static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_placed_schedule *l,
                         const cleave_event *e) {
-  char name[64];
+  char name[96];
   clv_trace_slice s = {.name = name,
                        .phase = kinds[e->kind].phase,
                        .node = e->node,
@@ -84,7 +84,7 @@ static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_placed
                        .version = e->version};
   if (!kinds[e->kind].letter || !clv_sampler_locate(t, l, e, &s.stage, &s.micro_batch)) return;
   const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
-  snprintf(name, sizeof name, "%s%u %.40s", kinds[e->kind].letter, s.micro_batch, stage);
+  snprintf(name, sizeof name, "%s%u %s", kinds[e->kind].letter, s.micro_batch, stage);
   if (computes(e)) {
     clv_trace_compute(trace, &s);
     return;

@@ -346,7 +346,7 @@ clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (t->config->stages[i].weights_file) CLV_TRY(push_file(t, i, err));
     if (t->config->stages[i].weights_folder) CLV_TRY(push_folder(t, i, err));
-    if (t->config->stages[i].lora.from) CLV_TRY(push_adapters(t, i, err));
+    if (t->b->stages[i].adapters) CLV_TRY(push_adapters(t, i, err));
   }
   return CLV_OK;
 }

@@ -22,7 +22,8 @@ clv_code clv_watch_hello(const clv_session_config *config, clv_rpc_runtime *runt
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
   clv_piece piece = {reply.data, reply.len};
-  return clv_wire_hello_reply_decode(&piece, 1, ret, err);
+  CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, ret, err));
+  return clv_wire_limits_check(&ret->about.limits, err);
 }
 
 /* ---- what stages compute on ------------------------------------------------------------------ */
@@ -99,13 +100,20 @@ static clv_code ask_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   return CLV_OK;
 }
 
+static clv_code open_identity(const clv_tls_config *t, clv_tls_identity **ret, clv_err *err) {
+  CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, ret, err));
+  CLV_TRY(clv_tls_identity_require(*ret, CLV_TLS_CLIENT, err));
+  return clv_tls_revocation_load(t->crl, *ret, err);
+}
+
 clv_code clv_ask_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   CLV_TRY(clv_tls_floor_install(err));
-  if (c->n_workers) CLV_TRY(clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, &id, err));
+  if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
+    return err->code = CLV_UNAUTHENTICATED; /* a missing file is no missing device */
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)
     CLV_TRY(ask_node(b, node, runtime, id, json, out, err));

@@ -14,12 +14,12 @@ enum { CROP = 8, MOST_PIXELS = 1 << 16 };
 
 static void show(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
-  uint8_t out[CROP * CROP * 3];
+  uint16_t out[CROP * CROP * 3]; /* of 16 bits, or of 8 */
   clv_view view;
   clv_err err;
   if (clv_view_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;
   NEVER(view.out_width != CROP || view.out_height != CROP);
-  (void)!clv_view_render(&view, p, o->max_pixels, &r, out, &err);
+  (void)!clv_view_render(&view, p, o->max_pixels, &r, (uint8_t *)out, &err);
 }
 
 static void show_all(const clv_pixels *p, uint8_t pick) {

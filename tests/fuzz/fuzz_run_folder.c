@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The small files of a run folder: the note of a run that makes room, the line of the best
- * checkpoint, the names of the classes. Whatever is taken is as the file says, byte by byte.
+ * checkpoint, the names of the classes, the digests of the data. Whatever is taken is as the file
+ * says, byte by byte.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,6 +34,14 @@ static void take_classes(const char *text, size_t len) {
   if (again.len != len || memcmp(again.data, text, len) != 0) abort();
 }
 
+static void take_parts(const char *text, size_t len) {
+  clv_data_parts parts;
+  if (clv_data_parts_parse(text, len, "data.digest", &parts, NULL) != CLV_OK) return;
+  if (!parts.n || parts.n > CLV_DATA_PARTS || text[len - 1] != '\n') abort();
+  for (size_t i = 0; i < parts.n; i++)
+    if (!parts.list[i].name[0] || !strstr(text, parts.list[i].name)) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_puts(&text, "");
@@ -41,5 +50,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   take_note(text.data, size);
   take_best(text.data, size);
   take_classes(text.data, size);
+  take_parts(text.data, size);
   return 0;
 }

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """config.json as Hugging Face's transformers writes it for a small model of each family, and the
-names and shapes of the parameters that it saves for each head, in tests/golden/hf.
+names and shapes of the parameters that it saves for each head, in tests/golden/hf. In
+tests/golden/peft a small ViT, an adapter of it by Hugging Face's peft, and what both give for a few
+images.
 
 `make hf-golden` runs it; PyTorch and transformers come from PyPI, into build/transformers.
 """
@@ -10,7 +12,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDER = os.path.join(HERE, "hf")
+FOLDER, ADAPTED = os.path.join(HERE, "hf"), os.path.join(HERE, "peft")
 sys.path[:0] = [os.path.join(HERE, "../net/lib"), os.path.join(HERE, "../parity")]
 import hf  # noqa: E402
 
@@ -28,9 +30,36 @@ CONFIGS = {
 }
 
 
+def make_adapter():
+    """A model with an adapter that has moved, and a head that peft saves whole."""
+    import json
+    import peft
+    import torch
+    import transformers
+    torch.manual_seed(3)
+    config = transformers.ViTConfig(**CONFIGS["vit"], num_labels=3, initializer_range=0.3)
+    net = transformers.ViTForImageClassification(config)
+    net.save_pretrained(ADAPTED)
+    targets = ["q_proj", "v_proj", "o_proj", "fc1", "fc2"]
+    inner = {name: f"vit.layers.1.{'mlp' if name[:2] == 'fc' else 'attention'}.{name}" for name in targets}
+    settings = {"target_modules": targets, "r": 2, "lora_alpha": 6, "alpha_pattern": dict.fromkeys(inner.values(), 9)}
+    adapted = peft.get_peft_model(net, peft.LoraConfig(modules_to_save=["classifier"], **settings)).eval()
+    with torch.no_grad():
+        for p in adapted.parameters():
+            if p.requires_grad:
+                p += 0.2 * torch.randn_like(p)
+        pixels = torch.randint(0, 256, (4, 3, 8, 8)).float() / 256
+        outputs = adapted(pixel_values=pixels).logits
+    adapted.save_pretrained(os.path.join(ADAPTED, "adapter"))
+    os.remove(os.path.join(ADAPTED, "adapter/README.md"))
+    with open(os.path.join(ADAPTED, "expected.json"), "w") as f:
+        json.dump({"pixels": pixels.tolist(), "outputs": outputs.tolist()}, f)
+
+
 def main():
     import transformers
     from safetensors import safe_open
+    make_adapter()
     for family, sizes in CONFIGS.items():
         config = getattr(transformers, hf.CONFIGS[family])(num_labels=3, **sizes)
         folder = os.path.join(FOLDER, family)
@@ -45,5 +74,5 @@ def main():
 
 
 if __name__ == "__main__":
-    hf.in_environment()
+    hf.in_environment("peft")
     main()

@@ -329,7 +329,7 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
   d.attrs.heads = 1;
   if (def->rows) {
     d.attrs.rows = r->param.dim[0];
-    d.attrs.column = d.attrs.minus = -1;
+    d.attrs.column = d.attrs.minus = d.attrs.padding_idx = -1;
     d.attrs.out = r->param.dim[1];
     d.param[0] = r->param;
     d.n_params = 1;

@@ -55,7 +55,7 @@ class Case:
 
     def records(self, rng):
         import numpy, torch
-        parts = [hf.samples(self.family, self.config, rng) for _ in range(RECORDS // hf.N)]
+        parts = [hf.samples(self.family, self.head, self.config, rng) for _ in range(RECORDS // hf.N)]
         ours = {k.split(".")[1]: torch.cat([p[0][k] for p in parts]) for k in parts[0][0]}
         self.theirs = {k: torch.cat([p[1][k] for p in parts]) for k in parts[0][1]}
         self.mask = self.theirs.get("attention_mask")

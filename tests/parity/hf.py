@@ -107,16 +107,17 @@ def saved_names(family, names):
     return found
 
 
-def samples(family, config, rng):
-    """(inputs of ours, arguments of theirs): tokens never are the padding, as it has no
-    gradient."""
+def samples(family, head, config, rng):
+    """(inputs of ours, arguments of theirs). Pads are among the real tokens too, where a family
+    does not look for them: they have no gradient."""
     import torch
     if family == "vit":
         side = config.image_size
         x = torch.randn(N, config.num_channels, side, side)
         return {"input.pixels": x}, {"pixel_values": x}
     lengths = torch.tensor([PLACES] + [rng.randrange(1, PLACES + 1) for _ in range(N - 1)])
-    ids = torch.randint(2, config.vocab_size, (N, PLACES))
+    looks = family == "roberta" or (head == "sequence" and family in ("gpt2", "llama", "qwen2"))
+    ids = torch.randint(2 if looks else 0, config.vocab_size if looks else 9, (N, PLACES))
     mask = torch.arange(PLACES)[None] < lengths[:, None]
     ids[~mask] = config.pad_token_id
     ours = {"input.ids": ids, "input.lengths": lengths}
@@ -194,7 +195,7 @@ def adamw(p, g, m, v, t):
     return p * (1 - RATE * DECAY) - RATE * (m / (1 - BETAS[0] ** t)) / ((v / (1 - BETAS[1] ** t)).sqrt() + EPS)
 
 
-def run_steps(net, config, family, rng, folder, steps):
+def run_steps(net, config, family, head, rng, folder, steps):
     """Files of PyTorch's steps, and of each step what PyTorch has in both precisions."""
     import torch
     from safetensors.torch import save_file
@@ -202,7 +203,7 @@ def run_steps(net, config, family, rng, folder, steps):
     opt = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
     exact, found = Exact(net, config, family), []
     for step in range(steps):
-        ours, theirs = samples(family, config, rng)
+        ours, theirs = samples(family, head, config, rng)
         opt.zero_grad()
         mask = theirs.get("attention_mask")
         y = output_of(net, theirs)
@@ -306,7 +307,7 @@ def compare(binary, family, head, seed, steps, tied=False):
     with tempfile.TemporaryDirectory() as folder:
         net, config, rng, labels = model_of(family, head, seed, tied)
         config.save_pretrained(folder)
-        found = run_steps(net, config, family, rng, folder, steps)
+        found = run_steps(net, config, family, head, rng, folder, steps)
         files = [os.path.join(folder, f"{k}.{end}") for k in range(steps) for end in ("in", "out")]
         done = subprocess.run([binary, folder, head, str(labels), *files], stderr=subprocess.PIPE,
                               text=True)

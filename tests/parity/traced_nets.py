@@ -176,6 +176,11 @@ REFUSED = [
     (lambda m, q: q[:, ::2], r"'getitem' .*a step of 2"),
     (lambda m, q: q + m.table, r"'add' .*the parameter 'table' \[2, 4\] beside \[11, 3, 4\]"),
     (lambda m, q: (q, q), r"'output' .*an output that is not one value"),
+    (lambda m, q: q.mean(1).mean(1), r"'output' .*an output of one number a record"),
+    (lambda m, q: q.mean(1)[:, :1].squeeze(1), r"'squeeze' .*the shape \[11\]; a reshape gives 2 to 8 dimensions"),
+    (lambda m, q: q.reshape(-1, 1, 1, 1, 1, 1, 1, 1, 12), r"'reshape' .*a reshape gives 2 to 8 dimensions"),
+    (lambda m, q: q + q.mean(1), r"'add' .*values of \[11, 3, 4\] and \[11, 4\]; they need as many"),
+    (lambda m, q: q[:, 1:1], r"'getitem' .*the empty range 1..1"),
     (lambda m, q: q, r"'table': belongs to no layer that is exported"),
 ]
 

@@ -70,6 +70,10 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
+  if (clv_wire_limits_check(&r.about.limits, err) != CLV_OK) {
+    clv_err_prefix(err, "this caller");
+    return err->code = CLV_PRECONDITION;
+  }
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
   const char *capabilities[CAPABILITIES], *devices[MAX_DEVICES];

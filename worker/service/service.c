@@ -8,6 +8,7 @@
 #include "worker/service/service_int.h"
 
 enum { TRIM_EVERY_MS = 250 };
+enum { CONNECTION_BYTES = 1 << 20, LEAST_TRANSPORT = 64 << 20 };
 
 static void reflect(void *user, clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
   (void)user;
@@ -37,6 +38,15 @@ static clv_rpc_pem pem_of(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
 }
 
+/* What gRPC may take: a read buffer of each connection, and a few messages of the largest size. At
+ * most half of memory_limit, but so much that two such messages fit. */
+size_t clv_service_transport_memory(const clv_worker_config *c) {
+  uint64_t most = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
+  uint64_t least = 2 * c->limits.message_bytes + LEAST_TRANSPORT;
+  if (c->memory_limit != CLV_MEMORY_NONE) most = CLV_MIN(most, c->memory_limit / 2);
+  return (size_t)CLV_MAX(most, least);
+}
+
 static clv_code serve(clv_service *s, clv_err *err) {
   static const char *const streams[] = {CLV_METHOD_SESSION, CLV_METHOD_REFLECTION};
   const clv_worker_config *c = s->config;
@@ -51,6 +61,10 @@ static clv_code serve(clv_service *s, clv_err *err) {
                               .stream_methods = streams,
                               .n_stream_methods = CLV_COUNT(streams),
                               .on_stream = on_stream,
+                              .connection = clv_tls_accepted_connection,
+                              .took_call = clv_tls_accepted_call,
+                              .took_message = clv_tls_accepted_message,
+                              .memory = clv_service_transport_memory(c),
                               .max_calls_per_peer = (unsigned)c->limits.concurrent_calls,
                               .handshake_ms = (unsigned)c->limits.handshake_timeout_ms};
   return clv_rpc_server_new(s->runtime, &o, &s->server, err);

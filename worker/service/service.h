@@ -16,6 +16,9 @@
 
 typedef struct clv_service clv_service;
 
+/* Bytes that gRPC may take at this worker for connections, calls and messages on their way. */
+size_t clv_service_transport_memory(const clv_worker_config *config);
+
 /* Binds config->listen and serves. The config is borrowed and must outlive the service, as must the
  * backends that it has beside the processor's. */
 clv_code clv_service_open(const clv_worker_config *config, const clv_backends *others,

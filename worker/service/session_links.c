@@ -185,6 +185,7 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, PEER_TIMEOUT_MS,
                        &reply, err));
   CLV_TRY(clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err));
+  CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   *ret_peer_timeout_ms =
       clv_shorter_timeout(s->settings->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   return CLV_OK;
@@ -197,7 +198,7 @@ static clv_code open_peer(clv_session *s, const clv_remote_spec *peer, const clv
   clv_link_dial d = {.address = peer->address,
                      .identity = peer->identity,
                      .pem = *pem,
-                     .limits = {.max_message = 0},
+                     .limits = {.max_message = s->settings->limits.message_bytes},
                      .session = s->id,
                      .epoch = s->epoch,
                      .owner = s->owner,

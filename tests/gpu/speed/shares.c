@@ -258,9 +258,13 @@ static clv_code rotate(bench *m, clv_err *err) {
 }
 
 static cuda_lookup numbers_of(const bench *m) {
-  return (cuda_lookup){
-      .l = {.n = m->rows, .per_sample = m->rows, .width = 1, .rows = (int64_t)m->rows, .minus = -1},
-      .out = m->width};
+  return (cuda_lookup){.l = {.n = m->rows,
+                             .per_sample = m->rows,
+                             .width = 1,
+                             .rows = (int64_t)m->rows,
+                             .minus = -1,
+                             .padding = -1},
+                       .out = m->width};
 }
 
 static clv_code lookup(bench *m, clv_err *err) {

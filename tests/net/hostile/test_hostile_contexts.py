@@ -138,6 +138,46 @@ def steps_out_of_order(e):
 
 
 @attack
+def an_end_whose_step_is_refused_while_calls_follow(e):
+    """Calls wait for a backward whose gradient never comes; the END_CONTEXT brings a step. Calls of
+    the next context take the records that were given back."""
+    p, followers = Program(e), 3
+    for _ in range(20):
+        p.good(first, passes())
+        for i in range(followers):
+            follower = call(p.context, 200 + i, 0, [(0, True, *X)])
+            follower.call.after = 100
+            p.send(follower)
+        p.send(says(pb.END_CONTEXT, commit=STEP)(p.context))
+        got = [p.lane.recv() for _ in range(2)]
+        assert [f.kind for f in got] == [pb.ABORT, pb.ENDED], got
+        assert got[0].failure.code == FAILED.value[0] and got[1].step == 0, got
+        p.good(*[lambda c, i=i: a_call(300 + i, c) for i in range(followers)],
+               *[lambda c, i=i: deliver(c, 300 + i) for i in range(followers)], answers=followers)
+        end(p, p.context)
+    s = e.caller.stub.Status(pb.StatusRequest(session=p.session.id)).sessions[0]
+    assert (s.contexts, s.values, s.calls_waiting) == (0, 0, 0), s
+    return 0
+
+
+@attack
+def a_step_behind_an_unload(e):
+    """A call that waits holds up UNLOAD; a step comes behind UNLOAD, and its context ends."""
+    p = Program(e)
+    p.good(*DONE, answers=2)
+    stepping = p.context
+    p.good(lambda c: call(c, 100, 0, [(99, False)]))
+    p.send(pb.Frame(kind=pb.UNLOAD, module=0, message=4))
+    p.send(says(pb.END_CONTEXT, commit=STEP)(stepping))
+    assert p.lane.recv().kind == pb.ENDED
+    end(p, p.context)
+    refuses(p.lane, FAILED)
+    p.send(pb.Frame(kind=pb.UNLOAD, module=0, message=5))
+    assert p.lane.recv().kind == pb.UNLOADED
+    return 0
+
+
+@attack
 def state_that_is_not_there(e):
     p = Program(e)
 

@@ -47,6 +47,21 @@ def never(request):
 
 
 @suite.test
+def limits_that_messages_do_not_fit():
+    """Named before a session is opened, not when a piece of weights is lost; doctor says so too."""
+    for name, small in (("message_bytes", 300_000), ("chunk_bytes", 65536)):
+        limits = limits_of(CREDIT)
+        setattr(limits, name, small)
+        reply = lambda r: hello_reply(CREDIT, limits=limits)
+        meets([4], f"it accepts {name[:-6]}s of at most {small} bytes", Hello=reply)
+        with fake(Hello=reply) as worker:
+            session = liar.cluster.session("fits", SESSION)
+            done = run(MASTER, "doctor", session, "--set", f"workers.w1.address=127.0.0.1:{worker.port}",
+                       cwd=liar.cluster.dir)
+            assert done.returncode == 4 and f"at most {small} bytes" in done.stdout + done.stderr, done
+
+
+@suite.test
 def bad_hello():
     says = lambda codes, *words, **kw: lambda: meets(
         codes, *words, Hello=lambda r: hello_reply(CREDIT, **kw))

@@ -1,7 +1,7 @@
 """Who takes connections: strangers, an identity over its quota, callers that never speak. Others
 get in all the same, the worker says what it refused in few lines, and whoever is refused hears
 why. tests/net/attacks has the long versions."""
-import os, re, socket, ssl, sys
+import os, re, socket, ssl, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import pyclient
@@ -106,6 +106,80 @@ def silent_callers_make_room():
     assert new_lines(0, r"audit deny address=127\.0\.0\.1 reason=.no place")
 
 
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def header(name, value):
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def requests(block, flags=5, behind=lambda stream: b""):
+    """A hundred requests at a time, each with what comes behind it."""
+    stream = 1
+    while True:
+        yield b"".join(frame(1, flags, stream + 2 * i, block) + behind(stream + 2 * i) for i in range(100))
+        stream += 200
+
+
+def again(data, first=b""):
+    yield first
+    while True:
+        yield data
+
+
+GET = bytes.fromhex("828684") + header(b":authority", b"x")
+POST = bytes.fromhex("8387") + header(b":authority", b"x") + header(b":path", b"/cleave.v1.Worker/LoadModule")
+GRPC = POST + header(b"te", b"trailers") + header(b"content-type", b"application/grpc")
+FLOODS = {  # a new connection's bytes after the preface, without end
+    "gets": lambda: requests(GET),
+    "reset": lambda: requests(GET, 4, lambda stream: frame(3, 0, stream, bytes(4))),
+    "empty": lambda: requests(b""),
+    "typeless": lambda: requests(POST),
+    "data": lambda: requests(GET, 4, lambda stream: frame(0, 0, stream, bytes(500))),
+    "calls": lambda: requests(GRPC),
+    "settings": lambda: again(100 * frame(4, 0, 0)),
+    "pings": lambda: again(100 * frame(6, 0, 0, bytes(8))),
+    "priority": lambda: again(100 * frame(2, 0, 3, bytes(5))),
+    "unknown": lambda: again(frame(77, 0, 1, bytes(16000))),
+    "windows": lambda: again(1000 * frame(8, 0, 0, b"\0\0\0\1")),
+    "headers": lambda: again(frame(9, 0, 1, header(b"a", bytes(100)) * 100), frame(1, 0, 1, GET)),
+    "pieces": lambda: again(1000 * frame(0, 0, 1, b"x"), frame(1, 4, 1, GRPC)),
+}
+
+
+def flooded(name):
+    """How many bytes it took until the worker ended the connection."""
+    s, n = handshake("flood-" + name), 0
+    assert isinstance(s, ssl.SSLSocket), (name, s)
+    s.settimeout(5 * SLOW)
+    try:
+        s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
+        for data in FLOODS[name]():
+            s.sendall(data)
+            n += len(data)
+            assert n < 64 << 20, f"{name}: nothing ended it"
+    except (ssl.SSLError, OSError):
+        return n
+    finally:
+        s.close()
+
+
+@suite.test
+def floods_of_frames_are_cut():
+    """What gRPC answers by itself, and keeps memory for until the answer has left. The identity is
+    refused for a while; others get in."""
+    before, since = cluster.workers[0].rss(), len(cluster.workers[0].text())
+    for name in FLOODS:
+        flooded(name)
+    grown = cluster.workers[0].rss() - before
+    assert grown < 64 << 20, f"{grown >> 20} MiB more"
+    assert answers()
+    for name in ("gets", "empty", "settings", "headers"):
+        until(lambda: new_lines(since, f"deny identity=spiffe://test/flood-{name} .*its connection was cut: it sent"))
+        assert "internal error" in str(handshake("flood-" + name)), name
+
+
 def run_as(name, *command):
     path = os.path.join(cluster.dir, f"as-{name}.yaml")
     with open(path, "w") as f:
@@ -138,9 +212,10 @@ def the_refused_hear_why():
 if pyclient.MISSING:
     print("skip connections:", pyclient.MISSING)
 else:
+    ALLOW += "".join(f"  - {{identity: \"spiffe://test/flood-{name}\", role: master}}\n" for name in FLOODS)
     with Cluster(1, limits=CONFIG, extra_allow=ALLOW) as cluster:
         os.mkdir(os.path.join(cluster.dir, "data"))
         synthetic_images(os.path.join(cluster.dir, "data"), n=32, n_test=8, side=4)
-        for who in ("small", "eye", "stranger"):
+        for who in ("small", "eye", "stranger", *("flood-" + name for name in FLOODS)):
             cluster.issue(who, f"spiffe://test/{who}")
         suite.main()

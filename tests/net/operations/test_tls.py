@@ -286,6 +286,56 @@ def server_that_dies_refuses_nobody():
     assert "nobody listens there" in done.stderr and "certificate" not in done.stderr, done.stderr
 
 
+# ---- the master's own files --------------------------------------------------------------------
+
+def bad_identities():
+    """Options for a session file whose certificate, key or authority is of no use, by name."""
+    uri, certs = [("URI", "spiffe://test/master")], cluster.certs
+    forge("m-ended", uri, end="20210101000000Z")
+    forge("m-early", uri, begin="20480101000000Z")
+    forge("m-server", uri, use="serverAuth")
+    other = os.path.join(cluster.dir, "another")
+    master("certs", "init", "--dir", other)
+    shutil.copy(os.path.join(other, "ca.pem"), os.path.join(certs, "another-ca.pem"))
+    shutil.copy(os.path.join(certs, "master.key"), os.path.join(certs, "m-open.key"))
+    os.chmod(os.path.join(certs, "m-open.key"), 0o644)
+    of = lambda name: ["--set", f"tls.cert={certs}/{name}.pem", "--set", f"tls.key={certs}/{name}.key"]
+    key = lambda name: ["--set", f"tls.key={certs}/{name}"]
+    return {"ended": of("m-ended"), "early": of("m-early"), "for servers": of("m-server"),
+            "open key": key("m-open.key"), "no key": key("none.key"), "another's key": key("w1.key"),
+            "another authority": ["--set", f"tls.ca={certs}/another-ca.pem"],
+            "no list": ["--set", f"tls.crl={certs}/none-crl.pem"]}
+
+
+@suite.test
+def commands_end_with_4_for_want_of_an_identity():
+    """Whichever command needs it. A finished run stays where it is, and needs none."""
+    session = cluster.session("ours", STAGES % 2)
+    assert cluster.train(session).returncode == 0
+    before = sorted(os.listdir(os.path.join(cluster.dir, "runs")))
+    for name, options in bad_identities().items():
+        for command in (["check"], ["doctor"], ["status"], ["plan", "--ask"], ["eval"], ["predict"],
+                        ["train", "--fresh"]):
+            done = run(MASTER, command[0], session, *command[1:], *options, cwd=cluster.dir)
+            assert done.returncode == 4, (name, command, done.returncode, done.stdout[-300:], done.stderr)
+    assert sorted(os.listdir(os.path.join(cluster.dir, "runs"))) == before
+    again = run(MASTER, "train", session, "--resume", *bad_identities()["ended"], cwd=cluster.dir)
+    assert again.returncode == 0, again.stderr
+
+
+@suite.test
+def a_worker_whose_certificate_has_ended():
+    """However it is met."""
+    forge("w-ended", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
+    session = cluster.session("ours2", STAGES % 2)
+    assert cluster.train(session).returncode == 0
+    for command in (["doctor"], ["status"], ["plan", "--ask"], ["eval"], ["predict"], ["train", "--fresh"]):
+        impostor = Impostor("w-ended")
+        done = run(MASTER, command[0], session, *command[1:], "--set",
+                   f"workers.w1.address=127.0.0.1:{impostor.port}", cwd=cluster.dir)
+        assert done.returncode == 4 and "ertificate" in done.stdout + done.stderr, (command, done)
+
+
 # ---- the worker's own files --------------------------------------------------------------------
 
 def start_up(**tls):

@@ -26,14 +26,23 @@ both_ways = lstm(batch_first=True, bidirectional=True)
 projected = lstm(batch_first=True, proj_size=2)
 dropping = lstm(batch_first=True, num_layers=2, dropout=0.5)
 time_first = lstm()
-padded = lambda: nn.Sequential(nn.Embedding(4, 2, padding_idx=0))
+behind_sequences = lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU())
+before_sequences = lambda: nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(), nn.Conv1d(3, 4, 3))
+behind_an_lstm = lambda: nn.Sequential(nn.LSTM(3, 4, batch_first=True), nn.BatchNorm1d(5))
+flat_image = lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Conv2d(4, 4, 3))
+many_layers = lambda: nn.Sequential(nn.LSTM(3, 4, 9, batch_first=True))
+no_eps = lambda: nn.Sequential(nn.LayerNorm(4, eps=0))
 plain_norm = lambda: nn.Sequential(nn.LayerNorm(4, elementwise_affine=False))
 a_loss = lambda: nn.Sequential(nn.Linear(2, 2), nn.MSELoss())
 gru = lambda: nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2), nn.Bilinear(2, 2, 2))
 """
 REFUSED = {"both_ways": "layer '0': LSTM with bidirectional=True", "projected": "LSTM with proj_size=2",
            "dropping": "LSTM with dropout=0.5", "time_first": "LSTM with batch_first=False",
-           "padded": "Embedding with padding_idx=0", "plain_norm": "LayerNorm with elementwise_affine=False",
+           "behind_sequences": r"layer '1': BatchNorm1d with an input of rank 3; batchnorm takes \[N, features\] or images",
+           "before_sequences": "layer '0': BatchNorm1d with an input of rank 3", "behind_an_lstm": "layer '1': BatchNorm1d with an input of rank 3",
+           "flat_image": "layer '2': Conv2d with an input of rank 2; it takes", "no_eps": "LayerNorm with eps=0; the op layernorm takes 1e-30 to 1",
+           "many_layers": "layer '0': LSTM with layers=9; the op lstm takes 1 to 8",
+           "plain_norm": "LayerNorm with elementwise_affine=False",
            "a_loss": "layer '1': MSELoss with no place among layers: a loss goes under loss:",
            "gru": "layer '1': GRU is not supported; what can be exported: .* Flatten, GELU, GroupNorm, LSTM, LayerNorm, LeakyReLU, Linear, "}
 
@@ -188,6 +197,31 @@ def settings_of_images_follow():
     assert found[16:18] == ['{op: conv1d, out: 5, kernel: 3, pad: 2, dilation: 2, name: "line"}',
                             '{op: conv_transpose1d, out: 6, kernel: 2, stride: 2, bias: false, name: "long"}'], found
     assert found[19] == '{op: reshape, shape: [6, 2, 4], name: "fold"}' and len(found) == 25, found
+
+
+@suite.test
+def a_row_of_pads_follows():
+    from torch import nn
+    for padding, says in ((None, ""), (0, ", padding_idx: 0"), (-1, ", padding_idx: 3")):
+        found = converted(nn.Sequential(nn.Embedding(4, 2, padding_idx=padding)))
+        assert found == [f"{{op: embedding, rows: 4, out: 2{says}}}"], found
+
+
+@suite.test
+def settings_of_traced_layers_are_within_their_ranges():
+    from torch import nn
+
+    class Endless(nn.Module):
+        def forward(self, x):
+            return x * float("inf")
+
+    exporter = loaded(EXPORTER)
+    exporter.chosen = OPS
+    try:
+        found = exporter.traced(Endless(), [exporter.input_of("x:f32:4")])
+    except exporter.Unsupported as e:
+        found = str(e)
+    assert "layer 'mul': factor=inf; the op scale takes" in found, found
 
 
 def settings_of(cls):

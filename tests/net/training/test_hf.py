@@ -275,6 +275,46 @@ def a_masked_head_is_exported_with_both_names_of_its_bias():
     assert out.pop("cls.predictions.bias") == trained["cls.predictions.decoder.bias"] and out == trained
 
 
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../golden/peft")
+TARGETS = "targets: [query, value, attention.output.dense, intermediate.dense, encoder.layer.%d.output.dense], r: 2, alpha: %d, from: %s"
+
+
+def adapted(folder, name):
+    """The ViT of tests/golden/peft, with its blocks in stages of their own and the head in another."""
+    weights = f"weights: {{folder: {GOLDEN}}}"
+    stages = [("embeddings..encoder.layer.0", TARGETS % (0, 6, folder)), ("encoder.layer.1", TARGETS % (1, 9, folder)), ("layernorm..classifier", None)]
+    text = "".join(f"  - {{name: s{i}, at: {at}, layers: {layers}, {weights}{f', lora: {{{lora}}}' if lora else ''}}}\n"
+                   for i, ((layers, lora), at) in enumerate(zip(stages, ("master", "w1", "master"))))
+    return (f"data: {{format: npy, root: data, inputs: [pixels], train: [pixels.npy, classes.npy], test: [pixels.npy, classes.npy]}}\n"
+            f"model: {{hf: {GOLDEN}, head: sequence, labels: 3}}\nstages:\n{text}loss: {{kind: cross_entropy}}\n"
+            "train: {epochs: 1, max_steps: 1, batch: 4, optimizer: {kind: sgd, lr: 1e-30}}\ncheckpoint: {every_steps: 100000}\n")
+
+
+@suite.test
+def adapters_of_peft_give_its_outputs_and_return():
+    """ViT's modules have other names in memory than in files, and peft's files follow memory."""
+    with open(os.path.join(GOLDEN, "expected.json")) as f:
+        expected = json.load(f)
+    np.save(os.path.join(cluster.dir, "data/pixels.npy"), np.array(expected["pixels"], np.float32))
+    np.save(os.path.join(cluster.dir, "data/classes.npy"), np.arange(len(expected["pixels"])) % 3)
+    folder, theirs = os.path.join(GOLDEN, "adapter"), os.path.join(GOLDEN, "adapter/adapter_model.safetensors")
+    for name in ("from-peft", "from-export"):
+        cluster.trained(name, adapted(folder, name), 1)
+        out = os.path.join(cluster.dir, name + ".npy")
+        done = master("predict", name + ".yaml", "--output", out, cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+        assert np.abs(np.load(out) - np.array(expected["outputs"])).max() < 1e-5, name
+        done = master("export", name, "--adapters", name + "-out", cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+        folder = os.path.join(cluster.dir, name + "-out")
+        ours = safetensors(os.path.join(folder, "adapter_model.safetensors"))
+        assert {k: v for k, v in ours.items() if "layernorm" not in k} == safetensors(theirs), ours.keys() ^ safetensors(theirs).keys()
+        with open(os.path.join(folder, "adapter_config.json")) as f:
+            config = json.load(f)
+        assert "vit.layers.1.mlp.fc2" in config["target_modules"] and config["alpha_pattern"]["vit.layers.1.attention.q_proj"] == 9, config
+        assert config["modules_to_save"] == ["classifier", "vit.layernorm"], config
+
+
 with Cluster(3) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     records(os.path.join(cluster.dir, "data"))

@@ -248,6 +248,27 @@ def adapters_are_exported_and_begun_with():
 
 
 @suite.test
+def a_module_that_is_saved_reaches_the_stage_that_has_it():
+    """The classifier of the folder above, in a stage without adapters; and what does not learn is no
+    silent loss."""
+    learned = safetensors(os.path.join(cluster.dir, "adapter/adapter_model.safetensors"))
+    own = LORA.replace("r: 3", "from: adapter, r: 3") % ""
+    cut = NET[2].index("{op: linear, out: 10, name: classifier}")
+    parts, places = [NET[0], NET[1], NET[2][:cut], NET[2][cut:]], ["master", "w1", "w2", "master"]
+    stages = "".join(f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]{', ' + own if i < 3 else ''}}}\n"
+                     for i, (at, layers) in enumerate(zip(places, parts)))
+    text = re.sub(r"stages:\n(  - .*\n)*", lambda _: "stages:\n" + stages, body(PLACES["two"], steps=1))
+    still = text.replace("lr: 0.02", "lr: 1e-300, weight_decay: 0")
+    found = cluster.trained("headed", still, 1)[0]
+    for name in LEARN:
+        assert found[name] == learned["base_model.model." + name], name
+    for key in ("name: s3, freeze: true,", "name: s3,"):
+        said = cluster.train(cluster.session("frozen-head", text.replace("name: s3,", key)), "--max-steps", "1")
+        says = "stage 's3': lora.from: 'classifier.weight' is saved whole there, and does not learn here"
+        assert (says in said.stderr) == ("freeze" in key), said.stderr
+
+
+@suite.test
 def weights_stored_the_other_way_round_are_merged():
     """A square one, whose shape does not tell; and its adapter has not the same form."""
     text = body(["master"] * 3).replace("out: 20, name: middle.0.query", "out: 24, transposed: true, name: middle.0.query")

@@ -14,7 +14,7 @@ RECORDS, PLACES, ROWS, STEPS = 24, 7, 30, 6
 COMMON = {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 CONFIGS = {"bert": {"model_type": "bert", "max_position_embeddings": PLACES, "type_vocab_size": 2, **COMMON},
            "gpt2": {"model_type": "gpt2", "vocab_size": ROWS, "n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": PLACES},
-           "roberta": {"model_type": "roberta", "max_position_embeddings": PLACES + 2, "type_vocab_size": 1, **COMMON},
+           "roberta": {"model_type": "roberta", "pad_token_id": 0, "max_position_embeddings": PLACES + 2, "type_vocab_size": 1, **COMMON},
            "layoutlm": {"model_type": "layoutlm", "max_position_embeddings": PLACES, "type_vocab_size": 2, "max_2d_position_embeddings": 60, **COMMON},
            "llama": {"model_type": "llama", "tie_word_embeddings": True, **COMMON},
            "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, "num_key_value_heads": 1, **COMMON}}

@@ -322,6 +322,28 @@ static void permutations_hold_every_number_once(void **state) {
   assert_memory_not_equal(p, q, sizeof p);
 }
 
+static void long_texts_are_cut_visibly(void **state) {
+  (void)state;
+  char dst[8], text[600];
+  clv_err err;
+  assert_string_equal(clv_text_fit("1234567", dst, sizeof dst), "1234567");
+  assert_string_equal(clv_text_fit("12345678", dst, sizeof dst), "1234...");
+  assert_string_equal(clv_text_fit("123\xc3\xa4"
+                                   "5678",
+                                   dst, sizeof dst),
+                      "123..."); /* 123ä5678 */
+  assert_string_equal(clv_text_fit("", dst, sizeof dst), "");
+  memset(text, 'x', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  clv_fail(&err, CLV_INVALID, "%s", text);
+  assert_int_equal(strlen(err.text), CLV_ERR_TEXT - 1);
+  assert_string_equal(err.text + CLV_ERR_TEXT - 5, "x...");
+  clv_fail(&err, CLV_INVALID, "%.479s", text);
+  assert_string_equal(err.text + CLV_ERR_TEXT - 5, "xxxx");
+  clv_err_prefix(&err, "here");
+  assert_string_equal(err.text + CLV_ERR_TEXT - 5, "x...");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(error_keeps_first_line_and_prefixes),
@@ -334,6 +356,7 @@ int main(void) {
       cmocka_unit_test(digests_match_published_vectors),
       cmocka_unit_test(keys_are_derived_one_way),
       cmocka_unit_test(hex_digits),
+      cmocka_unit_test(long_texts_are_cut_visibly),
       cmocka_unit_test(every_byte_of_a_key_counts),
       cmocka_unit_test(random_numbers_depend_on_their_key_alone),
       cmocka_unit_test(numbers_in_pieces_are_the_same_numbers),

@@ -61,6 +61,10 @@ static void bytes_no_config_holds(void **state) {
   (void)state;
   refused_bytes("name: a\0b\n", 10, "s.yaml:1:8: a control character");
   refused_yaml("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
+  refused_yaml(
+      "\xff\xfe"
+      "a:",
+      "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected");
   refused_yaml("a: \xc3\x28\n", "s.yaml:1:4: not valid UTF-8");
   refused_yaml("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");         /* overlong '/' */
   refused_yaml("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");     /* surrogate */

@@ -67,7 +67,8 @@ static const char rich_text[] =
     "  - {identity: \"spiffe://acme/worker/w2\", role: peer}\n"
     "  - {identity: \"spiffe://acme/nagios\", role: observer}\n"
     "peers: [{name: w2, address: \"h:7443\", identity: \"spiffe://acme/worker/w2\"}]\n"
-    "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 70000, concurrent_calls: "
+    "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 700000, "
+    "concurrent_calls: "
     "3,\n"
     "  calls: 6, connections: 4, identity_connections: 3, credit: 1MiB, lease: 5s, peer_timeout: "
     "4s, "
@@ -97,7 +98,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_string_equal(c->peers[0].address, "h:7443");
   assert_string_equal(c->peers[0].identity, "spiffe://acme/worker/w2");
   assert_true(c->limits.sessions == 1 && c->limits.tensors == 2 && c->limits.connections == 4);
-  assert_true(c->limits.session_bytes == 5 << 20 && c->limits.message_bytes == 70000);
+  assert_true(c->limits.session_bytes == 5 << 20 && c->limits.message_bytes == 700000);
   assert_true(c->limits.calls == 6 && c->limits.identity_connections == 3);
   assert_true(c->allow[0].connections == 8 && c->allow[1].connections == 0);
   assert_true(c->limits.concurrent_calls == 3 && c->limits.credit_bytes == 1 << 20);
@@ -128,6 +129,17 @@ static void round_trip(void **state) {
   clv_worker_config_free(a);
   clv_worker_config_free(b);
   clv_bytes_done(&text);
+}
+
+/* Pieces and chunks of tensors fit a message, and a message fits what gRPC takes. */
+static void messages_have_room(void **state) {
+  (void)state;
+  refused_worker("allow:\n", "limits: {message_size: 256KiB}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
+                 "1GiB, got '256KiB'");
+  refused_worker("allow:\n", "limits: {message_size: 1025MiB}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
+                 "1GiB, got '1025MiB'");
 }
 
 static void errors(void **state) {
@@ -327,6 +339,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults),
       cmocka_unit_test(round_trip),
+      cmocka_unit_test(messages_have_room),
       cmocka_unit_test(errors),
       cmocka_unit_test(limits_that_do_not_go_together),
       cmocka_unit_test(two_things_on_one_port),

@@ -53,9 +53,10 @@ static int descs_of(clv_node_desc ret[MOST]) {
   const clv_shape text = CLV_SHAPE(32, 33, 101), wide[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
   const clv_shape table = CLV_SHAPE(50, 70);
   int n = 0;
-  ret[n++] = with_params(desc_of(CLV_OP_EMBEDDING, CLV_SHAPE(32, 40), CLV_SHAPE(32, 40, 70),
-                                 (clv_attrs){.rows = 50, .out = 70, .column = -1, .minus = -1}),
-                         &table, 1);
+  ret[n++] = with_params(
+      desc_of(CLV_OP_EMBEDDING, CLV_SHAPE(32, 40), CLV_SHAPE(32, 40, 70),
+              (clv_attrs){.rows = 50, .out = 70, .column = -1, .minus = -1, .padding_idx = -1}),
+      &table, 1);
   ret[n++] = desc_of(CLV_OP_MEAN, text, CLV_SHAPE(32, 101), (clv_attrs){.dim = 1});
   ret[n++] = desc_of(CLV_OP_MEAN, text, CLV_SHAPE(32, 33), (clv_attrs){.dim = -1});
   ret[n++] = desc_of(CLV_OP_SCALE, text, text, (clv_attrs){.factor = 0.3});

@@ -90,6 +90,34 @@ static void flatten_and_scale(void **state) {
   assert_says(&err, "f32 [2, 4]");
 }
 
+/* NumPy's bool: True is 1, also with a name, and as a label. */
+static void bools_are_ones(void **state) {
+  (void)state;
+  static const uint8_t raw[4] = {1, 0, 1, 1};
+  const char *path = put_npy("b", "|b1", "2, 2", raw, 4), *name = "mask";
+  const char *labels = put_npy("l", "|b1", "2,", raw, 2);
+  const clv_dataset_options options[] = {
+      {.inputs_path = path, .labels_path = labels},
+      {.n_named = 1, .names = &name, .named_paths = &path, .labels_path = labels},
+      {.inputs_path = path, .labels_path = labels, .labels = CLV_LABEL_FLOAT, .scale = 2}};
+  for (int k = 0; k < 3; k++) {
+    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
+    clv_err err;
+    assert_ok(clv_dataset_open(&options[k], &ds, &err), &err);
+    clv_shape xs = clv_dataset_x_shape(ds, 2), ys = clv_dataset_y_shape(ds, 2);
+    assert_ok(clv_tensor_new(CLV_F32, &xs, &x, &err), &err);
+    assert_ok(clv_tensor_new(clv_dataset_y_dtype(ds), &ys, &y, &err), &err);
+    assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1}, 2, x, y, &err), &err);
+    float one = k == 2 ? 2 : 1;
+    assert_memory_equal(x->data, ((float[]){one, 0, one, one}), 16);
+    if (k == 2)
+      assert_memory_equal(y->data, ((float[]){1, 0}), 8);
+    else
+      assert_memory_equal(y->data, ((int64_t[]){1, 0}), 16);
+  }
+}
+
 /* Every type of input, per-channel normalisation, with and without a table. */
 static void channels(void **state) {
   (void)state;
@@ -234,7 +262,14 @@ static const char numpy_script[] =
     "d = r.normal(size=(9, 3))\n"
     "np.save('d.npy', d); np.save('d_want.npy', norm(d, .3, (1, 3)))\n"
     "np.lib.format.write_array(open('v2.npy', 'wb'), u, version=(2, 0))\n"
-    "np.lib.format.write_array(open('v3.npy', 'wb'), u, version=(3, 0))\n";
+    "np.lib.format.write_array(open('v3.npy', 'wb'), u, version=(3, 0))\n"
+    "for i, t in enumerate('i1 <i2 >i2 <u2 >u2 <i4 >i4 <u4 >u4 <i8 >i8 <u8 >u8 <f2 >f2 >f4 "
+    ">f8'.split()):\n"
+    "    a = r.normal(size=(4, 3, 5, 2)) * 100\n"
+    "    a = (abs(a) if 'u' in t else a).astype('i8' if t[-2] in 'iu' else "
+    "'f8').astype(t)\n"
+    "    np.save(f't{i}.npy', np.asfortranarray(a) if i % 3 else a)\n"
+    "    np.save(f't{i}_want.npy', norm(a, .3, (1, 3, 1, 1)))\n";
 
 static void same_as_numpy(const char *inputs, const char *wanted, float scale) {
   float mean[3] = {.485f, .456f, .406f}, std[3] = {.229f, .224f, .225f};
@@ -267,6 +302,12 @@ static void numpy_cross_check(void **state) {
   same_as_numpy("v2.npy", "u_want.npy", 0);
   same_as_numpy("v3.npy", "u_want.npy", 0);
   same_as_numpy("d.npy", "d_want.npy", 0.3f);
+  for (int i = 0; i < 17; i++) {
+    char inputs[16], wanted[24];
+    snprintf(inputs, sizeof inputs, "t%d.npy", i);
+    snprintf(wanted, sizeof wanted, "t%d_want.npy", i);
+    same_as_numpy(inputs, wanted, 0.3f);
+  }
 }
 
 int main(void) {
@@ -274,7 +315,7 @@ int main(void) {
       cmocka_unit_test(images_of_rank_3),  cmocka_unit_test(flatten_and_scale),
       cmocka_unit_test(channels),          cmocka_unit_test(float_targets),
       cmocka_unit_test(clumsy_input),      cmocka_unit_test(splits),
-      cmocka_unit_test(numpy_cross_check),
+      cmocka_unit_test(numpy_cross_check), cmocka_unit_test(bools_are_ones),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -46,6 +46,20 @@ static void put_png(const char *root, const char *name, uint32_t width, uint32_t
   free(data);
 }
 
+static void write_png16(FILE *f, uint32_t width, uint32_t height, const uint16_t *values) {
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+  png_infop info = png_create_info_struct(png);
+  assert_non_null(info);
+  png_init_io(png, f);
+  png_set_IHDR(png, info, width, height, 16, PNG_COLOR_TYPE_GRAY, 0, 0, 0);
+  png_write_info(png, info);
+  png_set_swap(png);
+  for (uint32_t y = 0; y < height; y++)
+    png_write_row(png, (png_const_bytep)(const void *)(values + (size_t)y * width));
+  png_write_end(png, info);
+  png_destroy_write_struct(&png, &info);
+}
+
 static void put_text(const char *root, const char *name, const char *text) {
   char path[256];
   path_in(root, name, path);
@@ -117,6 +131,38 @@ static void order_and_labels(void **state) {
     float want = ((float)(10 * order[i]) / 255.0f - 0.5f) / 0.25f;
     assert_true(((const float *)x->data)[2 * i] == want);
     assert_int_equal(((const int64_t *)y->data)[i], labels[i]);
+  }
+}
+
+/* Values / 65535 beside those of 8 bits / 255; with a scale both have the same unit. */
+static void all_16_bits_reach_the_batch(void **state) {
+  (void)state;
+  static const uint16_t values[4] = {0, 1, 4095, 65535};
+  const char *root = new_root();
+  char path[256];
+  put_png(root, "a/0.png", 2, 2, 16);
+  path_in(root, "a/1.png", path);
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  write_png16(f, 2, 2, values);
+  fclose(f);
+  for (int k = 0; k < 2; k++) {
+    clv_dataset_options o = options(root);
+    float mean = 0.5f, std = 0.25f;
+    o.mean = &mean;
+    o.std = &std;
+    o.n_mean = o.n_std = 1;
+    o.scale = k ? 2 : 0;
+    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, 2);
+    clv_err err;
+    assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1}, 2, x, NULL, &err), &err);
+    const float *v = x->data;
+    assert_true(v[0] == ((k ? 32.0f : 16.0f / 255.0f) - 0.5f) / 0.25f);
+    for (int i = 0; i < 4; i++) {
+      float scaled = k ? (float)values[i] / 257.0f * 2.0f : (float)values[i] / 65535.0f;
+      assert_true(v[4 + i] == (scaled - 0.5f) / 0.25f);
+    }
   }
 }
 
@@ -464,6 +510,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(order_and_labels),
       cmocka_unit_test(images_without_labels),
+      cmocka_unit_test(all_16_bits_reach_the_batch),
       cmocka_unit_test(threads_and_order_change_nothing),
       cmocka_unit_test(resumes_at_the_next_bit),
       cmocka_unit_test(the_next_batch_is_read_ahead),

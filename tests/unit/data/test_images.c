@@ -3,21 +3,25 @@
  * Pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's bits,
  * and whatever is damaged or too large is refused.
  */
+#include <sys/resource.h>
+
 #include "master/data/image_int.h"
 #include "tests/golden/golden_int.h"
 #include "tests/unit/data/data_test.h"
 
-static golden goldens;
+static golden goldens, wide_goldens;
 
 static int open_goldens(void **state) {
   (void)state;
   golden_open(&goldens, "images");
+  golden_open(&wide_goldens, "images16");
   return 0;
 }
 
 static int close_goldens(void **state) {
   (void)state;
   golden_close(&goldens);
+  golden_close(&wide_goldens);
   return 0;
 }
 
@@ -48,10 +52,9 @@ static void same_pixels(const char *name, const char *what, const clv_pixels *p)
                ((const uint8_t *)want.data)[i]);
 }
 
-static const char *const good[] = {"rgb.png",        "grey.png",    "rgba.png",   "grey_alpha.png",
-                                   "palette.png",    "one_bit.png", "grey16.png", "rgb16.png",
-                                   "interlaced.png", "rgb.jpg",     "grey.jpg",   "progressive.jpg",
-                                   "cmyk.jpg"};
+static const char *const good[] = {
+    "rgb.png",        "grey.png", "rgba.png", "grey_alpha.png",  "palette.png", "one_bit.png",
+    "interlaced.png", "rgb.jpg",  "grey.jpg", "progressive.jpg", "cmyk.jpg"};
 
 static void decodes_as_pillow(void **state) {
   (void)state;
@@ -63,6 +66,38 @@ static void decodes_as_pillow(void **state) {
     same_pixels(good[i], "rgb", &p);
     assert_ok(decode(file.data, file.len, 1, &p, &err), &err);
     same_pixels(good[i], "grey", &p);
+  }
+}
+
+static void same_samples(const char *name, const char *what, const clv_pixels *p) {
+  golden_tensor want;
+  if (!golden_find(&wide_goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
+  assert_true(p->is_wide);
+  assert_int_equal(p->height, want.shape.dim[0]);
+  assert_int_equal(p->width, want.shape.dim[1]);
+  assert_int_equal(p->channels, want.shape.rank == 3 ? 3 : 1);
+  for (size_t i = 0; i < want.n; i++) {
+    int have = ((const uint16_t *)(const void *)p->data)[i],
+        wanted = (int)((const float *)want.data)[i];
+    if (have != wanted) fail_msg("%s.%s: sample %zu is %d, not %d", name, what, i, have, wanted);
+  }
+}
+
+static void keeps_16_bits(void **state) {
+  (void)state;
+  static const char *const names[] = {"grey16.png", "rgb16.png",       "grey_alpha16.png",
+                                      "rgba16.png", "grey16_trns.png", "rgb16_trns.png",
+                                      "scan12.png"};
+  CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
+  for (size_t i = 0; i < CLV_COUNT(names); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(names[i]), narrow = corpus("rgb.png");
+    clv_err err;
+    assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
+    same_samples(names[i], "rgb", &p);
+    assert_ok(decode(file.data, file.len, 1, &p, &err), &err);
+    same_samples(names[i], "grey", &p);
+    assert_ok(decode(narrow.data, narrow.len, 3, &p, &err), &err);
+    assert_false(p.is_wide);
   }
 }
 
@@ -113,6 +148,42 @@ static void damaged_files(void **state) {
   assert_says(&err, "(0 bytes)");
 }
 
+static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint32_t len) {
+  CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
+  uint32_t size = __builtin_bswap32(len);
+  clv_bytes_add(&body, kind, 4);
+  clv_bytes_add(&body, data, len);
+  uint32_t crc = __builtin_bswap32((uint32_t)crc32(0, (const uint8_t *)body.data, (uInt)body.len));
+  clv_bytes_add(file, &size, 4);
+  clv_bytes_add(file, body.data, body.len);
+  clv_bytes_add(file, &crc, 4);
+}
+
+/* 100 texts of 7 MB each in a file of less than 1 MB are not inflated. */
+static void texts_cost_no_memory(void **state) {
+  (void)state;
+  enum { HEAD = 33, TEXT = 7 << 20 };
+  CLV_AUTO(clv_bytes_done) clv_bytes plain = corpus("rgb.png"), text = {0}, file = {0};
+  CLV_AUTO(clv_freep) uint8_t *same = malloc(TEXT);
+  CLV_AUTO(clv_freep) uint8_t *packed = malloc(TEXT);
+  uLongf n = TEXT;
+  memset(same, 97, TEXT);
+  assert_int_equal(compress(packed, &n, same, TEXT), Z_OK);
+  clv_bytes_add(&text, "note\0", 6);
+  clv_bytes_add(&text, packed, n);
+  clv_bytes_add(&file, plain.data, HEAD);
+  for (int i = 0; i < 100; i++) add_chunk(&file, "zTXt", text.data, (uint32_t)text.len);
+  clv_bytes_add(&file, plain.data + HEAD, plain.len - HEAD);
+  CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
+  struct rusage before, after;
+  clv_err err;
+  getrusage(RUSAGE_SELF, &before);
+  assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
+  getrusage(RUSAGE_SELF, &after);
+  same_pixels("rgb.png", "rgb", &p);
+  assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
+}
+
 /* No prefix of a file passes for the file. */
 static void truncated_anywhere(void **state) {
   (void)state;
@@ -143,14 +214,31 @@ static clv_pixels golden_pixels(const char *what) {
                       .channels = t.shape.rank == 3 ? 3 : 1};
 }
 
+/* The source of 16 bits, or one channel of it. */
+static clv_pixels wide_source(uint32_t channels) {
+  golden_tensor t;
+  assert_true(golden_find(&wide_goldens, "resize", "source", &t));
+  uint16_t *data = malloc(t.n * sizeof *data);
+  assert_non_null(data);
+  for (size_t i = 0; i < t.n / 3 * channels; i++)
+    data[i] = (uint16_t)((const float *)t.data)[i * 3 / channels];
+  return (clv_pixels){.data = (uint8_t *)data,
+                      .cap = t.n * sizeof *data,
+                      .width = (uint32_t)t.shape.dim[1],
+                      .height = (uint32_t)t.shape.dim[0],
+                      .channels = channels,
+                      .is_wide = true};
+}
+
 static clv_pixels resize(const clv_pixels *src, clv_box box, uint32_t width, uint32_t height,
                          clv_box window) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
-  size_t stride = (size_t)window.width * src->channels;
+  size_t stride = window.width * clv_pixel_bytes(src);
   clv_pixels p = {.data = malloc(stride * window.height),
                   .width = window.width,
                   .height = window.height,
-                  .channels = src->channels};
+                  .channels = src->channels,
+                  .is_wide = src->is_wide};
   clv_err err;
   assert_ok(clv_resample(&r, src, box, width, height, window, p.data, stride, &err), &err);
   return p;
@@ -189,6 +277,25 @@ static void resizes_grey(void **state) {
   same_pixels("resize", "part_grey", &part);
 }
 
+static void resizes_16_bits(void **state) {
+  (void)state;
+  static const struct {
+    const char *what;
+    uint32_t width, height;
+  } cases[] = {
+      {"20x14", 20, 14}, {"53x14", 53, 14}, {"7x37", 7, 37}, {"60x41", 60, 41}, {"1x1", 1, 1}};
+  CLV_AUTO(clv_pixels_done) clv_pixels src = wide_source(3), grey = wide_source(1);
+  clv_box all = {0, 0, src.width, src.height};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_box window = {0, 0, cases[i].width, cases[i].height};
+    CLV_AUTO(clv_pixels_done)
+    clv_pixels p = resize(&src, all, cases[i].width, cases[i].height, window);
+    same_samples("resize", cases[i].what, &p);
+  }
+  CLV_AUTO(clv_pixels_done) clv_pixels p = resize(&grey, all, 16, 16, (clv_box){0, 0, 16, 16});
+  same_samples("resize", "grey_16x16", &p);
+}
+
 /* A crop of the resized image is computed alone, with the same bits. */
 static void windows_are_parts(void **state) {
   (void)state;
@@ -207,10 +314,11 @@ static void windows_are_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(decodes_as_pillow), cmocka_unit_test(headers_alone),
-      cmocka_unit_test(damaged_files),     cmocka_unit_test(truncated_anywhere),
-      cmocka_unit_test(resizes_as_pillow), cmocka_unit_test(resizes_grey),
-      cmocka_unit_test(windows_are_parts),
+      cmocka_unit_test(decodes_as_pillow),    cmocka_unit_test(headers_alone),
+      cmocka_unit_test(damaged_files),        cmocka_unit_test(truncated_anywhere),
+      cmocka_unit_test(texts_cost_no_memory), cmocka_unit_test(resizes_as_pillow),
+      cmocka_unit_test(resizes_grey),         cmocka_unit_test(windows_are_parts),
+      cmocka_unit_test(keeps_16_bits),        cmocka_unit_test(resizes_16_bits),
   };
   return cmocka_run_group_tests(tests, open_goldens, close_goldens);
 }

@@ -220,11 +220,24 @@ static void what_is_wrong_is_located(void **state) {
   refused(WORDS BOXES "}", "r.jsonl:1: has no 'labels'");
   refused(WORDS "\"labels\": [null, null]}", "r.jsonl:1: has no 'boxes'");
   refused(WORDS BOXES ", \"labels\": [\"x\"]}", "r.jsonl:1: has 2 words and 1 labels");
-  refused(WORDS BOXES ", \"labels\": [\"x\", 3]}", "r.jsonl:1:72: a text is expected");
+  refused(WORDS BOXES ", \"labels\": [\"x\", -3]}", "-3 is no whole number from 0 to 2147483647");
+  refused("{\"text\": \"a\", \"box\": []}", "r.jsonl:1: has no 'words', but 'text', 'box'");
   refused(WORDS BOXES ", \"labels\": [\"x\", \"a/b\"]}", "r.jsonl:1: a class's name has 1 to 255");
   refused(WORDS BOXES ", " BOXES "}", "r.jsonl:1:");
   refused("[1]", "r.jsonl:1:1: ");
   refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
+}
+
+/* As those of texts; a byte order mark is none of the line. */
+static void labels_may_be_numbers(void **state) {
+  (void)state;
+  clv_dataset_options o =
+      options_of("n.jsonl", "\xef\xbb\xbf" WORDS BOXES ", \"labels\": [7, null]}\n" WORDS BOXES
+                            ", \"labels\": [\"x\", 12]}");
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
+  assert_int_equal(clv_dataset_classes(ds), 3);
+  assert_string_equal(clv_dataset_class(ds, 0), "12");
+  assert_string_equal(clv_dataset_class(ds, 1), "7");
 }
 
 static void other_files_are_refused(void **state) {
@@ -255,6 +268,7 @@ int main(void) {
       cmocka_unit_test(a_folder_is_read_whole),
       cmocka_unit_test(what_is_wrong_is_located),
       cmocka_unit_test(other_files_are_refused),
+      cmocka_unit_test(labels_may_be_numbers),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -154,80 +154,124 @@ static void gzip_members(void **state) {
   assert_int_equal(clv_idx_parse(one.data, one.len, "tail", 0, &none, &err), CLV_DATA_LOSS);
 }
 
+static const struct {
+  const char *descr;
+  clv_dtype dtype;
+  size_t len;
+  uint8_t raw[16];
+  double want[2];
+} types_of_npy[] = {
+    {"|u1", CLV_U8, 2, {9, 200}, {9, 200}},
+    {"|b1", CLV_U8, 2, {0, 1}, {0, 1}},
+    {"|i1", CLV_I32, 2, {0xff, 3}, {-1, 3}},
+    {"<i4", CLV_I32, 8, {0xfe, 0xff, 0xff, 0xff, 0, 1, 0, 0}, {-2, 256}},
+    {"<i8", CLV_I64, 16, {1, 0, 0, 0, 1, 0, 0, 0, 5}, {4294967297.0, 5}},
+    {"<f4", CLV_F32, 8, {0, 0, 0xc0, 0x3f, 0, 0, 0x20, 0xc0}, {1.5, -2.5}},
+    {"<f8", CLV_F64, 16, {0, 0, 0, 0, 0, 0, 0xf8, 0x3f, 0, 0, 0, 0, 0, 0, 4, 0xc0}, {1.5, -2.5}},
+    {"<i2", CLV_I32, 4, {0xfe, 0xff, 0, 1}, {-2, 256}},
+    {"<u2", CLV_I32, 4, {0xfe, 0xff, 0, 1}, {65534, 256}},
+    {"<u4", CLV_I64, 8, {0xfe, 0xff, 0xff, 0xff, 0, 1, 0, 0}, {4294967294.0, 256}},
+    {"<u8", CLV_I64, 16, {1, 0, 0, 0, 1, 0, 0, 0, 5}, {4294967297.0, 5}},
+    {"<f2", CLV_F32, 4, {0, 0x3e, 0, 0xc1}, {1.5, -2.5}},
+    {"<f2", CLV_F32, 4, {1, 0, 0xff, 0x7b}, {0x1p-24, 65504}},
+    {"=u2", CLV_I32, 4, {0xfe, 0xff, 0, 1}, {65534, 256}},
+    {">u2", CLV_I32, 4, {0xff, 0xfe, 1, 0}, {65534, 256}},
+    {">f2", CLV_F32, 4, {0x3e, 0, 0xc1, 0}, {1.5, -2.5}},
+    {">i4", CLV_I32, 8, {0xff, 0xff, 0xff, 0xfe, 0, 0, 1, 0}, {-2, 256}},
+    {">i8", CLV_I64, 16, {0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5}, {4294967297.0, 5}},
+    {">f4", CLV_F32, 8, {0x3f, 0xc0, 0, 0, 0xc0, 0x20, 0, 0}, {1.5, -2.5}},
+    {">f8", CLV_F64, 16, {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 4}, {1.5, -2.5}},
+};
+
 static void npy_types(void **state) {
   (void)state;
-  static const struct {
-    const char *descr;
-    clv_dtype dtype;
-    size_t len;
-    uint8_t raw[16];
-    double want[2];
-  } cases[] = {
-      {"|u1", CLV_U8, 2, {9, 200}, {9, 200}},
-      {"|b1", CLV_U8, 2, {0, 1}, {0, 1}},
-      {"|i1", CLV_I32, 2, {0xff, 3}, {-1, 3}},
-      {"<i4", CLV_I32, 8, {0xfe, 0xff, 0xff, 0xff, 0, 1, 0, 0}, {-2, 256}},
-      {"<i8", CLV_I64, 16, {1, 0, 0, 0, 1, 0, 0, 0, 5}, {4294967297.0, 5}},
-      {"<f4", CLV_F32, 8, {0, 0, 0xc0, 0x3f, 0, 0, 0x20, 0xc0}, {1.5, -2.5}},
-      {"<f8", CLV_F64, 16, {0, 0, 0, 0, 0, 0, 0xf8, 0x3f, 0, 0, 0, 0, 0, 0, 4, 0xc0}, {1.5, -2.5}},
-  };
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+  for (size_t i = 0; i < CLV_COUNT(types_of_npy); i++) {
     char dict[128];
     snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (2,), }",
-             cases[i].descr);
-    CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, cases[i].raw, cases[i].len);
+             types_of_npy[i].descr);
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes b = npy_bytes(dict, types_of_npy[i].raw, types_of_npy[i].len);
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_err err;
     assert_ok(clv_npy_parse(b.data, b.len, "case", 0, &t, &err), &err);
-    assert_int_equal(t->dtype, cases[i].dtype);
+    assert_int_equal(t->dtype, types_of_npy[i].dtype);
     for (int k = 0; k < 2; k++) {
       double v = t->dtype == CLV_U8    ? ((uint8_t *)t->data)[k]
                  : t->dtype == CLV_I32 ? ((int32_t *)t->data)[k]
                  : t->dtype == CLV_I64 ? (double)((int64_t *)t->data)[k]
                  : t->dtype == CLV_F32 ? (double)((float *)t->data)[k]
                                        : ((double *)t->data)[k];
-      assert_true(v == cases[i].want[k]);
+      assert_true(v == types_of_npy[i].want[k]);
     }
   }
 }
 
+static const struct {
+  const char *dict, *says;
+} refused_by_npy[] = {
+    {"{'descr': '<U3', 'fortran_order': False, 'shape': (2,), }", "return_inverse"},
+    {"{'descr': '|S3', 'fortran_order': False, 'shape': (2,), }", "return_inverse"},
+    {"{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", "a.imag"},
+    {"{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (1,), }", "dates"},
+    {"{'descr': '<m8[s]', 'fortran_order': False, 'shape': (1,), }", "spans of time"},
+    {"{'descr': '|V8', 'fortran_order': False, 'shape': (1,), }", "a['field']"},
+    {"{'descr': '<f16', 'fortran_order': False, 'shape': (1,), }", "a.astype('f8')"},
+    {"{'descr': '<x4', 'fortran_order': False, 'shape': (2,), }", "'<x4' is not known"},
+    {"{'descr': 'i4', 'fortran_order': False, 'shape': (2,), }", "'i4' is not known"},
+    {"{'descr': '', 'fortran_order': False, 'shape': (2,), }", "'' is not known"},
+    {"{'descr': '<u8', 'fortran_order': False, 'shape': (1,), }",
+     "element 0 is 18376663423120507393"},
+    {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", "structured"},
+    {"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", "would run code"},
+    {"{'descr': '<f4', 'shape': (2,), }", "lacks 'fortran_order'"},
+    {"{'descr': '<f4', 'fortran_order': False, }", "lacks 'shape'"},
+    {"{'fortran_order': False, 'shape': (2,), }", "lacks 'descr'"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': 1}", "unknown key 'x'"},
+    {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", "only once"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'shape': (2,)}", "only once"},
+    {"{'descr': '<f4', 'fortran_order': False, 'fortran_order': False}", "only once"},
+    {"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}", "True or False"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "an extent"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "an extent"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}", "limit of 8"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': [2]}", "a tuple"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (2 2)}", "',' or ')'"},
+    {"{'descr': '<f4' 'fortran_order': False}", "',' or '}'"},
+    {"{descr: '<f4'}", "a quoted key"},
+    {"{'descr' '<f4'}", "':'"},
+    {"('descr')", "'{'"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", "end of the header"},
+};
+
 static void npy_refusals(void **state) {
   (void)state;
-  static const struct {
-    const char *dict, *says;
-  } cases[] = {
-      {"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }", "ascontiguousarray"},
-      {"{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }", "a.astype('<f4')"},
-      {"{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }", "a.astype('<i8')"},
-      {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", "structured"},
-      {"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", "element type '|O'"},
-      {"{'descr': '<f4', 'shape': (2,), }", "lacks 'fortran_order'"},
-      {"{'descr': '<f4', 'fortran_order': False, }", "lacks 'shape'"},
-      {"{'fortran_order': False, 'shape': (2,), }", "lacks 'descr'"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': 1}", "unknown key 'x'"},
-      {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", "only once"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'shape': (2,)}", "only once"},
-      {"{'descr': '<f4', 'fortran_order': False, 'fortran_order': False}", "only once"},
-      {"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}", "True or False"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "an extent"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "an extent"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}", "limit of 8"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': [2]}", "a tuple"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2 2)}", "',' or ')'"},
-      {"{'descr': '<f4' 'fortran_order': False}", "',' or '}'"},
-      {"{descr: '<f4'}", "a quoted key"},
-      {"{'descr' '<f4'}", "':'"},
-      {"('descr')", "'{'"},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", "end of the header"},
-  };
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(cases[i].dict, "12345678", 8);
+  for (size_t i = 0; i < CLV_COUNT(refused_by_npy); i++) {
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes b = npy_bytes(refused_by_npy[i].dict, "\1\2\3\4\5\6\7\xff", 8);
     clv_tensor *t = NULL;
     clv_err err;
     assert_int_equal(clv_npy_parse(b.data, b.len, "f.npy", 0, &t, &err), CLV_INVALID);
     assert_says(&err, "f.npy");
-    assert_says(&err, cases[i].says);
+    assert_says(&err, refused_by_npy[i].says);
   }
+}
+
+/* Element [i, j, k] of [2, 3, 4] is 100 i + 10 j + k, and the first index changes fastest. */
+static void npy_fortran_order(void **state) {
+  (void)state;
+  int16_t raw[24];
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 3; j++)
+      for (int k = 0; k < 4; k++) raw[i + 2 * (j + 3 * k)] = (int16_t)(100 * i + 10 * j + k);
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes b =
+      npy_bytes("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3, 4), }", raw, sizeof raw);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  clv_err err;
+  assert_ok(clv_npy_parse(b.data, b.len, "f.npy", 0, &t, &err), &err);
+  assert_true(clv_shape_equal(&t->shape, &CLV_SHAPE(2, 3, 4)));
+  for (int i = 0; i < 24; i++)
+    assert_int_equal(((int32_t *)t->data)[i], 100 * (i / 12) + 10 * (i / 4 % 3) + i % 4);
 }
 
 static void npy_damage(void **state) {
@@ -285,11 +329,11 @@ static void fashion_mnist(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(idx_types),     cmocka_unit_test(idx_damage),
-      cmocka_unit_test(idx_limits),    cmocka_unit_test(idx_gzip),
-      cmocka_unit_test(gzip_members),  cmocka_unit_test(npy_types),
-      cmocka_unit_test(npy_refusals),  cmocka_unit_test(npy_damage),
-      cmocka_unit_test(fashion_mnist),
+      cmocka_unit_test(idx_types),         cmocka_unit_test(idx_damage),
+      cmocka_unit_test(idx_limits),        cmocka_unit_test(idx_gzip),
+      cmocka_unit_test(gzip_members),      cmocka_unit_test(npy_types),
+      cmocka_unit_test(npy_refusals),      cmocka_unit_test(npy_damage),
+      cmocka_unit_test(npy_fortran_order), cmocka_unit_test(fashion_mnist),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -3,6 +3,8 @@
  * Tables of texts: CSV and JSON lines give the same rows of tokens and the same classes, and what
  * is wrong in them is located.
  */
+#include <sys/resource.h>
+
 #include "master/data/text_int.h"
 #include "tests/unit/data/data_test.h"
 #include "tests/unit/must.h"
@@ -114,9 +116,63 @@ static void what_is_wrong_is_located(void **state) {
   refused("l.csv", "text,label\na,\n", "l.csv:2: a class's name has 1 to 255 bytes");
   refused("j.jsonl", "{\"text\": \"a\", \"label\": \"k\"}\n{\"text\": 1}\n",
           "j.jsonl:2:10: a text is expected");
-  refused("k.jsonl", "{\"label\": \"k\"}\n", "k.jsonl:1: has no 'text'");
-  refused("n.jsonl", "{\"text\": \"k\"}\n", "n.jsonl:1: has no 'label'");
+  refused("k.jsonl", "{\"label\": \"k\"}\n",
+          "k.jsonl:1:1: has no 'text', but 'label': set data.text.column");
+  refused("n.jsonl", "{\"text\": \"k\"}\n", "n.jsonl:1:1: has no 'label', but 'text': set");
+  refused("o.csv", "id,comment,stars\n", "no 'text', but 'id', 'comment', 'stars': set data.text.");
+  refused("w.csv", "\xff\xfet\0e\0", "w.csv: its text is UTF-16, and UTF-8 is expected");
   refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
+}
+
+/* Also in gzip, and in front of a later line, where files were joined. */
+static void byte_order_marks_are_skipped(void **state) {
+  (void)state;
+  static const char lines[] =
+      "\xef\xbb\xbf{\"text\": [\"ab\", \"b\"], \"label\": \"x y\"}\n"
+      "\xef\xbb\xbf{\"label\": \"k\", \"text\": \"a,\\\"b\\nb\"}\r\n"
+      "{\"text\": \"z\", \"label\": \"x y\"}";
+  same_rows(open_table("m.jsonl", lines, false));
+  same_rows(open_table("m.jsonl.gz", lines, true));
+  same_rows(open_table("m.csv", "\xef\xbb\xbf\"text\",label\nab b,x y\n\"a,\"\"b\nb\",k\nz,x y\n",
+                       false));
+}
+
+static void other_encodings_are_named(void **state) {
+  (void)state;
+  static const char wide[][8] = {
+      {'{', 0, '"', 0}, {0, '{', 0, '"'}, {(char)0xfe, (char)0xff, 0, 't'}};
+  for (int i = 0; i < 3; i++) {
+    clv_dataset_options o = options_for(put("w.jsonl", wide[i], 8));
+    clv_dataset *ds = NULL;
+    clv_err err = {0};
+    expect_error(CLV_INVALID, "its text is UTF-16", clv_dataset_open(&o, &ds, &err), &err);
+  }
+  clv_dataset_options o = options_for(put("w.jsonl", "\xff\xfe\0\0{\0\0\0", 8));
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  expect_error(CLV_INVALID, "iconv -f UTF-32", clv_dataset_open(&o, &ds, &err), &err);
+}
+
+/* 200 MB of zeros in 200 KB of gzip cost the memory of one record. */
+static void a_record_has_a_limit(void **state) {
+  (void)state;
+  static const char *const names[] = {"bomb.jsonl.gz", "bomb.csv.gz"};
+  for (int i = 0; i < 2; i++) {
+    CLV_AUTO(clv_freep) char *zeros = calloc(1 << 20, 1);
+    gzFile f = gzopen(at(names[i]), "wb1");
+    assert_non_null(f);
+    for (int k = 0; k < 200; k++) assert_int_equal(gzwrite(f, zeros, 1 << 20), 1 << 20);
+    assert_int_equal(gzclose(f), Z_OK);
+    clv_dataset_options o = options_for(at(names[i]));
+    clv_dataset *ds = NULL;
+    clv_err err = {0};
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    expect_error(CLV_EXHAUSTED, ":1: this record has more than 16777216 bytes, the limit of one",
+                 clv_dataset_open(&o, &ds, &err), &err);
+    getrusage(RUSAGE_SELF, &after);
+    if (!CLV_SANITIZED) assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
+  }
 }
 
 static void texts_need_an_embedding_and_classes(void **state) {
@@ -142,6 +198,9 @@ int main(void) {
       cmocka_unit_test(lines_of_json_do),
       cmocka_unit_test(ends_and_padding_are_said),
       cmocka_unit_test(what_is_wrong_is_located),
+      cmocka_unit_test(byte_order_marks_are_skipped),
+      cmocka_unit_test(other_encodings_are_named),
+      cmocka_unit_test(a_record_has_a_limit),
       cmocka_unit_test(texts_need_an_embedding_and_classes),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -146,6 +146,13 @@ static void renders_borders_and_flips(void **state) {
   assert_ok(clv_view_render(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t flipped[12] = {0, 0, 0, 0, 3, 2, 1, 0, 6, 5, 4, 0};
   assert_memory_equal(out, flipped, 12);
+  uint16_t wide[6] = {1000, 2000, 3000, 4000, 5000, 60000}, wide_out[12];
+  clv_pixels deep = src;
+  deep.data = (uint8_t *)wide;
+  deep.is_wide = true;
+  assert_ok(clv_view_render(&v, &deep, 100, &r, (uint8_t *)wide_out, &err), &err);
+  static const uint16_t wanted[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
+  assert_memory_equal(wide_out, wanted, sizeof wanted);
 }
 
 /* A ribbon cannot be made to take more memory than max_pixels on its way. */

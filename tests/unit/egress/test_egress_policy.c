@@ -231,6 +231,30 @@ static void what_is_not(void **state) {
          "allow.front_known is not true");
 }
 
+static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) {
+  (void)state;
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  clv_policy_tensor t = tensor();
+  clv_err err;
+  t.shows = CLV_POLICY_RAW | CLV_POLICY_TOKENS; /* `raw` alone does not do */
+  denied(t,
+         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
+         "is not true");
+  t.shows = CLV_POLICY_PICTURE;
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  p->config->pictures = false;
+  assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "to w1: pictures is not true"));
+  t.shows = 0;
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  p->config->min_layers_at_home = 2;
+  t.layers_at_home = 1;
+  assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "has 1 hiding layers at the master on its shortest path"));
+  t.layers_at_home = 2;
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+}
+
 static void bytes_of_an_epoch(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
@@ -258,6 +282,7 @@ int main(void) {
       cmocka_unit_test(root_needs_a_signature),
       cmocka_unit_test(what_is_permitted),
       cmocka_unit_test(what_is_not),
+      cmocka_unit_test(pictures_and_layers_are_held_where_the_policy_says_so),
       cmocka_unit_test(what_is_kept_has_a_kind_of_its_own),
       cmocka_unit_test(bytes_of_an_epoch),
   };

@@ -50,7 +50,7 @@ static void on_result(engine *w, clv_result *r) {
 
 /* The states of a context, of its values and of the calls that make them. */
 static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) {
-  static const char *const contexts[] = {"open", "failed", "ending", "ended"};
+  static const char *const contexts[] = {"open", "failed", "closing", "ending", "ended"};
   static const char *const passes[] = {"", ", collecting", ", active", ", ending"};
   static const char *const values[] = {"awaited", "making", "leaf", "made"};
   static const char *const calls[] = {"coming",   "waiting", "ready", "ran",  "retained",
@@ -232,6 +232,14 @@ static void end(engine *w, uint64_t context) {
   send(w, p);
 }
 
+static void end_with_step(engine *w, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(w->pool, context, 9, &p, &err));
+  clv_packet_end_commit(p, 1, 0.5f, true);
+  send(w, p);
+}
+
 static void give_up(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -276,6 +284,23 @@ static void ends(engine *w, uint64_t c) {
   }
 }
 
+/* The end brings a step in the middle of a pass, which is refused. 12 and 13 wait for the backward
+ * of 11, whose gradient never comes. 13 is kept in the second context. */
+static void refused_ends(engine *w, uint64_t c) {
+  for (int kept = 0; kept < 2; kept++, c++) {
+    call(w, c, 11, 0);
+    call_after(w, c, 12, 11);
+    call_after(w, c, 13, 11);
+    if (kept) keep(w, c, 13);
+    prepare(w, c, 1, 11, VOTE);
+    end_with_step(w, c);
+    assert_null(w->contexts->ready);
+    assert_int_equal(w->contexts->n_work, 0);
+    call(w, c + 50, 12, 0); /* takes the records that were given back */
+    end(w, c + 50);
+  }
+}
+
 static void contexts(engine *w) {
   every_frame(w, 1);
   end(w, 1);
@@ -290,6 +315,7 @@ static void contexts(engine *w) {
   call(w, 4, 11, 0);
   give_up(w, 4);
   ends(w, 5);
+  refused_ends(w, 20);
   assert_int_equal(w->contexts->n_open, 0); /* and nothing of them is held */
   assert_null(w->contexts->open);
 }

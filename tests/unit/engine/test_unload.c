@@ -270,6 +270,39 @@ static void it_waits_for_what_came_before(void **state) {
   is(pump(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
+/* A call that waits for its input holds up UNLOAD. A step and a REVERT come behind UNLOAD, and
+ * their contexts end before they are taken. */
+static void what_is_to_change_it_keeps_it(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  for (uint32_t reverts = 0; reverts < 2; reverts++) {
+    clv_module_counts sum;
+    assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, reverts), CLV_OK);
+    uint64_t stepped = 2 * reverts + 2, waits = 2 * reverts + 3;
+    call(f, stepped, 5, reverts, false);
+    backward(f, stepped, 5);
+    is(pump(f, 1), CLV_FINISHED, CLV_OK);
+    assert_ok(clv_packet_call(f->pool, waits, 5, 0, true, &p, &err));
+    assert_ok(clv_packet_arg(p, 1000, true, NULL, &err));
+    post(f, p, reverts);
+    unload(f, 0, reverts);
+    if (reverts) {
+      assert_ok(clv_packet_revert(f->pool, stepped, 8, &p, &err));
+      post(f, p, 0);
+    }
+    end(f, stepped, !reverts);
+    is(pump(f, 1), CLV_ENDED, CLV_OK);
+    end(f, waits, false);
+    is(pump(f, 2 + reverts), CLV_ERROR, CLV_PRECONDITION);
+    clv_node_count_work(f->node, &sum);
+    assert_int_equal(sum.stepped, 1);
+    unload(f, 0, reverts);
+    is(pump(f, 1), CLV_UNLOADED, CLV_OK);
+    forget(f);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(nothing_of_it_stays, set_up, tear_down),
@@ -278,6 +311,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(running_statistics_keep_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_late_frame_does_not_meet_the_successor, set_up, tear_down),
       cmocka_unit_test_setup_teardown(it_waits_for_what_came_before, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_is_to_change_it_keeps_it, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -334,7 +334,7 @@ static const shape_case shapes[] = {
     {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4, 5, 3), SHAPE(4, 5, 3), NULL},
     {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4), REFUSE, "layernorm needs rank 2 or more"},
     {CLV_OP_EMBEDDING,
-     {.rows = 3, .out = 2, .column = -1, .minus = -1},
+     {.rows = 3, .out = 2, .column = -1, .minus = -1, .padding_idx = -1},
      SHAPE(4, 3),
      REFUSE,
      "embedding needs i64 row numbers as input 0, got f32"},
@@ -437,7 +437,7 @@ static void hostile_inputs(void **state) {
 
 static void embeddings(void **state) {
   (void)state;
-  clv_attrs a = {.rows = 9, .out = 5, .column = -1, .minus = -1};
+  clv_attrs a = {.rows = 9, .out = 5, .column = -1, .minus = -1, .padding_idx = -1};
   int x, y;
   clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(2, 3), &x);
   clv_shape most = {.rank = CLV_MAX_RANK, .dim = {1, 1, 1, 1, 1, 1, 1, 1}};

@@ -329,7 +329,7 @@ static void columns_out_of_range(void **state) {
       {3, 2}, {INT64_MAX, INT64_MIN}, {INT64_MIN, INT64_MAX}, {0, 5}};
   static const char *const elements[] = {"-1", "-9223372036854775808", "-9223372036854775808", "5"};
   clv_node_desc d = {.op = CLV_OP_EMBEDDING,
-                     .attrs = {.rows = 5, .out = 1, .column = 1, .minus = 0},
+                     .attrs = {.rows = 5, .out = 1, .column = 1, .minus = 0, .padding_idx = -1},
                      .in = {CLV_SHAPE(2, 2, 2)}};
   clv_row_numbers l = clv_row_numbers_of(&d);
   clv_err why;

@@ -93,6 +93,71 @@ static void keys_are_read(void **state) {
   assert_true(c.base == 7);
 }
 
+/* The base of rotary positions, the number of labels and the sizes of GPT-2, as transformers 5.24
+ * takes them from the same keys, in whatever order they are. */
+static void a_key_may_have_two_places(void **state) {
+  static const struct {
+    const char *head, *tail;
+    double base;
+    int64_t labels, layers;
+  } cases[] = {
+      {llama, "\"rope_parameters\": {\"rope_theta\": 100}, \"rope_theta\": 7", 100, 2, 2},
+      {llama, "\"rope_theta\": 7, \"rope_parameters\": {\"rope_theta\": 100}", 100, 2, 2},
+      {llama, "\"rope_theta\": 7, \"rope_parameters\": {\"rope_type\": \"default\"}", 7, 2, 2},
+      {llama, "\"rope_theta\": 7, \"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 9}",
+       9, 2, 2},
+      {llama,
+       "\"rope_scaling\": {\"type\": \"default\"}, \"rope_theta\": 7, "
+       "\"rope_parameters\": {\"rope_theta\": 9}",
+       7, 2, 2},
+      {llama,
+       "\"rope_parameters\": {\"rope_theta\": 9}, "
+       "\"rope_scaling\": {\"rope_theta\": 5, \"factor\": 2, \"partial_rotary_factor\": 1.0}",
+       5, 2, 2},
+      {bert, "\"num_labels\": 5", 0, 5, 2},
+      {bert, "\"num_labels\": 5, \"id2label\": {\"0\": \"a\"}", 0, 5, 2},
+      {bert, "\"id2label\": {\"0\": \"a\"}, \"num_labels\": null", 0, 1, 2},
+      {gpt2, "\"num_hidden_layers\": 2, \"hidden_size\": 16", 0, 2, 2},
+      {"{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"hidden_size\": 16",
+       "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"max_position_embeddings\": 20", 0,
+       2, 3},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_hf_config c;
+    clv_err err;
+    must(parse_with(cases[i].head, cases[i].tail, &c, &err), &err);
+    if (c.base != cases[i].base || c.labels != cases[i].labels || c.layers != cases[i].layers)
+      fail_msg("%s: base %g, labels %d, layers %d", cases[i].tail, c.base, (int)c.labels,
+               (int)c.layers);
+  }
+}
+
+/* The token, and the row of the table that gets no gradient: as torch.nn.Embedding counts it. */
+static void pads_are_those_of_the_class(void **state) {
+  static const struct {
+    const char *head, *tail;
+    int64_t token, row;
+  } cases[] = {
+      {bert, "", 0, 0},
+      {bert, "\"pad_token_id\": 3", 3, 3},
+      {bert, "\"pad_token_id\": null", -1, -1},
+      {llama, "", -1, -1},
+      {llama, "\"pad_token_id\": 4", 4, 4},
+      {llama, "\"pad_token_id\": -1", -1, 49},
+      {gpt2, "\"pad_token_id\": 4", 4, -1},
+      {gpt2, "\"pad_token_id\": 50256", 50256, -1},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_hf_config c;
+    clv_err err;
+    must(parse_with(cases[i].head, cases[i].tail, &c, &err), &err);
+    if (c.padding != cases[i].token || c.padding_row != cases[i].row)
+      fail_msg("%s: token %d, row %d", cases[i].tail, (int)c.padding, (int)c.padding_row);
+  }
+}
+
 typedef struct refusal {
   const char *head, *tail, *says;
 } refusal;
@@ -114,6 +179,16 @@ static void wrong_files_are_refused_by_name(void **state) {
       {llama, "\"rope_scaling\": {\"type\": \"linear\"}", "type 'linear': only default"},
       {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}", "rope_type 'yarn': only default"},
       {llama, "\"layer_types\": [\"sliding_attention\"]", "layer_types 'sliding_attention'"},
+      {llama, "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 3}}",
+       "'full_attention' has rotary positions of its own"},
+      {llama, "\"partial_rotary_factor\": 0.5", "partial_rotary_factor is not 1: all of a head"},
+      {llama, "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}",
+       "partial_rotary_factor is not 1"},
+      {llama, "\"pad_token_id\": 50", "pad_token_id is 50, and vocab_size 50"},
+      {llama, "\"per_layer_config\": {\"1\": {\"head_dim\": 8}}", "per_layer_config is not empty"},
+      {bert, "\"is_encoder_decoder\": true", "is_encoder_decoder is true: there is no second"},
+      {bert, "\"num_labels\": 0", "num_labels is a whole number from 1"},
+      {gpt2, "\"hidden_size\": 32", "hidden_size is 32 and n_embd is 16: they name one number"},
       {gpt2, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
       {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
       {"{\"model_type\": \"t5\"", "",
@@ -159,6 +234,8 @@ int main(void) {
       cmocka_unit_test(files_of_transformers_are_read),
       cmocka_unit_test(what_is_missing_has_the_value_of_its_class),
       cmocka_unit_test(keys_are_read),
+      cmocka_unit_test(a_key_may_have_two_places),
+      cmocka_unit_test(pads_are_those_of_the_class),
       cmocka_unit_test(wrong_files_are_refused_by_name),
       cmocka_unit_test(absurd_numbers_are_refused),
   };

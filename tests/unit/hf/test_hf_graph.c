@@ -94,6 +94,25 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
   }
 }
 
+/* The table of tokens, and no other, has the row of pads that the family's class gives it. */
+static void the_row_of_pads_learns_nothing(void **state) {
+  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5}; /* of bert, roberta, ... */
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(families); i++) {
+    CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+    clv_hf_config c = config_of(families[i]);
+    clv_err err;
+    if (c.family >= CLV_HF_LLAMA) c.padding_row = 5;
+    must(build(&c, CLV_HF_NO_HEAD, clv_hf_takes_tokens(&c), &g, &err), &err);
+    for (int n = 0; n < g->n_nodes; n++) {
+      const clv_attrs *a = &g->nodes[n].attrs;
+      bool words = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
+      if (g->nodes[n].op == CLV_OP_EMBEDDING && a->padding_idx != (words ? rows[i] : -1))
+        fail_msg("%s: %s has padding_idx %d", families[i], g->nodes[n].name, (int)a->padding_idx);
+    }
+  }
+}
+
 static void parameters_are_those_of_transformers(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
@@ -241,6 +260,7 @@ static void what_cannot_be_had_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_row_of_pads_learns_nothing),
       cmocka_unit_test(parameters_are_those_of_transformers),
       cmocka_unit_test(dropout_stands_where_transformers_has_it),
       cmocka_unit_test(attention_and_heads_drop_as_transformers_does),

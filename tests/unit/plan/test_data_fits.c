@@ -153,9 +153,92 @@ static void types_and_classes(void **state) {
             "train.seed=1");
 }
 
+/* ---- pads ------------------------------------------------------------------------------------ */
+
+#define SIZES                                                                          \
+  "\"vocab_size\": 9, \"hidden_size\": 4, \"num_hidden_layers\": 1, "                  \
+  "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"intermediate_size\": 4, " \
+  "\"max_position_embeddings\": 12, \"type_vocab_size\": 1, \"pad_token_id\": 1}"
+static const char model[] =
+    "version: 1\nname: pads\n"
+    "data: {format: npy, inputs: [ids, lengths], train: [ids.npy, n.npy, y.npy]}\n"
+    "model: {hf: %s, head: %s, labels: 9}\n"
+    "stages: [{name: a, at: master, layers: %s}]\n"
+    "loss: {kind: cross_entropy}\ntrain: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
+
+static void put_model(const char *family) {
+  char text[400], path[64];
+  snprintf(path, sizeof path, "%s/config.json", family);
+  snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES, family);
+  clv_err err;
+  assert_ok(clv_mkdirs(at(family), &err), &err);
+  put(path, text, strlen(text));
+}
+
+/* Two records of four places, and their lengths; NULL: the session has none. */
+static void expect_of_model(const char *family, const char *head, const int64_t *ids,
+                            const int64_t *lengths, const char *says) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  bool roberta = strcmp(family, "roberta") == 0;
+  clv_bytes_printf(&text, model, family, head,
+                   roberta                  ? "embeddings..classifier"
+                   : strcmp(head, "causal") ? "embed_tokens..score"
+                                            : "embed_tokens..lm_head");
+  put_numbers("ids.npy", "2, 4", ids, 8);
+  if (lengths) put_numbers("n.npy", "2,", lengths, 2);
+  if (lengths)
+    EXPECT_OF(text.data, says, "train.seed=1");
+  else
+    EXPECT_OF(text.data, says, "data.inputs=[ids]", "data.train=[ids.npy, y.npy]");
+}
+
+static void pads_follow_the_lengths(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, inside[] = {2, 3, 4, 5, 6, 1, 7, 1};
+  static const int64_t other[] = {2, 3, 4, 5, 6, 7, 1, 8};
+  (void)state;
+  put_model("roberta");
+  put_model("llama");
+  put_numbers("y.npy", "2, 4", (const int64_t[]){0, 1, 2, 3, 4, 5, -100, -100}, 8);
+  expect_of_model("roberta", "token", ids, (const int64_t[]){4, 2}, "");
+  expect_of_model("roberta", "token", ids, NULL,
+                  "ids.npy: record 1, place 2 is a pad, and the record has the length 4 "
+                  "(pad_token_id of model.hf is 1): this model numbers places without pads");
+  expect_of_model("roberta", "token", inside, (const int64_t[]){4, 3},
+                  "record 1, place 1 is a pad");
+  expect_of_model("llama", "token", inside, (const int64_t[]){4, 3}, "");
+  put_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
+  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 2}, "");
+  expect_of_model("llama", "sequence", inside, (const int64_t[]){4, 3}, "");
+  expect_of_model("llama", "sequence", ids, NULL,
+                  "record 1, place 1 has its last token that is no pad, and the record has the "
+                  "length 4");
+  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 3},
+                  "record 1, place 1 has its last token");
+  expect_of_model("llama", "sequence", other, (const int64_t[]){4, 2},
+                  "record 1, place 3 has its last token that is no pad");
+}
+
+static void labels_of_a_causal_head_are_shifted(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
+  (void)state;
+  put_model("llama");
+  put_numbers("y.npy", "2, 4", ids, 8);
+  expect_of_model("llama", "causal", ids, n,
+                  "y.npy: each label is the token of its own place: transformers shifts the labels "
+                  "of head: causal, and here none are");
+  put_numbers("y.npy", "2, 4", (const int64_t[]){-100, -100, 4, 5, 6, -100, -100, -100}, 8);
+  expect_of_model("llama", "causal", ids, n, "each label is the token of its own place");
+  expect_of_model("llama", "token", ids, n, "");
+  put_numbers("y.npy", "2, 4", (const int64_t[]){3, 4, 5, -100, 7, -100, -100, -100}, 8);
+  expect_of_model("llama", "causal", ids, n, "");
+  put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
+  expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_batches),
-                                     cmocka_unit_test(tokens_boxes_and_lengths),
-                                     cmocka_unit_test(types_and_classes)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sets_and_batches), cmocka_unit_test(tokens_boxes_and_lengths),
+      cmocka_unit_test(types_and_classes), cmocka_unit_test(pads_follow_the_lengths),
+      cmocka_unit_test(labels_of_a_causal_head_are_shifted)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -103,9 +103,10 @@ static void what_a_front_shows(void **state) {
                      r->more, r->layers);
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
+    char words_of[CLV_FINDINGS_TEXT];
     if (b->stages[0].shows != r->want || b->egress[0].shows != r->want)
       fail_msg("%s %s %s: shows %s", r->layers, r->more, r->train,
-               clv_shows_word(b->stages[0].shows));
+               clv_findings_words(b->stages[0].shows, words_of));
     assert_int_equal(b->stages[1].shows, r->want); /* a worker's layers hide nothing */
   }
 }
@@ -126,6 +127,7 @@ static void each_addend_is_a_path(void **state) {
                       .groups = 1};
     clv_blueprint b = {.config = c, .n_stages = 1, .inputs = clv_model_one_input(c, &image)};
     clv_stage_plan stages[2] = {{.worker = -1}, {.worker = -1}};
+    char text[CLV_FINDINGS_TEXT];
     int x, y, z;
     clv_err err;
     b.stages = stages;
@@ -139,8 +141,8 @@ static void each_addend_is_a_path(void **state) {
     stages[0].graph = b.whole;
     assert_int_equal(clv_params_of(b.whole, &stages[0].params, &err), CLV_OK);
     clv_privacy_find(&b);
-    assert_string_equal(clv_shows_word(stages[0].shows), want[around]);
-    assert_int_equal(clv_privacy_of_cut(&b, 0), CLV_SHOWS_RAW_INPUT - around * CLV_SHOWS_RAW_INPUT);
+    assert_string_equal(clv_findings_words(stages[0].shows, text), want[around]);
+    assert_int_equal(clv_privacy_of_cut(&b, 0), around ? CLV_SHOWS_MIXED : CLV_SHOWS_RAW_INPUT);
     clv_params_free(stages[0].params);
     clv_graph_free(b.whole);
   }
@@ -243,18 +245,19 @@ static void refusals_name_the_path_and_both_ways_out(void **state) {
 }
 
 static void each_key_permits_its_case(void **state) {
-  static const bool want[5][6] = {{1, 0, 0, 0, 0, 0},
-                                  {1, 1, 0, 0, 0, 0},
-                                  {1, 0, 1, 0, 0, 0},
-                                  {1, 1, 1, 1, 0, 0},
-                                  {1, 0, 0, 0, 1, 0}};
+  static const clv_findings all = 2 * CLV_SHOWS_LABELS - 1;
+  static const clv_findings want[5] = {
+      CLV_SHOWS_PICTURE, CLV_SHOWS_PICTURE | CLV_SHOWS_FRONT_KNOWN,
+      CLV_SHOWS_PICTURE | CLV_SHOWS_TOKENS,
+      CLV_SHOWS_PICTURE | CLV_SHOWS_FRONT_KNOWN | CLV_SHOWS_TOKENS | CLV_SHOWS_RAW_INPUT,
+      CLV_SHOWS_PICTURE | CLV_SHOWS_LABELS_READABLE};
   (void)state;
   for (int i = 0; i < 5; i++) {
     clv_session_config c = {.privacy = {.front_known = i == 1,
                                         .tokens_readable = i == 2,
                                         .raw_input_leaves = i == 3,
                                         .labels_readable = i == 4}};
-    for (int k = 0; k < 6; k++) assert_int_equal(clv_privacy_permits(&c, (clv_shows)k), want[i][k]);
+    assert_int_equal(clv_privacy_forbids(&c, all), all & ~want[i]);
   }
 }
 
@@ -282,19 +285,21 @@ static void plan_tells_the_case(void **state) {
               "records: not sent; what is sent was mixed by layers with secret first values, and "
               "tells of them\n",
               "{\"labels\":\"inferable\",\"head_layers\":1,\"single_output\":false,"
-              "\"records\":\"mixed\",\"seed_guessable\":false}");
-  expect_told("labels_readable: true, front_known: true", "seed: 7, ", demo_as_it_was,
-              "labels: READABLE by w2 from the gradient for stage 'tail' "
-              "(privacy.labels_readable)\n"
-              "records: FRONT KNOWN: only known weights have mixed what is sent "
-              "(privacy.front_known)\n"
-              "train.seed can be tried out: weights that are drawn from it count as known\n",
-              "{\"labels\":\"readable\",\"head_layers\":0,\"single_output\":false,"
-              "\"records\":\"front_known\",\"seed_guessable\":true}");
+              "\"records\":\"mixed\",\"findings\":[],\"seed_guessable\":false}");
+  expect_told(
+      "labels_readable: true, front_known: true", "seed: 7, ", demo_as_it_was,
+      "labels: READABLE by w2 from the gradient for stage 'tail' "
+      "(privacy.labels_readable)\n"
+      "records: FRONT KNOWN: only known weights have mixed what is sent "
+      "(privacy.front_known)\n"
+      "train.seed can be tried out: weights that are drawn from it count as known\n",
+      "{\"labels\":\"readable\",\"head_layers\":0,\"single_output\":false,"
+      "\"records\":\"front_known\",\"findings\":[\"front_known\"],\"seed_guessable\":true}");
   expect_told("", "", "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 3}]}\n",
               "labels: stay on the master; no worker is sent a gradient\n"
               "records: stay on the master\n",
               "{\"labels\":\"stay\",\"head_layers\":0,\"single_output\":false,\"records\":\"stay\","
+              "\"findings\":[],"
               "\"seed_guessable\":false}");
 }
 
@@ -326,8 +331,10 @@ static void plan_tells_how_tokens_are_read(void **state) {
   static const char known[] = TOLD_TOKENS "layers whose weights are known: with these, 92 %",
                     secret[] =
                         TOLD_TOKENS "layers with secret weights: with the words of ten pages, 54 %";
-  static const char is_known[] = "\"records\":\"tokens\",\"front\":\"known\",",
-                    is_secret[] = "\"records\":\"tokens\",\"front\":\"secret\",";
+  static const char is_known[] =
+      "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"known\",",
+                    is_secret[] =
+                        "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"secret\",";
   expect_front("", "", table, secret, is_secret);
   expect_front("weights: {file: p}, ", "", table, known, is_known);
   expect_front("weights: {file: p, secret: true}, ", "", both, secret, is_secret);

@@ -89,6 +89,36 @@ static clv_dataset *numbers(void) {
   return ds;
 }
 
+static void digests_of_data_are_read_strictly(void **state) {
+  (void)state;
+  static const char digest[] = "35fa9f01aabae2baaa3f3d27df72e5d583238fccd31861f073ac6005eb1c32ed";
+  static const char *const bad[] = {"train.labels 020 %s\n",
+                                    "train.labels 20 %.63s\n",
+                                    "train.labels 20 %.63sg\n",
+                                    "train.labels  20 %s\n",
+                                    "train.labels 20 %s",
+                                    "train.labels -1 %s\n",
+                                    "train.labels 20 %s \n",
+                                    " 20 %s\n",
+                                    "train.labels %s\n",
+                                    "\n%s\n",
+                                    "%s\n"};
+  char text[256];
+  clv_data_parts parts;
+  clv_err err;
+  snprintf(text, sizeof text, "train.labels 20 %s\ntest.rows 7 %s\n", digest, digest);
+  assert_ok(clv_data_parts_parse(text, strlen(text), "d", &parts, &err), &err);
+  assert_int_equal(parts.n, 2);
+  assert_string_equal(parts.list[1].name, "test.rows");
+  assert_int_equal(parts.list[1].records, 7);
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    snprintf(text, sizeof text, bad[i], digest);
+    assert_int_equal(clv_data_parts_parse(text, strlen(text), "d", &parts, &err), CLV_DATA_LOSS);
+    assert_says(&err, "d is damaged: line 1");
+  }
+  assert_int_equal(clv_data_parts_parse("", 0, "d", &parts, &err), CLV_DATA_LOSS);
+}
+
 static void lines_have_ids_classes_and_names(void **state) {
   static const float three[] = {0.25f, 1, NAN, 3, -2.5f, 0.1f}, one[] = {0.75f, 0.25f};
   const struct {
@@ -166,6 +196,7 @@ static void what_cannot_be_written_leaves_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(classes_are_read_strictly),
+      cmocka_unit_test(digests_of_data_are_read_strictly),
       cmocka_unit_test(lines_have_ids_classes_and_names),
       cmocka_unit_test(an_array_has_its_names_beside_it),
       cmocka_unit_test(what_cannot_be_written_leaves_nothing),

@@ -45,6 +45,33 @@ static void settings_are_read(void **state) {
   scaled(&least, "x", 1, 8); /* peft's defaults */
 }
 
+/* What peft 0.21 writes, with every key of its LoraConfig, and keys of other versions that are
+ * off. */
+static void every_key_of_peft_is_known(void **state) {
+  static const char all[] =
+      "{\"alora_invocation_tokens\": null, \"alpha_pattern\": {}, \"arrow_config\": null, "
+      "\"auto_mapping\": {\"base_model_class\": \"ViT\", \"parent_library\": \"x\"}, "
+      "\"base_model_name_or_path\": null, \"bias\": \"none\", \"corda_config\": null, "
+      "\"ensure_weight_tying\": false, \"eva_config\": {\"rho\": 2.0}, \"exclude_modules\": null, "
+      "\"fan_in_fan_out\": true, \"inference_mode\": true, \"init_lora_weights\": \"eva\", "
+      "\"kasa_config\": null, \"layer_replication\": null, \"layers_pattern\": \"h\", "
+      "\"layers_to_transform\": [0], \"loftq_config\": {}, \"lora_alpha\": 16, "
+      "\"lora_bias\": false, \"lora_dropout\": 0.0, \"lora_ga_config\": null, "
+      "\"megatron_config\": null, \"megatron_core\": \"megatron.core\", "
+      "\"modules_to_save\": [\"classifier\"], \"monteclora_config\": null, \"peft_type\": "
+      "\"LORA\", "
+      "\"peft_version\": \"0.21.2\", \"qalora_group_size\": 16, \"r\": 4, \"rank_pattern\": {}, "
+      "\"revision\": \"main\", \"target_modules\": [\"v_proj\"], \"target_parameters\": [], "
+      "\"task_type\": \"SEQ_CLS\", \"trainable_token_indices\": null, \"use_bdlora\": null, "
+      "\"use_dora\": false, \"use_qalora\": false, \"use_rslora\": false, \"velora_config\": null, "
+      "\"enable_lora\": null, \"merge_weights\": false, \"of_later\": {}}";
+  CLV_AUTO(clv_peft_done) clv_peft p = {0};
+  clv_err err = {0};
+  (void)state;
+  if (parse(all, &p, &err) != CLV_OK) fail_msg("%s", err.text);
+  scaled(&p, "x", 4, 4);
+}
+
 static void what_is_not_done_is_refused(void **state) {
   (void)state;
   static const struct {
@@ -53,14 +80,33 @@ static void what_is_not_done_is_refused(void **state) {
       {"{}", "there is no peft_type"},
       {"[]", "adapter_config.json:1:1"},
       {"{\"peft_type\": \"IA3\"}", "adapter_config.json:1:14: peft_type must be \"LORA\""},
-      {"{\"peft_type\": \"LORA\", \"use_dora\": true}", "use_dora: true is not done here"},
-      {"{\"peft_type\": \"LORA\", \"lora_bias\": true}", "lora_bias: true is not done here"},
+      {"{\"peft_type\": \"LORA\", \"use_dora\": true}",
+       "use_dora is given, and is not done here: weights are not"},
+      {"{\"peft_type\": \"LORA\", \"lora_bias\": true}",
+       "lora_bias is given, and is not done here: B has no bias"},
       {"{\"peft_type\": \"LORA\", \"bias\": \"all\"}", "bias must be \"none\""},
       {"{\"peft_type\": \"LORA\", \"r\": 0}", "1:28"},
       {"{\"peft_type\": \"LORA\", \"lora_alpha\": 0}", "lora_alpha must be above 0"},
       {"{\"peft_type\": \"LORA\", \"rank_pattern\": {\"^a.*\": 2}}", "no regular expression"},
       {"{\"peft_type\": \"LORA\", \"r\": 1, \"r\": 2}", "r"},
       {"{\"peft_type\": \"LORA\"} x", "1:23"},
+      {"{\"peft_type\": \"LORA\", \"alora_invocation_tokens\": [7]}",
+       "adapter_config.json:1:49: alora_invocation_tokens is given, and is not done here: "
+       "adapters"},
+      {"{\"peft_type\": \"LORA\", \"layer_replication\": [[0, 1]]}", "a layer stands in the"},
+      {"{\"peft_type\": \"LORA\", \"use_bdlora\": {\"nblocks\": 2}}", "use_bdlora is given"},
+      {"{\"peft_type\": \"LORA\", \"trainable_token_indices\": {\"wte\": [1]}}", "rows of a table"},
+      {"{\"peft_type\": \"LORA\", \"init_lora_weights\": \"pissa\"}",
+       "1:44: init_lora_weights is \"pissa\": the base is changed where peft opens it"},
+      {"{\"peft_type\": \"LORA\", \"init_lora_weights\": \"pissa_niter_4\"}", "pissa_niter_4"},
+      {"{\"peft_type\": \"LORA\", \"init_lora_weights\": \"olora\"}", "is \"olora\""},
+      {"{\"peft_type\": \"LORA\", \"init_lora_weights\": \"corda\"}", "is \"corda\""},
+      {"{\"peft_type\": \"LORA\", \"init_lora_weights\": \"loftq\"}", "is \"loftq\""},
+      {"{\"peft_type\": \"LORA\", \"init_lora_weights\": \"mica\"}", "is \"mica\""},
+      {"{\"peft_type\": \"LORA\", \"use_tomorrow\": true}",
+       "adapter_config.json:1:22: 'use_tomorrow' is not known, and may change what adapters"},
+      {"{\"peft_type\": \"LORA\", \"tomorrow\": 0.5}", "'tomorrow' is not known"},
+      {"{\"peft_type\": \"LORA\", \"use_dora\": false, \"use_dora\": false}", "stands here twice"},
   };
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     clv_peft p = {0};
@@ -93,6 +139,7 @@ static void what_is_written_is_read(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(settings_are_read),
+      cmocka_unit_test(every_key_of_peft_is_known),
       cmocka_unit_test(what_is_not_done_is_refused),
       cmocka_unit_test(what_is_written_is_read),
   };

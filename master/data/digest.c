@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Digests of what training reads of a set: its inputs and its labels, as they are in memory, so a
+ * file that was compressed anew has the same one. Of images the bytes of their files count.
+ */
+#include <stdio.h>
+
+#include "master/data/dataset_int.h"
+
+/* SHA-256 over type, shape and the digest of the values. */
+static clv_code digest_values(const char *type, const clv_shape *shape, const void *values,
+                              size_t bytes, clv_sha256 *ret, clv_err *err) {
+  char extents[160], hex[65], text[320];
+  CLV_TRY(clv_sha256_of(values, bytes, ret, err));
+  clv_sha256_hex(ret, hex);
+  int n = snprintf(text, sizeof text, "cleave data 1 %s %s %s", type,
+                   clv_shape_format(shape, extents, sizeof extents), hex);
+  return clv_sha256_of(text, (size_t)n, ret, err);
+}
+
+static clv_code digest_tensor(const clv_dataset *ds, const clv_tensor *t, clv_sha256 *ret,
+                              clv_err *err) {
+  clv_shape shape = t->shape;
+  size_t row = t->bytes / (size_t)t->shape.dim[0];
+  shape.dim[0] = (int64_t)ds->count;
+  return digest_values(clv_dtype_name(t->dtype), &shape, t->data, ds->count * row, ret, err);
+}
+
+static clv_code digest_images(const clv_dataset *ds, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_sha256 *of = NULL;
+  CLV_TRY(clv_alloc(ds->count, sizeof *of, &of, err));
+  CLV_TRY(clv_images_digest(ds->images, of, err));
+  return digest_values("images", &CLV_SHAPE((int64_t)ds->count), of, ds->count * sizeof *of, ret,
+                       err);
+}
+
+size_t clv_dataset_parts(const clv_dataset *ds) {
+  return clv_dataset_inputs(ds) + (ds->labels != NULL);
+}
+
+const char *clv_dataset_part(const clv_dataset *ds, size_t part) {
+  if (part == clv_dataset_inputs(ds)) return "labels";
+  return ds->named ? ds->named[part].name : "records";
+}
+
+const char *clv_dataset_part_path(const clv_dataset *ds, size_t part) {
+  if (part < ds->n_named) return ds->named[part].path;
+  bool labels = part == clv_dataset_inputs(ds);
+  return labels && ds->labels_path ? ds->labels_path : ds->inputs_path;
+}
+
+clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret, clv_err *err) {
+  if (part == clv_dataset_inputs(ds)) return digest_tensor(ds, ds->labels, ret, err);
+  if (ds->images) return digest_images(ds, ret, err);
+  return digest_tensor(ds, ds->named ? ds->named[part].data : ds->inputs, ret, err);
+}
+
+clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
+  *ret = (clv_sha256){{0}};
+  if (!ds->images) return CLV_OK;
+  CLV_TRY(clv_images_stamp(ds->images, &lines, err));
+  return clv_sha256_of(lines.data ? lines.data : "", lines.len, ret, err);
+}
+
+clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha256 *ret,
+                           clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *numbers = NULL;
+  CLV_TRY(clv_alloc(s->n, sizeof *numbers, &numbers, err));
+  for (size_t i = 0; i < s->n; i++) numbers[i] = (uint32_t)clv_dataset_number(ds, s->index[i]);
+  return digest_values("rows", &CLV_SHAPE((int64_t)s->n), numbers, s->n * sizeof *numbers, ret,
+                       err);
+}

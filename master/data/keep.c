@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A dataset of fewer records: those that are kept move to the front of its tensors, so what counts
+ * records, such as a cache of their rows, counts these alone.
+ */
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+size_t clv_dataset_number(const clv_dataset *ds, size_t record) {
+  return ds->numbers ? ds->numbers[record] : record;
+}
+
+static void keep_rows(clv_tensor *t, const clv_subset *kept) {
+  if (!t) return;
+  size_t row = t->bytes / (size_t)t->shape.dim[0];
+  char *at = t->data;
+  for (size_t i = 0; i < kept->n; i++) memmove(at + i * row, at + kept->index[i] * row, row);
+}
+
+/* The range of class labels and the first record with the largest one, of the records that stay. */
+static void find_range(clv_dataset *ds) {
+  size_t row = ds->labels->n / (size_t)ds->labels->shape.dim[0];
+  const int64_t *y = ds->labels->data;
+  bool any = false;
+  for (size_t i = 0; i < ds->count * row; i++) {
+    if (y[i] < 0) continue;
+    if (!any || y[i] > ds->label_max) ds->label_max_at = i / row;
+    ds->label_max = any ? CLV_MAX(ds->label_max, y[i]) : y[i];
+    ds->label_min = any ? CLV_MIN(ds->label_min, y[i]) : y[i];
+    any = true;
+  }
+}
+
+clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) {
+  if (!ds->numbers) {
+    CLV_TRY(clv_alloc(ds->count, sizeof *ds->numbers, &ds->numbers, err));
+    for (size_t i = 0; i < ds->count; i++) ds->numbers[i] = (uint32_t)i;
+  }
+  keep_rows(ds->inputs, kept);
+  keep_rows(ds->labels, kept);
+  for (size_t k = 0; k < ds->n_named; k++) keep_rows(ds->named[k].data, kept);
+  for (size_t i = 0; i < kept->n; i++) {
+    ds->numbers[i] = ds->numbers[kept->index[i]];
+    if (ds->groups) ds->groups[i] = ds->groups[kept->index[i]];
+  }
+  if (ds->images) clv_images_keep(ds->images, kept);
+  ds->count = kept->n;
+  if (ds->labels && ds->kind == CLV_LABEL_CLASS && ds->labels_path) find_range(ds);
+  return CLV_OK;
+}

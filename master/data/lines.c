@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of texts and pages, record by record, so that a file costs the memory of its longest
+ * record and no more, however well it was compressed.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/lines_int.h"
+#include "master/data/reader_int.h"
+
+enum { PIECE = 65536 };
+
+/* Where a byte of CSV is; the same states as those of clv_csv_field. */
+typedef enum csv_place { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_place;
+
+struct clv_lines {
+  clv_source *source;
+  bool is_csv;
+  size_t max_bytes, taken; /* of all records; 0 < max_bytes */
+  size_t lines;            /* that were taken */
+  csv_place place;
+  size_t at, got; /* bytes of `piece` that were taken, and that there are */
+  clv_bytes record;
+  char piece[PIECE];
+};
+
+void clv_lines_freep(clv_lines **l) {
+  if (!*l) return;
+  clv_source_freep(&(*l)->source);
+  clv_bytes_done(&(*l)->record);
+  free(*l);
+  *l = NULL;
+}
+
+/* ---- encodings ------------------------------------------------------------------------------- */
+
+size_t clv_mark_bytes(const char *text, size_t len) {
+  return len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+static clv_code check_encoding(const clv_lines *l, clv_err *err) {
+  const char *name = clv_foreign_encoding(l->piece, l->got);
+  if (!name) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%.200s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
+                  "UTF-8",
+                  clv_source_label(l->source), name, name);
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static clv_code fill(clv_lines *l, clv_err *err) {
+  l->at = 0;
+  return clv_source_read(l->source, l->piece, PIECE, &l->got, err);
+}
+
+static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_lines **ret,
+                            clv_err *err) {
+  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  l->source = clv_steal(s);
+  l->is_csv = is_csv;
+  l->max_bytes = max_bytes;
+  CLV_TRY(fill(l, err));
+  CLV_TRY(check_encoding(l, err));
+  l->at = clv_mark_bytes(l->piece, l->got);
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+clv_code clv_lines_open(const char *path, bool is_csv, size_t max_bytes, clv_lines **ret,
+                        clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_source_open(path, &s, err));
+  return open_source(&s, is_csv, max_bytes, ret, err);
+}
+
+clv_code clv_lines_memory(const char *text, size_t len, const char *label, bool is_csv,
+                          clv_lines **ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_source_memory(text, len, label, &s, err));
+  return open_source(&s, is_csv, SIZE_MAX, ret, err);
+}
+
+static csv_place next_place(csv_place now, char c) {
+  if (now == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
+  if (c == ',') return FIELD_BEGINS;
+  if (now == FIELD_BEGINS && c == '"') return IN_QUOTES;
+  return now == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
+}
+
+/* Bytes of `piece` up to the end of the record, *ret_end, or of the piece. */
+static size_t csv_bytes(clv_lines *l, bool *ret_end) {
+  size_t i = l->at;
+  while (i < l->got && !*ret_end) {
+    char c = l->piece[i++];
+    *ret_end = c == '\n' && l->place != IN_QUOTES;
+    l->lines += c == '\n';
+    l->place = *ret_end ? FIELD_BEGINS : next_place(l->place, c);
+  }
+  return i - l->at;
+}
+
+static size_t line_bytes(clv_lines *l, bool *ret_end) {
+  const char *from = l->piece + l->at, *stop = memchr(from, '\n', l->got - l->at);
+  *ret_end = stop != NULL;
+  l->lines += stop != NULL;
+  return stop ? (size_t)(stop - from) + 1 : l->got - l->at;
+}
+
+static clv_code take_bytes(clv_lines *l, size_t n, size_t line, clv_err *err) {
+  const char *label = clv_source_label(l->source);
+  if (l->record.len + n > CLV_RECORD_MOST)
+    return clv_fail(
+        err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
+        label, line, CLV_RECORD_MOST,
+        l->place == IN_QUOTES ? " (do its quotes have no end?)" : ": make several of it");
+  if (n > l->max_bytes - l->taken)
+    return clv_fail(err, CLV_EXHAUSTED, "%.200s: has more than %zu bytes", label, l->max_bytes);
+  clv_bytes_add(&l->record, l->piece + l->at, n);
+  l->at += n;
+  l->taken += n;
+  return l->record.failed ? clv_fail(err, CLV_EXHAUSTED, "%.200s: no memory for a record", label)
+                          : CLV_OK;
+}
+
+clv_code clv_lines_next(clv_lines *l, clv_record *ret, bool *ret_more, clv_err *err) {
+  bool end = false;
+  size_t line = l->lines;
+  l->record.len = 0;
+  clv_bytes_add(&l->record, "", 0);
+  l->place = FIELD_BEGINS;
+  while (!end) {
+    if (l->at == l->got) CLV_TRY(fill(l, err));
+    if (!l->got) break;
+    CLV_TRY(take_bytes(l, (l->is_csv ? csv_bytes : line_bytes)(l, &end), line + 1, err));
+  }
+  *ret_more = l->record.len > 0;
+  *ret = (clv_record){l->record.data, l->record.len, line};
+  return CLV_OK;
+}

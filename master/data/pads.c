@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where tokens and labels of records part from what transformers makes of them: it looks for pads
+ * by their token, and it shifts the labels of a causal head.
+ */
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+/* The tokens of all records, and how many of each record are real. */
+typedef struct clv_token_rows {
+  const clv_tensor *ids, *lengths; /* lengths NULL: all are real */
+  size_t places;
+} clv_token_rows;
+
+static const clv_tensor *input_called(const clv_dataset *ds, const char *name) {
+  for (size_t k = 0; k < ds->n_named; k++)
+    if (strcmp(ds->named[k].name, name) == 0) return ds->named[k].data;
+  return NULL;
+}
+
+/* False where the tokens are not rows of whole numbers. */
+static bool token_rows_of(const clv_dataset *ds, clv_token_rows *ret) {
+  *ret = (clv_token_rows){.ids = ds->inputs};
+  if (ds->named) {
+    ret->ids = input_called(ds, "ids");
+    ret->lengths = input_called(ds, "lengths");
+    if (!ret->ids) ret->ids = ds->named[0].data;
+  }
+  const clv_tensor *ids = ret->ids;
+  if (!ids || ids->shape.rank != 2 || (ids->dtype != CLV_I32 && ids->dtype != CLV_I64))
+    return false;
+  ret->places = (size_t)ids->shape.dim[1];
+  return true;
+}
+
+static size_t length_of(const clv_token_rows *t, size_t record) {
+  if (!t->lengths) return t->places;
+  int64_t n = clv_dataset_integer(t->lengths, record);
+  return n < 0 ? 0 : CLV_MIN((size_t)n, t->places);
+}
+
+static bool is_pad(const clv_token_rows *t, size_t record, size_t place, int64_t pad) {
+  return clv_dataset_integer(t->ids, record * t->places + place) == pad;
+}
+
+/* A pad among the real places; behind them where there is none. */
+static size_t first_pad(const clv_token_rows *t, size_t record, int64_t pad) {
+  size_t n = length_of(t, record), i = 0;
+  while (i < n && !is_pad(t, record, i, pad)) i++;
+  return i;
+}
+
+/* The last place with another token than the pad; 0 where there is none. */
+static size_t last_other(const clv_token_rows *t, size_t record, int64_t pad) {
+  size_t i = t->places;
+  while (i > 1 && is_pad(t, record, i - 1, pad)) i--;
+  return i ? i - 1 : 0;
+}
+
+bool clv_dataset_pads_fit(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
+                          clv_pad_fault *ret) {
+  clv_token_rows t;
+  if (pad < 0 || !token_rows_of(ds, &t)) return true;
+  for (size_t r = 0; r < ds->count; r++) {
+    size_t length = length_of(&t, r);
+    size_t place = rule == CLV_PADS_BEHIND ? first_pad(&t, r, pad) : last_other(&t, r, pad);
+    size_t wanted = rule == CLV_PADS_BEHIND ? length : length - (length > 0);
+    *ret = (clv_pad_fault){r, (int64_t)place, (int64_t)length};
+    if (place != wanted) return false;
+  }
+  return true;
+}
+
+/* How the labels of a record go with its tokens: each that counts is its place's token, or that of
+ * the next place. */
+typedef struct clv_label_match {
+  bool is_same, is_next;
+} clv_label_match;
+
+static void match_labels(const clv_dataset *ds, const clv_token_rows *t, size_t record,
+                         int64_t ignored, clv_label_match *m) {
+  for (size_t i = 0; i < t->places; i++) {
+    size_t at = record * t->places + i;
+    int64_t label = clv_dataset_integer(ds->labels, at);
+    if (label == ignored) continue;
+    m->is_same &= label == clv_dataset_integer(t->ids, at);
+    m->is_next &= i + 1 < t->places && label == clv_dataset_integer(t->ids, at + 1);
+  }
+}
+
+bool clv_dataset_labels_are_tokens(const clv_dataset *ds, int64_t ignored) {
+  clv_label_match m = {true, true};
+  clv_token_rows t;
+  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !token_rows_of(ds, &t)) return false;
+  const clv_tensor *y = ds->labels;
+  if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.places || y->dtype == CLV_F32)
+    return false;
+  for (size_t r = 0; r < ds->count && m.is_same; r++) match_labels(ds, &t, r, ignored, &m);
+  return m.is_same && !m.is_next;
+}

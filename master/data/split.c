@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which records are held back for validation, and which of them a limit leaves. A split is a
+ * function of the seed and of the labels, so a resumed run has the same one.
+ *
+ * A stratified draw gives each class its share of the places: one place to each class that can
+ * spare a record, as far as the places go, and the rest in proportion to the sizes of the classes,
+ * by largest remainder. Ties go by a permutation of the seed. Within a class the permutation
+ * decides.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+/* Random streams of this file; batches.c, view.c and objective.c have the ones below. */
+static const uint32_t split_stream = 0xfffffff1u, class_stream = 0xfffffff4u;
+
+void clv_subset_done(clv_subset *s) {
+  if (!s) return;
+  free(s->index);
+  *s = (clv_subset){0};
+}
+
+static clv_code subset_copy(const uint32_t *from, size_t n, clv_subset *ret, clv_err *err) {
+  uint32_t *index;
+  CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
+  if (n) memcpy(index, from, n * sizeof *index);
+  *ret = (clv_subset){index, n};
+  return CLV_OK;
+}
+
+clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) {
+  size_t n = clv_dataset_count(ds);
+  uint32_t *index;
+  CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
+  for (size_t i = 0; i < n; i++) index[i] = (uint32_t)i;
+  *ret = (clv_subset){index, n};
+  return CLV_OK;
+}
+
+static int by_number(const void *a, const void *b) {
+  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+void clv_subset_remove(clv_subset *s, const clv_subset *gone) {
+  size_t n = 0;
+  if (!gone->n) return;
+  for (size_t i = 0; i < s->n; i++)
+    if (!bsearch(&s->index[i], gone->index, gone->n, sizeof *gone->index, by_number))
+      s->index[n++] = s->index[i];
+  s->n = n;
+}
+
+/* ---- classes of records ---------------------------------------------------------------------- */
+
+static bool is_side(const clv_dataset *ds) {
+  const float *y = ds->labels->data;
+  for (size_t i = 0; i < ds->count; i++)
+    if (y[i] != 0 && y[i] != 1) return false;
+  return true;
+}
+
+bool clv_dataset_has_record_classes(const clv_dataset *ds) {
+  if (!ds->labels || ds->labels->n != (size_t)ds->labels->shape.dim[0]) return false;
+  return ds->kind == CLV_LABEL_CLASS || is_side(ds);
+}
+
+static int64_t class_of(const clv_dataset *ds, size_t record) {
+  if (ds->kind == CLV_LABEL_CLASS) return ((const int64_t *)ds->labels->data)[record];
+  return (int64_t)((const float *)ds->labels->data)[record];
+}
+
+bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret) {
+  if (!s->n || !clv_dataset_has_record_classes(ds)) return false;
+  *ret = class_of(ds, s->index[0]);
+  for (size_t i = 1; i < s->n; i++)
+    if (class_of(ds, s->index[i]) != *ret) return false;
+  return true;
+}
+
+/* ---- strata ---------------------------------------------------------------------------------- */
+
+/* The records of one class, or of one group. */
+typedef struct stratum {
+  int64_t key;  /* class or group */
+  size_t size;  /* records */
+  size_t most;  /* records that may be drawn */
+  size_t drawn; /* records to draw */
+  double rest;  /* of its share, behind the whole records */
+  uint32_t tie; /* place in a permutation of the seed */
+} stratum;
+
+typedef struct strata {
+  stratum *list; /* [n] by key */
+  size_t n;
+} strata;
+
+static void strata_done(strata *s) { free(s->list); }
+
+static int by_key(const void *a, const void *b) {
+  int64_t x = ((const stratum *)a)->key, y = ((const stratum *)b)->key;
+  return x < y ? -1 : x > y;
+}
+
+static int by_tie(const void *a, const void *b) {
+  return by_number(&((const stratum *)a)->tie, &((const stratum *)b)->tie);
+}
+
+static int by_rest(const void *a, const void *b) {
+  const stratum *x = a, *y = b;
+  if (x->rest != y->rest) return x->rest > y->rest ? -1 : 1;
+  return by_tie(a, b);
+}
+
+static int by_size(const void *a, const void *b) {
+  const stratum *x = a, *y = b;
+  if (x->size != y->size) return x->size > y->size ? -1 : 1;
+  return by_tie(a, b);
+}
+
+static void sort(strata *s, int order(const void *, const void *)) {
+  if (s->n) qsort(s->list, s->n, sizeof *s->list, order);
+}
+
+static clv_code set_ties(strata *s, uint64_t seed, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *order = NULL;
+  CLV_TRY(clv_alloc(s->n, sizeof *order, &order, err));
+  clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = class_stream}, order, s->n);
+  for (size_t i = 0; i < s->n; i++) s->list[i].tie = order[i];
+  return CLV_OK;
+}
+
+static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, strata *ret,
+                            clv_err *err) {
+  CLV_TRY(clv_alloc(ds->count, sizeof *ret->list, &ret->list, err));
+  for (size_t i = 0; i < ds->count; i++)
+    ret->list[i] = (stratum){.key = groups ? ds->groups[i] : class_of(ds, i), .size = 1};
+  ret->n = ds->count;
+  sort(ret, by_key);
+  size_t n = 0;
+  for (size_t i = 0; i < ret->n; i++) {
+    if (n && ret->list[n - 1].key == ret->list[i].key)
+      ret->list[n - 1].size++;
+    else
+      ret->list[n++] = ret->list[i];
+  }
+  ret->n = n;
+  return set_ties(ret, seed, err);
+}
+
+static stratum *stratum_of(const strata *s, int64_t key) {
+  return bsearch(&(stratum){.key = key}, s->list, s->n, sizeof *s->list, by_key);
+}
+
+/* One place to each class, the largest first. Returns the places that are left. */
+static size_t give_one_each(strata *s, size_t places) {
+  sort(s, by_size);
+  for (size_t i = 0; i < s->n && places; i++) {
+    if (!s->list[i].most) continue;
+    s->list[i].drawn = 1;
+    places--;
+  }
+  return places;
+}
+
+/* Shares of `all` places, of which `left` are still to be given. */
+static size_t give_shares(strata *s, size_t all, size_t left, size_t records) {
+  double sum = 0;
+  for (size_t i = 0; i < s->n; i++) {
+    stratum *k = &s->list[i];
+    k->rest = fmax(0, (double)all * (double)k->size / (double)records - (double)k->drawn);
+    sum += k->rest;
+  }
+  size_t given = 0;
+  for (size_t i = 0; i < s->n && sum > 0; i++) {
+    stratum *k = &s->list[i];
+    double share = k->rest * (double)left / sum;
+    size_t whole = CLV_MIN((size_t)share, CLV_MIN(k->most - k->drawn, left - given));
+    k->drawn += whole;
+    k->rest = share - (double)whole;
+    given += whole;
+  }
+  return left - given;
+}
+
+/* What rounding and small classes have left. */
+static void give_rest(strata *s, size_t left) {
+  sort(s, by_rest);
+  for (bool any = true; any && left;) {
+    any = false;
+    for (size_t i = 0; i < s->n && left; i++) {
+      if (s->list[i].drawn == s->list[i].most) continue;
+      s->list[i].drawn++;
+      left--;
+      any = true;
+    }
+  }
+}
+
+/* spare: records of each class that stay behind, as far as the classes have so many. */
+static void apportion(strata *s, size_t places, size_t records, size_t spare) {
+  size_t most = 0;
+  for (size_t i = 0; i < s->n; i++)
+    most += s->list[i].most = s->list[i].size - CLV_MIN(spare, s->list[i].size);
+  for (size_t i = 0; i < s->n && most < places; i++) s->list[i].most = s->list[i].size;
+  size_t left = give_one_each(s, places);
+  left = give_shares(s, places, left, records);
+  give_rest(s, left);
+  sort(s, by_key);
+}
+
+/* ---- draws ----------------------------------------------------------------------------------- */
+
+/* Whole groups in the order of the seed, each that brings the number of records nearer to `places`,
+ * but not all of them. */
+static void choose_groups(strata *s, size_t places) {
+  size_t taken = 0, chosen = 0;
+  sort(s, by_tie);
+  for (size_t i = 0; i < s->n && taken < places && chosen + 1 < s->n; i++) {
+    stratum *g = &s->list[i];
+    if (taken && g->size >= 2 * (places - taken)) continue;
+    g->drawn = g->size;
+    taken += g->size;
+    chosen++;
+  }
+  sort(s, by_key);
+}
+
+typedef struct split_draw {
+  clv_split_kind kind;
+  uint64_t seed;
+  size_t places; /* records to draw */
+  size_t spare;  /* records of each class that stay behind */
+} split_draw;
+
+/* Marks what is drawn: taken [count], zeroes. */
+static clv_code draw(const clv_dataset *ds, const split_draw *d, bool *taken, clv_err *err) {
+  CLV_AUTO(strata_done) strata s = {0};
+  CLV_AUTO(clv_freep) uint32_t *order = NULL;
+  bool groups = d->kind == CLV_SPLIT_GROUPS;
+  CLV_TRY(find_strata(ds, groups, d->seed, &s, err));
+  if (groups)
+    choose_groups(&s, d->places);
+  else
+    apportion(&s, d->places, ds->count, d->spare);
+  CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
+  clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, order, ds->count);
+  for (size_t i = 0; i < ds->count; i++) {
+    stratum *of = stratum_of(&s, groups ? ds->groups[order[i]] : class_of(ds, order[i]));
+    if (!of->drawn) continue;
+    of->drawn--;
+    taken[order[i]] = true;
+  }
+  return CLV_OK;
+}
+
+/* Both ascending. */
+static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
+                       clv_subset *ret_taken, clv_err *err) {
+  CLV_AUTO(clv_freep) bool *taken = NULL;
+  CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
+  CLV_TRY(clv_alloc(ds->count, sizeof *taken, &taken, err));
+  CLV_TRY(draw(ds, d, taken, err));
+  CLV_TRY(clv_subset_all(ds, &rest, err));
+  CLV_TRY(clv_subset_all(ds, &chosen, err));
+  rest.n = chosen.n = 0;
+  for (size_t i = 0; i < ds->count; i++) {
+    clv_subset *to = taken[i] ? &chosen : &rest;
+    to->index[to->n++] = (uint32_t)i;
+  }
+  *ret_rest = rest;
+  *ret_taken = chosen;
+  rest = chosen = (clv_subset){0};
+  return CLV_OK;
+}
+
+/* Versions up to 0.7 split images and texts like this, arrays by their end. Runs of theirs go on
+ * with the same records, so the lists keep the order of the permutation. */
+static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
+                                clv_subset *ret_taken, clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset all = {0}, rest = {0};
+  CLV_TRY(clv_subset_all(ds, &all, err));
+  if (d->kind == CLV_SPLIT_SHUFFLED)
+    clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, all.index, all.n);
+  CLV_TRY(subset_copy(all.index, all.n - d->places, &rest, err));
+  CLV_TRY(subset_copy(all.index + (all.n - d->places), d->places, ret_taken, err));
+  *ret_rest = rest;
+  rest = (clv_subset){0};
+  return CLV_OK;
+}
+
+/* Whether some records must stay together although nobody said so: the windows of a page. */
+static bool has_long_pages(const clv_dataset *ds) {
+  for (size_t i = 1; ds->pages && ds->groups && i < ds->count; i++)
+    if (ds->groups[i] == ds->groups[i - 1]) return true;
+  return false;
+}
+
+clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind asked) {
+  if (asked != CLV_SPLIT_STRATIFIED) return asked;
+  if (has_long_pages(ds)) return CLV_SPLIT_GROUPS;
+  return clv_dataset_has_record_classes(ds) ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
+}
+
+static clv_code check_groups(const clv_dataset *ds, clv_err *err) {
+  if (!ds->groups)
+    return clv_fail(err, CLV_INVALID,
+                    "the records have no groups: data.validation.group names them");
+  for (size_t i = 1; i < ds->count; i++)
+    if (ds->groups[i] != ds->groups[0]) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "all %zu records are of one group, and a group is held back whole or not at all",
+                  ds->count);
+}
+
+clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
+                          uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
+                          clv_err *err) {
+  if (!(fraction >= 0 && fraction < 1))
+    return clv_fail(err, CLV_INVALID, "validation fraction %g is outside 0 <= f < 1", fraction);
+  split_draw d = {.kind = clv_dataset_split_kind(ds, kind),
+                  .seed = seed,
+                  .places = (size_t)llround((double)ds->count * fraction),
+                  .spare = 1};
+  if (fraction > 0 && !d.places) d.places = 1;
+  if (d.places >= ds->count)
+    return clv_fail(err, CLV_INVALID, "validation fraction %g takes all %zu record%s", fraction,
+                    ds->count, CLV_S(ds->count));
+  if (!d.places) d.kind = CLV_SPLIT_LAST;
+  if (d.kind == CLV_SPLIT_GROUPS) CLV_TRY(check_groups(ds, err));
+  bool shuffled = d.kind == CLV_SPLIT_SHUFFLED || d.kind == CLV_SPLIT_LAST;
+  return (shuffled ? divide_shuffled : divide)(ds, &d, ret_train, ret_validation, err);
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
+                           clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
+  split_draw d = {.kind = clv_dataset_split_kind(ds, kind), .seed = seed, .places = limit};
+  if (!limit || limit >= ds->count) return CLV_OK;
+  if (d.kind != CLV_SPLIT_STRATIFIED) d.kind = CLV_SPLIT_SHUFFLED;
+  bool shuffled = d.kind == CLV_SPLIT_SHUFFLED;
+  CLV_TRY((shuffled ? divide_shuffled : divide)(ds, &d, &rest, &chosen, err));
+  if (shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, by_number);
+  return clv_dataset_keep(ds, &chosen, err);
+}

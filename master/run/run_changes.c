@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a resumed run finds changed: keys of the session file, the length of the run, and data that
+ * were accepted. A line of each is printed, and kept in the run's log and in changes.jsonl.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after) {
+  clv_bytes_printf(&r->changes, "%s%c%s%c%s%c", key, 0, before, 0, after, 0);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* The value of a key in lines of "key: value"; NULL: it has none. *ret_len: bytes of the value. */
+static const char *value_of(const clv_bytes *lines, const char *key, size_t key_len,
+                            size_t *ret_len) {
+  for (const char *at = lines->data; at && *at; at = strchr(at, '\n') + 1) {
+    if (strncmp(at, key, key_len) != 0 || strncmp(at + key_len, ": ", 2) != 0) continue;
+    *ret_len = strcspn(at + key_len + 2, "\n");
+    return at + key_len + 2;
+  }
+  return NULL;
+}
+
+static void add_key(clv_run *r, const char *key, size_t key_len, const char *before,
+                    size_t before_len, const char *after, size_t after_len) {
+  static const char none[] = "not given";
+  CLV_AUTO(clv_bytes_done) clv_bytes k = {0}, b = {0}, a = {0};
+  clv_bytes_printf(&k, "%.*s", (int)key_len, key);
+  clv_bytes_printf(&b, "%.*s", before ? (int)before_len : (int)sizeof none, before ? before : none);
+  clv_bytes_printf(&a, "%.*s", after ? (int)after_len : (int)sizeof none, after ? after : none);
+  r->changes.failed |= k.failed || b.failed || a.failed;
+  if (!r->changes.failed) clv_run_add_change(r, k.data, b.data, a.data);
+}
+
+/* Keys of `one` that `other` lacks or has with another value; backwards: `one` is what is now, and
+ * keys that both have were looked at. */
+static void compare_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
+                          bool backwards) {
+  for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
+    size_t key = strcspn(at, ":"), len = strcspn(at + key + 2, "\n"), n = 0;
+    const char *value = at + key + 2, *now = value_of(other, at, key, &n);
+    if (backwards && !now) add_key(r, at, key, NULL, 0, value, len);
+    if (backwards || (now && n == len && memcmp(now, value, n) == 0)) continue;
+    add_key(r, at, key, value, len, now, n);
+  }
+}
+
+/* ---- the length of the run ------------------------------------------------------------------- */
+
+static uint64_t steps_of(const clv_train_config *t, uint64_t records) {
+  uint64_t per_epoch = records / t->batch + (!t->drop_last && records % t->batch != 0);
+  uint64_t steps = t->epochs * per_epoch;
+  return t->max_steps ? CLV_MIN(steps, t->max_steps) : steps;
+}
+
+/* The curve of the learning rate ends where the run ends, unless it has a length of its own. */
+static void compare_length(clv_run *r, const clv_session_config *then, uint64_t records) {
+  unsigned long long before = steps_of(&then->train, records);
+  unsigned long long after = steps_of(&r->config->train, r->data.train_rows.n);
+  const clv_lr_config *s = &r->config->train.schedule;
+  bool follows = (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
+  char old[24], new[24], key[128];
+  if (before == after) return;
+  snprintf(old, sizeof old, "%llu", before);
+  snprintf(new, sizeof new, "%llu", after);
+  clv_run_add_change(r, "steps of the run", old, new);
+  snprintf(key, sizeof key,
+           "steps of train.schedule, which follow the run (total_steps: %llu keeps them)", before);
+  if (follows) clv_run_add_change(r, key, old, new);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static clv_code keep_line(const clv_run *r, const clv_bytes *line, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/" CLV_RUN_CHANGES, r->dir.data);
+  if (path.failed || line->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  FILE *f = fopen(path.data, "ae");
+  bool ok = f && fwrite(line->data, 1, line->len, f) == line->len;
+  if (f) ok = fclose(f) == 0 && ok;
+  return ok ? CLV_OK : clv_fail(err, CLV_UNAVAILABLE, "%s cannot be written", path.data);
+}
+
+static clv_code print_change(const clv_run *r, const char *key, const char *before,
+                             const char *after, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
+  clv_bytes_printf(&text, "changed since the last attempt: %s: %s -> %s", key, before, after);
+  clv_bytes_printf(&json, "{\"event\":\"changed\",\"attempt\":%llu,\"key\":",
+                   (unsigned long long)r->own.attempt.epoch);
+  clv_bytes_json(&json, key);
+  clv_bytes_puts(&json, ",\"before\":");
+  clv_bytes_json(&json, before);
+  clv_bytes_puts(&json, ",\"after\":");
+  clv_bytes_json(&json, after);
+  clv_bytes_puts(&json, "}");
+  if (text.failed || json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_report_json(&line, CLV_LOG_INFO, NULL, json.data);
+  clv_bytes_puts(&line, "\n");
+  clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+  return keep_line(r, &line, err);
+}
+
+static clv_code print_all(const clv_run *r, clv_err *err) {
+  const char *at = r->changes.data, *end = at + r->changes.len;
+  if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  while (at && at < end) {
+    const char *before = at + strlen(at) + 1, *after = before + strlen(before) + 1;
+    CLV_TRY(print_change(r, at, before, after, err));
+    at = after + strlen(after) + 1;
+  }
+  return CLV_OK;
+}
+
+/* ---- the session of the last attempt --------------------------------------------------------- */
+
+/* Earlier versions had one rule for records, and no key for it. */
+static void set_old_rules(const clv_run *r, clv_session_config *then) {
+  if (!r->is_of_old_version) return;
+  then->data.validation_by = r->config->data.validation_by;
+  then->data.limit_by = r->config->data.limit_by;
+}
+
+static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
+  const clv_seed *seed = &r->config->train.seed, *old = &then->train.seed;
+  set_old_rules(r, then);
+  CLV_TRY(clv_session_config_list(then, &before, err));
+  CLV_TRY(clv_session_config_list(r->config, &after, err));
+  compare_lines(r, &before, &after, false);
+  compare_lines(r, &after, &before, true);
+  if (seed->given && old->given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
+    clv_run_add_change(r, "train.seed", "(secret)", "another one");
+  compare_length(r, then, r->records_before ? r->records_before : r->data.train_rows.n);
+  return CLV_OK;
+}
+
+clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  clv_err why;
+  if (!r->resumed) return CLV_OK;
+  clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (clv_session_config_load(path.data, NULL, &then, &why) == CLV_OK) {
+    CLV_TRY(compare_keys(r, then, err));
+    return print_all(r, err);
+  }
+  clv_bytes_printf(&text, "which keys have changed since the last attempt is not known: %s",
+                   why.text);
+  if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
+  return print_all(r, err);
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whether a run goes on with the records and labels that it began with. Its folder has a file of
+ * digests, data.digest, with a line for each part of a set:
+ *
+ *   train.input.records 60 3f5c...    the inputs, by name, and how many records there are
+ *   train.labels 60 9a01...
+ *   train.stamp 60 77b2...            of images alone: as long as it stays, they are not read again
+ *   train.rows 54 0c4e...             which records are trained on, after limits and validation
+ *   validation.rows 6 ..., test.input.records ..., test.labels ..., test.rows ...
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+enum { MAX_BYTES = 1 << 16, PART_TEXT = 80 };
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static void format_part(const clv_data_part *p, clv_bytes *out) {
+  char hex[65];
+  clv_sha256_hex(&p->digest, hex);
+  clv_bytes_printf(out, "%s %llu %s\n", p->name, (unsigned long long)p->records, hex);
+}
+
+/* A line without its end, in its one spelling. */
+static bool parse_part(const char *line, size_t len, clv_data_part *ret) {
+  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  size_t n = strcspn(line, " \n");
+  if (!n || n >= sizeof ret->name || line[n] != ' ' || len < 66 + n) return false;
+  *ret = (clv_data_part){.records = strtoull(line + n + 1, NULL, 10)};
+  memcpy(ret->name, line, n);
+  char hex[65] = "";
+  memcpy(hex, line + len - 64, 64);
+  if (!clv_sha256_parse(hex, &ret->digest)) return false;
+  format_part(ret, &again);
+  return !again.failed && again.len == len + 1 && memcmp(again.data, line, len) == 0;
+}
+
+clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, clv_data_parts *ret,
+                              clv_err *err) {
+  clv_data_parts parts = {0};
+  for (size_t at = 0; at < len; parts.n++) {
+    const char *stop = memchr(text + at, '\n', len - at);
+    if (!stop || parts.n == CLV_DATA_PARTS ||
+        !parse_part(text + at, (size_t)(stop - text) - at, &parts.list[parts.n]))
+      return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is no digest of data", label,
+                      parts.n + 1);
+    at = (size_t)(stop - text) + 1;
+  }
+  if (!parts.n) return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: it is empty", label);
+  *ret = parts;
+  return CLV_OK;
+}
+
+static const clv_data_part *find(const clv_data_parts *parts, const char *name) {
+  for (size_t i = 0; i < parts->n; i++)
+    if (strcmp(parts->list[i].name, name) == 0) return &parts->list[i];
+  return NULL;
+}
+
+static clv_code read_parts(const char *dir, clv_data_parts *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  clv_bytes_printf(&path, "%s/" CLV_RUN_DATA, dir);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_file_read(path.data, MAX_BYTES, &text, err));
+  return clv_data_parts_parse(text.data ? text.data : "", text.len, path.data, ret, err);
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+typedef struct digested_set {
+  const char *name; /* "train", "validation", "test" */
+  const clv_dataset *ds;
+  const clv_subset *rows;
+  bool rows_alone; /* its records are those of another set */
+} digested_set;
+
+enum { SETS = 3 };
+
+static size_t list_sets(const clv_run *r, digested_set sets[SETS]) {
+  size_t n = 0;
+  const clv_run_data *d = &r->data;
+  sets[n++] = (digested_set){"train", d->train, &d->train_rows, false};
+  if (d->validation_rows.n)
+    sets[n++] = (digested_set){"validation", d->train, &d->validation_rows, true};
+  if (d->test) sets[n++] = (digested_set){"test", d->test, &d->test_rows, false};
+  return n;
+}
+
+static clv_data_part *add_part(clv_data_parts *to, const digested_set *s, const char *kind,
+                               const char *of, uint64_t records) {
+  clv_data_part *p = &to->list[to->n++];
+  p->records = records;
+  snprintf(p->name, sizeof p->name, "%s.%s%s", s->name, kind, of);
+  return p;
+}
+
+/* Images are read for their digest; a person waits meanwhile. */
+static void print_wait(const digested_set *s) {
+  if (isatty(STDERR_FILENO))
+    clv_notice(CLV_LOG_INFO, "digest", "data.%s: reads %zu images for a digest of them", s->name,
+               clv_dataset_count(s->ds));
+}
+
+static clv_code digest_part(const digested_set *s, size_t k, const clv_data_part *stamp,
+                            const clv_data_parts *then, clv_data_parts *now, clv_err *err) {
+  bool labels = strcmp(clv_dataset_part(s->ds, k), "labels") == 0 && k >= clv_dataset_inputs(s->ds);
+  clv_data_part *p = add_part(now, s, labels ? "labels" : "input.",
+                              labels ? "" : clv_dataset_part(s->ds, k), clv_dataset_count(s->ds));
+  const clv_data_part *old = find(then, p->name), *seen = stamp ? find(then, stamp->name) : NULL;
+  bool same_files = old && seen && memcmp(&seen->digest, &stamp->digest, sizeof seen->digest) == 0;
+  if (!labels && same_files) {
+    p->digest = old->digest;
+    return CLV_OK;
+  }
+  if (stamp && !labels) print_wait(s);
+  return clv_dataset_digest(s->ds, k, &p->digest, err);
+}
+
+static clv_code digest_set(const digested_set *s, const clv_data_parts *then, clv_data_parts *now,
+                           clv_err *err) {
+  static const clv_sha256 none;
+  clv_sha256 of;
+  clv_data_part *stamp = NULL;
+  CLV_TRY(clv_dataset_stamp(s->ds, &of, err));
+  if (memcmp(&of, &none, sizeof of) != 0 && !s->rows_alone) {
+    stamp = add_part(now, s, "stamp", "", clv_dataset_count(s->ds));
+    stamp->digest = of;
+  }
+  for (size_t k = 0; k < clv_dataset_parts(s->ds) && !s->rows_alone; k++)
+    CLV_TRY(digest_part(s, k, stamp, then, now, err));
+  clv_data_part *rows = add_part(now, s, "rows", "", s->rows->n);
+  return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
+}
+
+static clv_code digest_data(clv_run *r, const clv_data_parts *then, clv_err *err) {
+  digested_set sets[SETS];
+  size_t n = list_sets(r, sets);
+  r->parts.n = 0;
+  for (size_t i = 0; i < n; i++) CLV_TRY(digest_set(&sets[i], then, &r->parts, err));
+  return CLV_OK;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static bool ends_in(const char *name, const char *ending) {
+  size_t n = strlen(name), k = strlen(ending);
+  return n > k && strcmp(name + n - k, ending) == 0;
+}
+
+/* "labels of data.train (y.npy)", and what a list of rows is. */
+static void name_part(const clv_run *r, const clv_data_part *p, clv_bytes *out) {
+  digested_set sets[SETS];
+  size_t n = list_sets(r, sets), len = strcspn(p->name, ".");
+  const char *part = p->name + len + 1;
+  if (strncmp(part, "input.", 6) == 0) part += 6;
+  if (strcmp(part, "rows") == 0) part = "choice of records";
+  clv_bytes_printf(out, "%s of data.%.*s", part, (int)len, p->name);
+  for (size_t i = 0; i < n && !ends_in(p->name, ".rows"); i++)
+    for (size_t k = 0;
+         k < clv_dataset_parts(sets[i].ds) && strncmp(sets[i].name, p->name, len) == 0; k++)
+      if (strcmp(part, clv_dataset_part(sets[i].ds, k)) == 0) {
+        clv_bytes_printf(out, " (%s)", clv_dataset_part_path(sets[i].ds, k));
+        return;
+      }
+}
+
+static bool has_set(const clv_data_parts *parts, const char *name) {
+  size_t len = strcspn(name, ".") + 1;
+  for (size_t i = 0; i < parts->n; i++)
+    if (strncmp(parts->list[i].name, name, len) == 0) return true;
+  return false;
+}
+
+/* A set of which nothing was known, such as a test set that was added, cannot have changed. */
+static bool has_changed(const clv_data_parts *then, const clv_data_part *now) {
+  const clv_data_part *old = find(then, now->name);
+  if (ends_in(now->name, ".stamp")) return false;
+  if (!old) return has_set(then, now->name);
+  return old->records != now->records || memcmp(&old->digest, &now->digest, sizeof old->digest);
+}
+
+/* "50 records, digest 3f5c9a01b2c3": keyed by the secret of the run, so that who reads a log cannot
+ * try what the labels may be. */
+static void put_part(const clv_run *r, const clv_data_part *p, char text[PART_TEXT]) {
+  char hex[65];
+  clv_sha256 keyed = {{0}};
+  (void)!clv_hmac_sha256(&r->secret, &p->digest, sizeof p->digest, &keyed, NULL);
+  clv_sha256_hex(&keyed, hex);
+  snprintf(text, PART_TEXT, "%llu records, digest %.12s", (unsigned long long)p->records, hex);
+}
+
+static void add_change(clv_run *r, const clv_data_part *old, const clv_data_part *now) {
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  char before[PART_TEXT] = "none", after[PART_TEXT];
+  if (old) put_part(r, old, before);
+  put_part(r, now, after);
+  name_part(r, now, &name);
+  r->changes.failed |= name.failed;
+  if (!name.failed) clv_run_add_change(r, name.data, before, after);
+}
+
+/* Another choice of records says nothing more where the records are others. */
+static bool follows_from_others(const clv_run *r, const clv_data_parts *then,
+                                const clv_data_part *now) {
+  bool test = strncmp(now->name, "test.", 5) == 0;
+  if (!ends_in(now->name, ".rows")) return false;
+  for (size_t i = 0; i < r->parts.n; i++) {
+    const clv_data_part *p = &r->parts.list[i];
+    bool same_set = test == (strncmp(p->name, "test.", 5) == 0);
+    if (same_set && !ends_in(p->name, ".rows") && has_changed(then, p)) return true;
+  }
+  return false;
+}
+
+static void describe_change(const clv_run *r, const clv_data_part *old, const clv_data_part *now,
+                            clv_bytes *text) {
+  name_part(r, now, text);
+  if (old && old->records != now->records)
+    clv_bytes_printf(text, ", %llu then and %llu now", (unsigned long long)old->records,
+                     (unsigned long long)now->records);
+}
+
+/* Names the first parts that are not as they were in `text`, and returns how many there are. */
+static size_t list_changes(clv_run *r, const clv_data_parts *then, clv_bytes *text) {
+  enum { SHOWN = 3 };
+  size_t n = 0;
+  for (size_t i = 0; i < r->parts.n; i++) {
+    const clv_data_part *now = &r->parts.list[i], *old = find(then, now->name);
+    if (!has_changed(then, now) || follows_from_others(r, then, now)) continue;
+    if (n < SHOWN) {
+      clv_bytes_puts(text, n ? "; " : "");
+      describe_change(r, old, now, text);
+    }
+    n++;
+    add_change(r, old, now);
+  }
+  if (n > SHOWN) clv_bytes_printf(text, "; and %zu more", n - SHOWN);
+  return n;
+}
+
+static clv_code compare(clv_run *r, const clv_data_parts *then, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t n = list_changes(r, then, &text);
+  const clv_data_part *rows = find(then, "train.rows");
+  r->records_before = rows ? rows->records : 0;
+  r->has_other_data = n > 0;
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!n || r->o->accept_data) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "the data have changed since the run in %s began: %s; bring back what was there, "
+                  "or pass --accept-data to go on with what is there now",
+                  r->dir.data, text.data);
+}
+
+/* ---- runs of earlier versions ---------------------------------------------------------------- */
+
+/* Versions up to 0.7 held back the end of arrays, and of other data records drawn by the seed. They
+ * limited a set to its first records. */
+static clv_code check_old_rules(const clv_run *r, clv_err *err) {
+  const clv_data_config *d = &r->config->data;
+  bool arrays = d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
+  clv_split_by by = arrays ? CLV_BY_END : CLV_BY_CHANCE;
+  bool held = d->validation_fraction > 0 && d->validation_by != by;
+  bool limited = (d->limit_train || d->limit_test) && d->limit_by != CLV_BY_END;
+  if ((!held && !limited) || r->o->accept_data) return CLV_OK;
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "%s has no " CLV_RUN_DATA
+      ": the run was begun by Cleave 0.7 or earlier, which chose other records. Set %s%s%s "
+      "to go on with those, or pass --accept-data to choose anew",
+      r->dir.data,
+      !held    ? ""
+      : arrays ? "data.validation.by: last"
+               : "data.validation.by: random",
+      held && limited ? " and " : "", limited ? "data.limit_by: first" : "");
+}
+
+static clv_code compare_old(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(check_old_rules(r, err));
+  r->is_of_old_version = true;
+  clv_bytes_printf(&text,
+                   "%s has no " CLV_RUN_DATA
+                   ", so nobody can tell whether the data are those that the run began with; from "
+                   "here on it has one",
+                   r->dir.data);
+  if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "data", text.data);
+  return CLV_OK;
+}
+
+/* ---- in a run -------------------------------------------------------------------------------- */
+
+clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
+  clv_data_parts then = {0};
+  clv_err why;
+  if (!r->o->resume || !clv_checkpoint_any_written(r->dir.data)) return CLV_OK;
+  clv_code code = read_parts(r->dir.data, &then, &why);
+  if (code == CLV_NOT_FOUND) return compare_old(r, err);
+  if (code != CLV_OK && !r->o->accept_data)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: what data the run began with is not known; pass --accept-data to go on "
+                    "with what is there now",
+                    why.text);
+  CLV_TRY(digest_data(r, &then, err));
+  return compare(r, &then, err);
+}
+
+clv_code clv_run_keep_data(clv_run *r, clv_err *err) {
+  static const clv_data_parts nothing;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
+  if (!r->parts.n) CLV_TRY(digest_data(r, &nothing, err));
+  for (size_t i = 0; i < r->parts.n; i++) format_part(&r->parts.list[i], &text);
+  clv_bytes_printf(&path, "%s/" CLV_RUN_DATA, r->dir.data);
+  if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  /* For the owner alone: of a few labels somebody could try all. */
+  return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
+}

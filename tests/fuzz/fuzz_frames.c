@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an accepted connection brings after TLS. The first byte says where the rest is cut: the
+ * verdict and the account are the same for every cut, and no level is above its most without one.
+ */
+#include <string.h>
+
+#include "common/tls/tls_int.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  clv_tls_frames whole, parts;
+  if (size < 1) return 0;
+  size_t step = (size_t)data[0] + 1;
+  clv_tls_frames_begin(&whole, 7);
+  clv_tls_frames_begin(&parts, 7);
+  const char *excess = clv_tls_frames_add(&whole, data + 1, size - 1, 9), *part = NULL;
+  for (size_t at = 1; at < size && !part; at += step)
+    part = clv_tls_frames_add(&parts, data + at, CLV_MIN(step, size - at), 9);
+  NEVER(excess != part);
+  NEVER(!excess && memcmp(&whole, &parts, sizeof whole) != 0);
+  clv_tls_frames_message(&whole, size);
+  for (int i = 0; i < CLV_TLS_BUCKETS; i++)
+    clv_tls_frames_credit(&whole, (clv_tls_bucket)i, 1 << 30);
+  NEVER(clv_tls_frames_add(&whole, NULL, 0, UINT64_MAX) != NULL);
+  return 0;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which records are held back for validation, and which of them a limit leaves.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/unit/data/data_test.h"
+
+/* Records 0..n-1, whose one value is their number, with these labels, and groups where given. */
+static clv_dataset *open_set(const int32_t *labels, const int32_t *groups, uint32_t n) {
+  CLV_AUTO(clv_freep) float *x = calloc(n, sizeof *x);
+  CLV_AUTO(clv_bytes_done) clv_bytes npy = {0};
+  clv_dataset *ds = NULL;
+  clv_err err;
+  char dict[128], paths[3][128];
+  const char *const descr[] = {"<f4", "<i4", "<i4"};
+  const void *data[] = {x, labels, groups};
+  for (uint32_t i = 0; i < n; i++) x[i] = (float)i;
+  for (size_t i = 0; i < 3 && data[i]; i++) {
+    snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%u,), }",
+             descr[i], n);
+    npy = npy_bytes(dict, data[i], 4 * n);
+    strcpy(paths[i], put((const char *[]){"x", "y", "g"}[i], npy.data, npy.len));
+    clv_bytes_done(&npy);
+  }
+  clv_dataset_options o = {.inputs_path = paths[0],
+                           .labels_path = labels ? paths[1] : NULL,
+                           .grouped = groups != NULL,
+                           .group = groups ? paths[2] : NULL};
+  assert_ok(clv_dataset_open(&o, &ds, &err), &err);
+  return ds;
+}
+
+typedef struct halves {
+  clv_subset train, held;
+} halves;
+
+static void halves_done(halves *h) {
+  clv_subset_done(&h->train);
+  clv_subset_done(&h->held);
+}
+
+/* Every record is in one of both, and both are ascending unless they are a permutation. */
+static halves split(const clv_dataset *ds, double fraction, clv_split_kind kind, uint64_t seed) {
+  halves h = {0};
+  clv_err err;
+  assert_ok(clv_subset_split(ds, fraction, kind, seed, &h.train, &h.held, &err), &err);
+  CLV_AUTO(clv_freep) uint8_t *seen = calloc(clv_dataset_count(ds), 1);
+  for (size_t i = 0; i < h.train.n; i++) seen[h.train.index[i]]++;
+  for (size_t i = 0; i < h.held.n; i++) seen[h.held.index[i]]++;
+  for (size_t i = 0; i < clv_dataset_count(ds); i++) assert_int_equal(seen[i], 1);
+  if (clv_dataset_split_kind(ds, kind) == CLV_SPLIT_SHUFFLED) return h;
+  for (size_t i = 1; i < h.train.n; i++) assert_true(h.train.index[i - 1] < h.train.index[i]);
+  for (size_t i = 1; i < h.held.n; i++) assert_true(h.held.index[i - 1] < h.held.index[i]);
+  return h;
+}
+
+static size_t count_of(const clv_subset *s, const int32_t *labels, int32_t class) {
+  size_t n = 0;
+  for (size_t i = 0; i < s->n; i++) n += labels[s->index[i]] == class;
+  return n;
+}
+
+static void sorted_labels_are_drawn_by_class(void **state) {
+  (void)state;
+  int32_t labels[200];
+  for (int i = 0; i < 200; i++) labels[i] = i < 100 ? 0 : i < 180 ? 1 : i < 199 ? 7 : 9;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 200);
+  for (uint64_t seed = 1; seed < 20; seed++) {
+    CLV_AUTO(halves_done) halves h = split(ds, 0.1, CLV_SPLIT_STRATIFIED, seed);
+    assert_int_equal(h.held.n, 20);
+    assert_int_equal(count_of(&h.held, labels, 0), 10);
+    assert_int_equal(count_of(&h.held, labels, 1), 8);
+    assert_int_equal(count_of(&h.held, labels, 7), 2);
+    assert_int_equal(count_of(&h.held, labels, 9), 0); /* its only record is for training */
+  }
+}
+
+static void seed_alone_decides(void **state) {
+  (void)state;
+  int32_t labels[60];
+  for (int i = 0; i < 60; i++) labels[i] = i / 20;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 60);
+  CLV_AUTO(halves_done) halves a = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
+  CLV_AUTO(halves_done) halves b = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
+  CLV_AUTO(halves_done) halves c = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 6);
+  assert_memory_equal(a.held.index, b.held.index, a.held.n * 4);
+  assert_memory_not_equal(a.held.index, c.held.index, a.held.n * 4);
+}
+
+/* A class too small for its share has one record there, as long as there are places for all. */
+static void rare_class_is_represented(void **state) {
+  (void)state;
+  int32_t labels[1000];
+  for (int i = 0; i < 1000; i++) labels[i] = i >= 997;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 1000);
+  CLV_AUTO(halves_done) halves h = split(ds, 0.1, CLV_SPLIT_STRATIFIED, 3);
+  assert_int_equal(h.held.n, 100);
+  assert_int_equal(count_of(&h.held, labels, 1), 1);
+  int64_t class;
+  assert_false(clv_subset_is_one_class(ds, &h.held, &class));
+  CLV_AUTO(halves_done) halves end = split(ds, 0.002, CLV_SPLIT_LAST, 3);
+  assert_int_equal(end.held.n, 2);
+  assert_true(clv_subset_is_one_class(ds, &end.held, &class));
+  assert_int_equal(class, 1);
+}
+
+/* Whatever the sizes of the classes: the number is right, and no class is emptied. */
+static void every_number_is_exact(void **state) {
+  (void)state;
+  int32_t labels[97];
+  for (uint32_t shape = 1; shape < 40; shape++) {
+    for (uint32_t i = 0; i < 97; i++) labels[i] = (int32_t)(i * i / shape % (1 + shape % 50));
+    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 97);
+    for (int percent = 1; percent <= 50; percent += 7) {
+      CLV_AUTO(halves_done) halves h = split(ds, percent / 100.0, CLV_SPLIT_STRATIFIED, shape);
+      assert_int_equal(h.held.n, CLV_MAX(1L, lround(0.97 * percent)));
+      for (int32_t c = 0; c < 50; c++)
+        if (count_of(&h.held, labels, c)) assert_true(count_of(&h.train, labels, c) > 0);
+    }
+  }
+}
+
+static void one_record_at_least_is_held_back(void **state) {
+  (void)state;
+  int32_t labels[3] = {0, 1, 1};
+  clv_err err;
+  clv_subset none = {0};
+  const clv_split_kind kinds[] = {CLV_SPLIT_STRATIFIED, CLV_SPLIT_SHUFFLED, CLV_SPLIT_LAST};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 3);
+  for (size_t i = 0; i < CLV_COUNT(kinds); i++) {
+    CLV_AUTO(halves_done) halves h = split(ds, 0.01, kinds[i], 1);
+    assert_int_equal(h.held.n, 1);
+    CLV_AUTO(halves_done) halves all = split(ds, 0, kinds[i], 1);
+    assert_int_equal(all.held.n, 0);
+  }
+  CLV_AUTO(clv_dataset_freep) clv_dataset *single = open_set(labels, NULL, 1);
+  assert_int_equal(clv_subset_split(single, 0.1, CLV_SPLIT_STRATIFIED, 1, &none, &none, &err),
+                   CLV_INVALID);
+  assert_says(&err, "takes all 1 record");
+}
+
+static void records_without_classes_are_drawn_by_chance(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(NULL, NULL, 50);
+  assert_int_equal(clv_dataset_split_kind(ds, CLV_SPLIT_STRATIFIED), CLV_SPLIT_SHUFFLED);
+  CLV_AUTO(halves_done) halves a = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
+  CLV_AUTO(halves_done) halves b = split(ds, 0.2, CLV_SPLIT_SHUFFLED, 5);
+  assert_memory_equal(a.held.index, b.held.index, 40);
+}
+
+static void groups_stay_together(void **state) {
+  (void)state;
+  int32_t labels[90], groups[90];
+  for (int i = 0; i < 90; i++) {
+    labels[i] = i % 2;
+    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* 19 groups of 3 or 6 */
+  }
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, groups, 90);
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    CLV_AUTO(halves_done) halves h = split(ds, 0.2, CLV_SPLIT_GROUPS, seed);
+    assert_in_range(h.held.n, 15, 21);
+    for (size_t i = 0; i < h.held.n; i++)
+      for (size_t k = 0; k < h.train.n; k++)
+        assert_int_not_equal(groups[h.held.index[i]], groups[h.train.index[k]]);
+  }
+}
+
+static void one_group_cannot_be_split(void **state) {
+  (void)state;
+  int32_t same[4] = {3, 3, 3, 3};
+  clv_subset none = {0};
+  clv_err err;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(same, same, 4);
+  assert_int_equal(clv_subset_split(ds, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err), CLV_INVALID);
+  assert_says(&err, "all 4 records are of one group");
+  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_set(same, NULL, 4);
+  assert_int_equal(clv_subset_split(without, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err),
+                   CLV_INVALID);
+  assert_says(&err, "data.validation.group");
+}
+
+static void limit_keeps_records_of_each_class(void **state) {
+  (void)state;
+  int32_t labels[100];
+  for (int i = 0; i < 100; i++) labels[i] = i / 25;
+  clv_err err;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 100);
+  assert_ok(clv_dataset_limit(ds, 8, CLV_SPLIT_STRATIFIED, 4, &err), &err);
+  assert_int_equal(clv_dataset_count(ds), 8);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
+  clv_shape xs = clv_dataset_x_shape(ds, 8), ys = clv_dataset_y_shape(ds, 8);
+  assert_ok(clv_tensor_new(CLV_F32, &xs, &x, &err), &err);
+  assert_ok(clv_tensor_new(CLV_I64, &ys, &y, &err), &err);
+  assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7}, 8, x, y, &err), &err);
+  for (size_t i = 0; i < 8; i++) {
+    size_t number = clv_dataset_number(ds, i); /* records, labels and numbers move together */
+    assert_true(((float *)x->data)[i] == (float)number);
+    assert_int_equal(((int64_t *)y->data)[i], labels[number]);
+    assert_int_equal(((int64_t *)y->data)[i], i / 2);
+    if (i) assert_true(number > clv_dataset_number(ds, i - 1));
+  }
+  int64_t low, high;
+  assert_ok(clv_dataset_limit(ds, 0, CLV_SPLIT_STRATIFIED, 4, &err), &err);
+  assert_int_equal(clv_dataset_count(ds), 8);
+  assert_true(clv_dataset_label_range(ds, &low, &high));
+  assert_int_equal(low, 0);
+  assert_int_equal(high, 3);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sorted_labels_are_drawn_by_class),
+      cmocka_unit_test(seed_alone_decides),
+      cmocka_unit_test(rare_class_is_represented),
+      cmocka_unit_test(every_number_is_exact),
+      cmocka_unit_test(one_record_at_least_is_held_back),
+      cmocka_unit_test(records_without_classes_are_drawn_by_chance),
+      cmocka_unit_test(groups_stay_together),
+      cmocka_unit_test(one_group_cannot_be_split),
+      cmocka_unit_test(limit_keeps_records_of_each_class),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A client that speaks HTTP/2 by hand to a server which has the read guard, as the worker daemon
+ * has: what gRPC answers by itself ends its connection soon, also where it is wanted as parts of
+ * messages. Calls, small messages and large ones of gRPC's own client never do.
+ */
+#include "rpc_fixture.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <openssl/ssl.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include "worker/accept_guard_int.h"
+
+enum { UNREAD = 16 << 20, FRAME = 16384 };
+
+static identity master, worker;
+static clv_rpc_runtime *runtime;
+static service svc;
+static SSL_CTX *context;
+static unsigned held;
+static char reason[100];
+
+static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
+  (void)user, (void)caller;
+  *ret_holder = 3;
+  return CLV_TLS_ADMIT;
+}
+
+static clv_tls_decision enter(void *user, size_t holder) {
+  (void)user, (void)holder;
+  held++;
+  return CLV_TLS_ADMIT;
+}
+
+static void leave(void *user, size_t holder) {
+  (void)user, (void)holder;
+  held--;
+}
+
+static void flood(void *user, size_t holder, const char *address, const char *what) {
+  (void)user;
+  assert_int_equal(holder, 3);
+  assert_string_equal(address, "127.0.0.1");
+  snprintf(reason, sizeof reason, "%s", what);
+}
+
+static void shed(void *user, const char *address) { (void)user, (void)address; }
+
+static void open_door(uint64_t unread) {
+  clv_err err;
+  const clv_tls_admission door = {.places = 100,
+                                  .unread = unread,
+                                  .judge = judge,
+                                  .enter = enter,
+                                  .leave = leave,
+                                  .flood = flood,
+                                  .shed = shed};
+  must(clv_tls_accepted_open(&door, &err), &err);
+}
+
+static SSL_CTX *client_context(void) {
+  char path[300];
+  SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+  snprintf(path, sizeof path, "%s/master.pem", ca_dir("home"));
+  assert_int_equal(SSL_CTX_use_certificate_chain_file(ctx, path), 1);
+  snprintf(path, sizeof path, "%s/master.key", ca_dir("home"));
+  assert_int_equal(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM), 1);
+  SSL_CTX_set_alpn_protos(ctx, (const uint8_t *)"\2h2", 3);
+  return ctx;
+}
+
+static int group_up(void **state) {
+  (void)state;
+  clv_err err;
+  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_handshakes_watch(3000, &err), &err);
+  open_door(UNREAD);
+  signal(SIGPIPE, SIG_IGN);
+  make_scratch();
+  master = issue_one("home", "master", MASTER_URI);
+  worker = issue_one("home", "worker", WORKER_URI);
+  context = client_context();
+  runtime = new_runtime();
+  clv_rpc_server_options options = service_options(&svc, &worker);
+  options.limits.max_message = 32 << 20;
+  options.connection = clv_tls_accepted_connection;
+  options.took_call = clv_tls_accepted_call;
+  options.took_message = clv_tls_accepted_message;
+  options.memory = 64 << 20;
+  service_start(&svc, runtime, &options);
+  return 0;
+}
+
+static int group_down(void **state) {
+  (void)state;
+  service_stop(&svc);
+  clv_rpc_runtime_freep(&runtime);
+  SSL_CTX_free(context);
+  identity_done(&master);
+  identity_done(&worker);
+  return remove_scratch();
+}
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+typedef struct wire {
+  int fd;
+  SSL *ssl;
+  uint32_t stream;
+} wire;
+
+static bool put(wire *w, const void *data, size_t len) {
+  return SSL_write(w->ssl, data, (int)len) > 0;
+}
+
+static wire dial(void) {
+  wire w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream = 1};
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct timeval patience = {.tv_sec = 2};
+  setsockopt(w.fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  assert_int_equal(connect(w.fd, (struct sockaddr *)&at, sizeof at), 0);
+  SSL_set_fd(w.ssl, w.fd);
+  assert_int_equal(SSL_connect(w.ssl), 1);
+  assert_true(put(&w, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
+  return w;
+}
+
+static void hang_up(wire *w) {
+  SSL_free(w->ssl);
+  close(w->fd);
+}
+
+static size_t frame(uint8_t *to, unsigned type, unsigned flags, uint32_t stream, const void *data,
+                    size_t len) {
+  const uint8_t head[9] = {(uint8_t)(len >> 16),    (uint8_t)(len >> 8),    (uint8_t)len,
+                           (uint8_t)type,           (uint8_t)flags,         (uint8_t)(stream >> 24),
+                           (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
+  memcpy(to, head, 9);
+  memcpy(to + 9, data, len);
+  return 9 + len;
+}
+
+/* GET / over https, and `what` of the test: a hundred of them in one write. */
+static const char GET[] = "\x82\x84\x87\x00\x0a:authority\x01x";
+
+static bool hundred(wire *w, unsigned type, unsigned flags, const void *data, size_t len) {
+  uint8_t bytes[100 * 64];
+  size_t n = 0;
+  for (int i = 0; i < 100; i++) {
+    n += frame(bytes + n, type, flags, type == 1 ? w->stream : 0, data, len);
+    if (type == 1) w->stream += 2;
+  }
+  return put(w, bytes, n);
+}
+
+/* Frames of one kind until the server ends the connection: soon. */
+static void is_cut(unsigned type, unsigned flags, const void *data, size_t len, const char *what) {
+  uint64_t floods = clv_tls_accepted_floods();
+  wire w = dial();
+  *reason = '\0';
+  for (int i = 0; i < 2000 && clv_tls_accepted_floods() == floods; i++)
+    if (!hundred(&w, type, flags, data, len)) break;
+  for (int i = 0; i < 200 && clv_tls_accepted_floods() == floods; i++) usleep(10000);
+  assert_int_equal(clv_tls_accepted_floods(), floods + 1);
+  assert_string_equal(reason, what);
+  hang_up(&w);
+}
+
+static void test_what_grpc_answers_itself(void **state) {
+  (void)state;
+  is_cut(1, 5, GET, sizeof GET - 1, "requests that are no calls");
+  is_cut(1, 4, GET, sizeof GET - 1, "requests that are no calls");
+  is_cut(1, 5, "", 0, "requests that are no calls");
+  is_cut(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
+  for (int i = 0; i < 500 && held; i++) usleep(10000);
+  assert_int_equal(held, 0);
+}
+
+/* A message of 16 MiB that never ends: what has come of it is held against its sender. */
+static void test_parts_of_messages(void **state) {
+  (void)state;
+  static const char post[] =
+      "\x83\x87\x00\x05:path\x09/test/Say\x00\x0a:authority\x01x\x00\x02te\x08trailers"
+      "\x00\x0c"
+      "content-type\x10"
+      "application/grpc";
+  static uint8_t bytes[FRAME + 9], payload[FRAME] = {[1] = 1};
+  uint64_t floods = clv_tls_accepted_floods();
+  open_door(2 * FRAME);
+  wire w = dial();
+  assert_true(put(&w, bytes, frame(bytes, 1, 4, 1, post, sizeof post - 1)));
+  for (int i = 0; i < 3; i++) assert_true(put(&w, bytes, frame(bytes, 0, 0, 1, payload, FRAME)));
+  for (int i = 0; i < 200 && clv_tls_accepted_floods() == floods; i++) usleep(10000);
+  assert_int_equal(clv_tls_accepted_floods(), floods + 1);
+  assert_string_equal(reason, "data of messages that do not end");
+  hang_up(&w);
+  open_door(UNREAD);
+}
+
+/* ---- gRPC's own client ----------------------------------------------------------------------- */
+
+static void test_honest_traffic(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  recorder_init(&r);
+  enum { CALLS = 1500, SMALL = 20000, LARGE = 12 };
+  uint64_t floods = clv_tls_accepted_floods();
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
+  must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
+  for (int i = 0; i < CALLS; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+    must(clv_rpc_call(channel, "/test/Say", "x", 1, 5000 * TIME_SCALE, &reply, &err), &err);
+  }
+  clv_rpc_stream *stream = NULL;
+  clv_rpc_stream_events events = recorder_events(&r);
+  must(clv_rpc_stream_open(channel, "/test/Sink", &events, &stream, &err), &err);
+  for (int i = 0; i < SMALL; i++) {
+    clv_rpc_piece piece = {"0123456789", 10, NULL, NULL};
+    must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  }
+  static char large[6 << 20];
+  for (int i = 0; i < LARGE; i++) {
+    clv_rpc_piece piece = {large, sizeof large, NULL, NULL};
+    must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+    assert_true(event_wait(&svc.sink.messages, SMALL + 1 + (unsigned)i, 30000));
+  }
+  clv_rpc_stream_close(stream);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_OK);
+  clv_rpc_stream_unref(stream);
+  assert_int_equal(clv_tls_accepted_floods(), floods);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_grpc_answers_itself),
+      cmocka_unit_test(test_parts_of_messages),
+      cmocka_unit_test(test_honest_traffic),
+  };
+  return cmocka_run_group_tests(tests, group_up, group_down);
+}

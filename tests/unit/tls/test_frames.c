@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which frames of a connection are too many: floods of each kind are, at any cut of their bytes;
+ * what honest clients send is not, for however long.
+ */
+#include "tests/unit/tls/fixture.h"
+
+#include "common/tls/tls_int.h"
+
+enum { LONG = 1000000 };
+
+static clv_tls_frames f;
+static uint64_t now;
+static uint32_t stream;
+
+static const char *add(unsigned type, unsigned flags, uint32_t id, uint32_t len, size_t step) {
+  static uint8_t bytes[9 + 16384];
+  const uint8_t head[9] = {(uint8_t)(len >> 16), (uint8_t)(len >> 8), (uint8_t)len,
+                           (uint8_t)type,        (uint8_t)flags,      (uint8_t)(id >> 24),
+                           (uint8_t)(id >> 16),  (uint8_t)(id >> 8),  (uint8_t)id};
+  memcpy(bytes, head, 9);
+  const char *excess = NULL;
+  for (size_t at = 0; at < 9 + len && !excess; at += step)
+    excess = clv_tls_frames_add(&f, bytes + at, CLV_MIN(step, 9 + len - at), now);
+  return excess;
+}
+
+static void begin(void) {
+  now = 5;
+  stream = 1;
+  clv_tls_frames_begin(&f, now);
+  assert_null(clv_tls_frames_add(&f, (const uint8_t *)"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, now));
+}
+
+/* Frames of one sort until they are too many; how many there were. */
+static unsigned flood(unsigned type, unsigned flags, uint32_t len, bool opens, const char *text,
+                      size_t step) {
+  begin();
+  for (unsigned n = 1; n < LONG; n++) {
+    if (opens) stream += 2;
+    const char *excess = add(type, flags, stream, len, step);
+    if (!excess) continue;
+    assert_string_equal(excess, text);
+    return n;
+  }
+  return LONG;
+}
+
+static void test_floods(void **state) {
+  (void)state;
+  static const char *const control = "HTTP/2 frames that carry neither calls nor data";
+  for (size_t step = 1; step < 100000; step = step * 7 + 2) {
+    assert_int_equal(flood(1, 5, 30, true, "requests that are no calls", step), 257);
+    assert_int_equal(flood(1, 4, 0, true, "requests that are no calls", step), 257);
+    assert_int_equal(flood(4, 0, 0, false, control, step), 1001);
+    assert_int_equal(flood(6, 0, 8, false, control, step), 1001);
+    assert_int_equal(flood(3, 0, 4, false, control, step), 1001);
+    assert_int_equal(flood(2, 0, 5, true, control, step), 1001);
+    assert_int_equal(flood(7, 0, 512, false, control, step), 334);
+    assert_int_equal(flood(77, 0, 16384, false, control, step), 16);
+    assert_int_equal(flood(9, 0, 0, false, control, step), 1001);
+    assert_int_equal(flood(9, 0, 16384, false, "a block of headers above 64 KiB", step), 5);
+  }
+  assert_int_equal(flood(8, 0, 4, false, "more WINDOW_UPDATE frames than data was sent", 64),
+                   100001);
+  assert_int_equal(flood(0, 0, 1, false, "messages in pieces of a few bytes", 64), 200001);
+  assert_int_equal(flood(0, 0, 0, false, "messages in pieces of a few bytes", 64), 200001);
+}
+
+/* A block that ends counts no further, and neither does one that another follows. */
+static void test_blocks(void **state) {
+  (void)state;
+  begin();
+  for (int i = 0; i < 200; i++) {
+    assert_null(add(1, 0, stream += 2, 16384, 4096));
+    assert_null(add(9, 0, stream, 16384, 4096));
+    assert_null(add(9, 4, stream, 16384, 4096));
+    clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
+  }
+}
+
+/* Calls and messages without end that are taken, beside the pings and windows of a day. */
+static void test_honest(void **state) {
+  (void)state;
+  begin();
+  for (int i = 0; i < LONG; i++) {
+    if (i % 10 == 0) assert_null(add(1, 4, stream += 2, 60, 4096));
+    assert_null(add(0, 0, stream, 20, 4096));
+    assert_null(add(0, 1, stream, 0, 4096));
+    assert_null(add(8, 0, 0, 4, 4096));
+    clv_tls_frames_message(&f, 15);
+    clv_tls_frames_credit(&f, CLV_TLS_WINDOWS, 1);
+    if (i % 10 == 0) clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
+    if (i % 100 == 0) assert_null(add(6, 0, 0, 8, 4096));
+    now += 1000000;
+  }
+  assert_int_equal(f.unread, 0);
+}
+
+/* Data that no message has taken, and that leaks so slowly that calls which end early are
+ * forgiven. */
+static void test_unread(void **state) {
+  (void)state;
+  begin();
+  for (int i = 0; i < 64; i++) assert_null(add(0, 0, 1, 16384, 4096));
+  assert_int_equal(f.unread, 1 << 20);
+  clv_tls_frames_message(&f, (512 << 10) - 5);
+  assert_int_equal(f.unread, 512 << 10);
+  now += 4000000000u;
+  assert_null(add(0, 0, 1, 0, 9));
+  assert_int_equal(f.unread, 256 << 10);
+  clv_tls_frames_message(&f, 1 << 30);
+  assert_int_equal(f.unread, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_floods),
+      cmocka_unit_test(test_blocks),
+      cmocka_unit_test(test_honest),
+      cmocka_unit_test(test_unread),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
