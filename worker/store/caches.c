@@ -250,8 +250,7 @@ static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *e
 static clv_code get_row(const file *f, int64_t row, void *data, clv_err *err) {
   mark m, gone = {0};
   CLV_TRY(read_at(f, mark_at(f, row), &m, sizeof m, err));
-  if (m.there != 1)
-    return clv_fail(err, CLV_NOT_FOUND, "a row is not in the cache");
+  if (m.there != 1) return clv_fail(err, CLV_NOT_FOUND, "a row is not in the cache");
   CLV_TRY(read_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
   if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;
   CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));
