@@ -164,8 +164,9 @@ def weights_that_everybody_has_hide_nothing():
     done = master("plan", session)
     assert done.returncode == 3 and "labels_readable" in done.stderr, (done.returncode, done.stderr)
     new = own.replace("}", ", new: [classifier]}")
+    # the worker had the key of the classifier in tests before
     for seed, says in ((SEED, "classifier was at 'spiffe://test/w1' in an earlier session"),
-                       ("0badcafe0badcafe0badcafe0badcafe", "")):  # the worker of other tests had its key
+                       ("0badcafe0badcafe0badcafe0badcafe", "")):
         text = body([own, own, new]).replace(SEED, seed)
         done = master("plan", cluster.session("new", text, keys="front_known: true"))
         assert done.returncode == (3 if says else 0) and says in done.stderr, done.stderr

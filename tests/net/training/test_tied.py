@@ -259,7 +259,8 @@ def a_known_table_hides_no_labels():
     assert done.returncode == 0, done.stderr
     for tag, own, code in ("drawn", "", 0), ("known", "weights: {folder: runs/public/checkpoint-1}, ", 3):
         text = body(("master", "w1", "master"), cuts=(1, 3), model="gpt2").replace("at: master, ", f"at: master, {own}", 1)
-        text = text.replace(SEED, "0badcafe0badcafe0badcafe0badcafe")  # w1 had the table of the other
+        # the worker had the table of SEED in tests before
+        text = text.replace(SEED, "0badcafe0badcafe0badcafe0badcafe")
         done = master("check", cluster.session(tag, text, keys="front_known: true, tokens_readable: true"), cwd=cluster.dir)
         assert done.returncode == code, done.stdout + done.stderr
     assert "set privacy.labels_readable: true" in done.stderr and "lm_head (linear)" in done.stderr, done.stderr
