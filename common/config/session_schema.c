@@ -390,11 +390,12 @@ static const clv_row rows[] = {
             "secret first values has mixed; plan prints what is true of a session."},
     {.path = "privacy.raw_input_leaves", .kind = CLV_ROW_BOOL,
      .offset = AT(privacy.raw_input_leaves), .initial = "false",
-     .doc = "Allow the first stage, and so the records themselves, on a worker, or behind layers that "
-            "mix nothing."},
+     .doc = "Allow the first stage, and so the records themselves, on a worker, or behind layers of "
+            "which none sums two places."},
     {.path = "privacy.tokens_readable", .kind = CLV_ROW_BOOL,
      .offset = AT(privacy.tokens_readable), .initial = "false",
-     .doc = "Allow embeddings to leave, one vector per token, which can be told apart."},
+     .doc = "Allow embeddings to leave, one vector per token, which can be told apart, or values made "
+            "of fewer than half of the tokens."},
     {.path = "privacy.front_known", .kind = CLV_ROW_BOOL, .offset = AT(privacy.front_known),
      .initial = "false",
      .doc = "Allow records to be mixed only by layers whose weights a worker can know, such as a "

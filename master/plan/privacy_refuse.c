@@ -63,6 +63,7 @@ static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
   const char *why = clv_privacy_excuse(v, k, labels);
   const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
   if (why || r->sums) return why;
+  if (r->gave_up) return "is of a model that is too large to be followed place by place";
   if (labels)
     return r->sums_none ? "sums the gradient of one output alone"
                         : "sums the gradient of one output alone in places";

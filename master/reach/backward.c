@@ -45,7 +45,7 @@ static clv_code fill_outputs(walk_back *w, const reach_value *form, reach_value 
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_pool_add_run(&w->pool, (int64_t)i, 1);
     uint32_t set = reach_pool_take(&w->pool);
-    ret->element[i] = reach_made(set ? set : (uint32_t)REACH_FULL, REACH_BARE);
+    ret->element[i] = reach_made(set, REACH_BARE);
   }
   return CLV_OK;
 }

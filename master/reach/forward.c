@@ -107,6 +107,8 @@ static int64_t count_places(walk *w) {
 /* Extents of the places are kept, that of the channels is not. */
 static clv_code fill_places(walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = reach_shape(w->g, k)};
+  if (w->pool.spent)
+    return reach_value_fill(ret, &ret->shape, reach_made(REACH_FULL, REACH_BARE), err);
   int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
   for (int i = 0; i < CLV_MAX_RANK; i++) {
     bool is_place = i && i < ret->shape.rank && (channels < 0 ? i == 1 : i != channels);
@@ -116,7 +118,7 @@ static clv_code fill_places(walk *w, int k, int64_t first, reach_value *ret, clv
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_pool_add_run(&w->pool, first + (int64_t)i, 1);
     uint32_t set = reach_pool_take(&w->pool);
-    ret->element[i] = reach_made(set ? set : (uint32_t)REACH_FULL, REACH_BARE);
+    ret->element[i] = reach_made(set, REACH_BARE);
   }
   return CLV_OK;
 }
@@ -297,6 +299,7 @@ static clv_code walk_nodes(walk *w, clv_err *err) {
 
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
   ret->places = p->places;
+  ret->gave_up |= p->spent;
   for (size_t i = 0; i < reach_value_count(v); i++) {
     reach_element e = v->element[i];
     if (!reach_is_path(e)) continue;
@@ -320,6 +323,7 @@ static void join(clv_reach *to, const clv_reach *other) {
   to->bare |= other->bare;
   to->bare_token |= other->bare_token;
   to->known |= other->known;
+  to->gave_up |= other->gave_up;
   to->narrow |= other->narrow;
   to->narrow_token |= other->narrow_token;
   to->sums = (first || to->sums) && other->sums;

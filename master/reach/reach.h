@@ -33,6 +33,7 @@ typedef struct clv_reach {
   int64_t least, places;     /* the fewest places of an element, and all that a record has */
   bool sums;                 /* of a layer with weights: each output sums two places at least */
   bool sums_none;            /* none of them does */
+  bool gave_up;              /* the budget did not do: it may be wider and better hidden */
 } clv_reach;
 
 /* layers, ret: [g->n_nodes]. Values of layers behind `last` are not looked at. */

@@ -8,8 +8,8 @@
 #include "master/reach/reach_int.h"
 
 enum {
-  MAX_PLACES = 1 << 26,
-  MAX_BYTES = 64 << 20, /* of runs and sets */
+  MAX_PLACES = 1 << 22,
+  MAX_BYTES = 256 << 20, /* of runs and sets */
   FIRST_BITS = 12,
 };
 

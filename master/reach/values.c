@@ -27,7 +27,8 @@ void reach_value_done(reach_value *v) {
 }
 
 clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e, clv_err *err) {
-  *v = (reach_value){.shape = *shape};
+  clv_shape own = *shape;
+  *v = (reach_value){.shape = own};
   for (int i = 0; i < CLV_MAX_RANK; i++) v->kept[i] = 1;
   CLV_TRY(reach_value_alloc(v, err));
   v->element[0] = e;

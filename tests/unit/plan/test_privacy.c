@@ -277,6 +277,33 @@ static void each_addend_is_a_path(void **state) {
   }
 }
 
+static const char *why(void *user, const char *name) {
+  return strcmp(name, user) == 0 ? "was at spiffe://t/w1 in an earlier session" : NULL;
+}
+
+/* A layer that a worker had once is no secret, whatever the session file says. */
+static void layers_may_be_known(void **state) {
+  (void)state;
+  static const char stages[] = "  - {name: front, at: master, layers: [" CONV
+                               "]}\n  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD;
+  char name[] = "0";
+  const clv_known_layers known = {why, name};
+  clv_err err;
+  for (int permitted = 0; permitted < 2; permitted++) {
+    CLV_AUTO(clv_session_config_freep)
+    clv_session_config *c = session(permitted ? ALL : "", "", stages);
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
+    assert_int_equal(b->egress[0].shows, PICTURE);
+    assert_int_equal(b->egress[0].layers_at_home, 1);
+    clv_code code = clv_blueprint_know(b, &known, &err);
+    assert_int_equal(code, permitted ? CLV_OK : CLV_INVALID);
+    if (!permitted) assert_non_null(strstr(err.text, "0 was at spiffe://t/w1 in an earlier"));
+    if (!permitted) continue;
+    assert_int_equal(b->egress[0].shows, KNOWN | PICTURE);
+    assert_int_equal(b->egress[0].layers_at_home, 0);
+  }
+}
+
 /* ---- labels ---------------------------------------------------------------------------------- */
 
 typedef struct head_row {
@@ -297,6 +324,21 @@ static const head_row heads[] = {
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, ", "", 1},
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, freeze: true, ", "", 0},
     {"{op: linear, out: 3}", "", "seed: 7, ", 0},
+    /* each output by itself */
+    {"{op: reshape, shape: [6, 1]}, {op: linear, out: 1}, {op: flatten}", "", "", 0},
+    {"{op: reshape, shape: [1, 6]}, {op: conv1d, out: 1, kernel: 1}, {op: flatten}", "", "", 0},
+    {"{op: reshape, shape: [6, 1]}, {op: conv1d, out: 6, kernel: 1, groups: 6}, {op: flatten}", "",
+     "", 0},
+    {"{op: reshape, shape: [1, 6]}, {op: conv1d, out: 1, kernel: 3, dilation: 6, pad: 6}, "
+     "{op: flatten}",
+     "", "", 0},
+    {"{op: reshape, shape: [1, 6]}, {op: conv1d, out: 1, kernel: 3, pad: 1}, {op: flatten}", "", "",
+     1},
+    {"{op: flatten, name: h}, {op: linear, out: 6, name: y}, {op: add, from: [h, y]}", "", "", 0},
+    {"{op: linear, out: 3, name: y}, {op: scale, factor: 0, name: z}, {op: concat, dim: 1, from: "
+     "[y, z]}",
+     "", "", 1},
+    {"{op: linear, out: 1}", "", "", 1}, /* whose sign shows, as `plan` says */
 };
 
 static void check_head(const head_row *r) {
@@ -607,6 +649,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_a_front_shows),
       cmocka_unit_test(each_addend_is_a_path),
+      cmocka_unit_test(layers_may_be_known),
       cmocka_unit_test(what_a_head_hides),
       cmocka_unit_test(refusals_name_the_path_and_both_ways_out),
       cmocka_unit_test(each_key_permits_its_case),
