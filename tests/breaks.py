@@ -6,7 +6,7 @@ within the braces that open behind the text `in` (a function, a row of a table; 
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
-for what workers know in breaks_known.py.
+for what workers know in breaks_known.py, for the look in breaks_look.py.
 """
 import collections
 
@@ -33,19 +33,6 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"),
    a_credit_has_no_limit=("void clv_share_credit", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
    a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
-
-# ---- the look ------------------------------------------------------------------------------------
-of("master/look/tokens.c", "tests/unit/look/test_readers",
-   the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
-   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
-of("master/look/pixels.c", "tests/unit/look/test_readers",
-   the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
-of("master/look/labels.c", "tests/unit/look/test_readers",
-   zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
-   who_has_no_label_counts=("static size_t number_classes", "if (g->label[i] < 0) continue;", ""))
-of("master/plan/look.c", "tests/unit/plan/test_look",
-   the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
-   a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/models/from.c", "tests/unit/models/test_models",
@@ -824,6 +811,7 @@ of("common/models/hf.c", HF_SPLIT,
 
 import breaks_gpu  # as the next ones
 import breaks_known
+import breaks_look
 import breaks_ops
 import breaks_runs
 import breaks_transformers  # its rows are made by `of` above

@@ -68,7 +68,8 @@ clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look
     const clv_look_round r = {.weights = {b, &seed, o->checkpoint},
                               .o = o,
                               .sample = &sample,
-                              .until_ns = now + (begin + most_ns - now) / (draws - ret->draws)};
+                              .until_ns = now + (begin + most_ns - now) / (draws - ret->draws),
+                              .end_ns = begin + most_ns};
     look_once(&r, ret->draws == 0, ret);
     ret->draws++;
     now = clv_now_ns();

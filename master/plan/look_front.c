@@ -10,7 +10,7 @@
 #include "master/plan/look_int.h"
 
 /* Multiplications a second at least, for the guess of how many records there is time for. */
-static const double LEAST_SPEED = 4e9;
+static const double LEAST_SPEED = 1e10;
 enum { BATCH = 16, SHAPES = 8 };
 
 typedef struct look_tensors {
@@ -170,9 +170,21 @@ static void keep_inputs(const look_tensors *f, size_t n) {
   }
 }
 
+/* Records that run at once: a second's, or two where batches are normalized. */
+static size_t batch_of(const look_tensors *f, size_t n) {
+  double most = CLV_MIN(LEAST_SPEED / CLV_MAX(work_of(f), 1.0), (double)BATCH);
+  return CLV_MIN(n, CLV_MAX((size_t)most, (size_t)2));
+}
+
+static clv_code check_time(const look_tensors *f, clv_err *err) {
+  if (clv_now_ns() <= f->r->end_ns) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s", f->r->sample->half.n,
+                  CLV_LOOK_SECONDS);
+}
+
 /* The last batch overlaps with the one before it where it would be short. */
 static clv_code run(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->half.n, batch = CLV_MIN(n, (size_t)BATCH);
+  size_t n = f->r->sample->half.n, batch = batch_of(f, n);
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     f->tensors[k].values = f->values;
@@ -180,8 +192,10 @@ static clv_code run(look_tensors *f, clv_err *err) {
   }
   for (uint32_t i = 0; i < f->n_parts; i++)
     CLV_TRY(clv_look_part_plan(&f->parts[i], (int64_t)batch, err));
-  for (size_t at = 0; f->n_parts && at < n; at += batch)
+  for (size_t at = 0; f->n_parts && at < n; at += batch) {
+    CLV_TRY(check_time(f, err));
     CLV_TRY(run_batch(f, CLV_MIN(at, n - batch), err));
+  }
   keep_inputs(f, n);
   return CLV_OK;
 }

@@ -18,7 +18,7 @@ enum {
   BATCH = 64,
 };
 static const float SPREAD = 1.7320508f;    /* of random inputs, whose deviation is 1 */
-static const double LEAST_SPEED = 4e9;     /* as in look_front.c */
+static const double LEAST_SPEED = 1e10;    /* as in look_front.c */
 static const double MOST_VALUES = 1 << 25; /* of all gradients */
 
 /* Values of a gradient that belong to one label. */

@@ -87,7 +87,8 @@ typedef struct clv_look_round {
   clv_look_weights weights;
   const clv_look_options *o;
   clv_look_sample *sample; /* n 0: nobody has chosen them yet */
-  uint64_t until_ns;       /* when all has to be over */
+  uint64_t until_ns;       /* when this draw should be over, by clv_now_ns, */
+  uint64_t end_ns;         /* and when all has to be */
 } clv_look_round;
 
 /* Fill their results, also with why not. */
