@@ -352,7 +352,7 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 
 /* ---- labels ---------------------------------------------------------------------------------- */
 
-double clv_dataset_number(const clv_tensor *t, size_t i) {
+double clv_dataset_element(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
     case CLV_U8:
       return ((const uint8_t *)t->data)[i];
@@ -412,7 +412,7 @@ static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *er
   ds->y_shape = raw->shape.rank == 1 ? CLV_SHAPE(raw->shape.dim[0], 1) : raw->shape;
   CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
   float *out = ds->labels->data;
-  for (size_t i = 0; i < raw->n; i++) out[i] = (float)clv_dataset_number(raw, i);
+  for (size_t i = 0; i < raw->n; i++) out[i] = (float)clv_dataset_element(raw, i);
   return CLV_OK;
 }
 

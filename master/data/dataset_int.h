@@ -52,7 +52,7 @@ struct clv_dataset {
 /* Element i of a file of whole numbers. */
 int64_t clv_dataset_integer(const clv_tensor *t, size_t i);
 /* Element i of a file of numbers. */
-double clv_dataset_number(const clv_tensor *t, size_t i);
+double clv_dataset_element(const clv_tensor *t, size_t i);
 
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
 

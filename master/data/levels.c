@@ -35,7 +35,7 @@ static void count_pixels(counting *c, const clv_pixels *p) {
 static void count_values(counting *c, const clv_dataset *ds, size_t record) {
   const clv_tensor *t = ds->inputs;
   for (size_t i = record * ds->record; i < (record + 1) * ds->record; i++)
-    count(c, clv_dataset_number(t, i));
+    count(c, clv_dataset_element(t, i));
 }
 
 static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) {
