@@ -233,6 +233,28 @@ static void two_at_once_lose_nothing(void **state) {
   assert_int_equal(lines(), 2 * EACH + 1);
 }
 
+static void who_adds_waits_for_the_lock(void **state) {
+  (void)state;
+  int status;
+  begin();
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  int fd = open(path(), O_RDWR | O_CLOEXEC);
+  assert_int_equal(flock(fd, LOCK_EX), 0);
+  pid_t child = fork();
+  if (!child) {
+    const clv_ledger_item one = item(CLV_LEDGER_KEY, 2, W2);
+    close(fd); /* the lock is the parent's by another descriptor of the same open file */
+    _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
+  }
+  usleep(300 * 1000);
+  assert_int_equal(lines(), 2);
+  assert_int_equal(flock(fd, LOCK_UN), 0);
+  close(fd);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_int_equal(lines(), 3);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_added_is_found),
@@ -244,6 +266,7 @@ int main(void) {
       cmocka_unit_test(a_place_that_cannot_be_written_is_named),
       cmocka_unit_test(folders_by_their_variables),
       cmocka_unit_test(two_at_once_lose_nothing),
+      cmocka_unit_test(who_adds_waits_for_the_lock),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
