@@ -139,9 +139,9 @@ static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
 
 /* Behind a layer that mixes it does not matter which of many places there are. */
 static uint32_t clipped(const reach_step *s, unsigned flags, uint32_t set) {
-  bool wide =
-      s->back ? !(flags & (REACH_BARE | REACH_MIXED))
-              : !(flags & REACH_BARE) && 2 * (int64_t)reach_count(s->pool, set) >= s->pool->places;
+  bool hidden = !(flags & (REACH_BARE | REACH_MIXED));
+  if (s->back || s->widest) return hidden ? (uint32_t)REACH_FULL : set;
+  bool wide = !(flags & REACH_BARE) && 2 * (int64_t)reach_count(s->pool, set) >= s->pool->places;
   return wide ? (uint32_t)REACH_FULL : set;
 }
 

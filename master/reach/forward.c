@@ -247,6 +247,7 @@ static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
     if (ret->element) break;
 #endif
     s.from = &w->values[p][n->in[i]];
+    s.widest = p == REACH_WIDE;
     CLV_TRY(reach_flow(&s, &share, err));
     found->sums &= s.sums;
     found->sums_none &= s.sums_none;

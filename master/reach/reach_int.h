@@ -166,6 +166,7 @@ typedef struct reach_step {
   bool back; /* from the output to the input */
   const reach_value *from;
   clv_shape to;  /* shape of what is made */
+  bool widest;   /* of that profile, in which hidden elements do not count */
   bool weighs;   /* the op sums with weights */
   bool constant; /* with nothing summed there is still a bias */
   bool scalar;   /* the model has one output: `several` says whether the layer sums */

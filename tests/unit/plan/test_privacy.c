@@ -248,7 +248,7 @@ static void what_a_front_shows(void **state) {
 /* input -> conv -> add, with the input beside it: one addend is the record itself. */
 static void each_addend_is_a_path(void **state) {
   (void)state;
-  static const char *const want[] = {"RAW INPUT, PICTURE", "PICTURE"};
+  static const char *const want[] = {"RAW INPUT", "PICTURE"};
   for (int around = 0; around < 2; around++) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c = session(ALL, "", "  - {name: front, at: master, layers: [" CONV "]}\n");
