@@ -40,12 +40,11 @@ static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint3
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
-/* The more that is read of several draws; what was not looked at stays so. */
+/* The most that is read of several draws. Whether it can be looked at is the first one's answer:
+ * others may lack the time. */
 static void merge(clv_look_result *all, const clv_look_result *one, bool first) {
-  bool worse =
-      one->state > all->state ||
-      (one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ && one->figure > all->figure);
-  if (first || worse) *all = *one;
+  bool both = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
+  if (first || (both && one->figure > all->figure)) *all = *one;
 }
 
 static void look_once(const clv_look_round *r, bool first, clv_look *ret) {

@@ -103,13 +103,13 @@ static clv_code choose(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
   size_t by_memory = CLV_LOOK_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
-  if (f->r->sample->half.n) return CLV_OK;
   if (most < CLV_LOOK_LEAST)
     return clv_fail(err, CLV_EXHAUSTED, "%d records would take longer than %d s", CLV_LOOK_LEAST,
                     CLV_LOOK_SECONDS);
   if (by_memory < CLV_LOOK_LEAST)
     return clv_fail(err, CLV_EXHAUSTED, "a record has %zu values there, more than a look keeps",
                     f->width);
+  if (f->r->sample->half.n) return CLV_OK;
   return clv_look_sample_new(f->r->o, f->r->weights.seed,
                              CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), f->r->sample, err);
 }

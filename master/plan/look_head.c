@@ -16,10 +16,10 @@ enum {
   PIECES = 8,      /* values that cross together and have places */
   OUTPUTS = 8,     /* of several answers a record: how many are read */
   BATCH = 64,
+  MOST_WIDTH = 16384, /* values of a gradient that are read */
 };
-static const float SPREAD = 1.7320508f;    /* of random inputs, whose deviation is 1 */
-static const double LEAST_SPEED = 1e10;    /* as in look_front.c */
-static const double MOST_VALUES = 1 << 25; /* of all gradients */
+static const float SPREAD = 1.7320508f; /* of random inputs, whose deviation is 1 */
+static const double LEAST_SPEED = 1e10; /* as in look_front.c */
 
 /* Values of a gradient that belong to one label. */
 typedef struct gradient_part {
@@ -42,7 +42,8 @@ typedef struct look_gradients {
   gradient_part pieces[PIECES];
   size_t n_pieces, vector; /* vector: values that belong to one label */
   float *x, *dx, *dout;    /* [batch][width], [batch][width], of the prediction */
-  float *values;           /* [room][vector] */
+  size_t step, kept;       /* of `vector` values each step-th is kept */
+  float *values;           /* [room][kept] */
   int64_t *label;          /* [room] */
   float *answers;          /* [room][labels] of several answers a record */
   size_t n, room, n_fit;
@@ -140,7 +141,11 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
   double work = h->layers ? 6 * clv_look_part_work(&h->parts[0]) : 0;
   size_t n = h->r->sample->half.n;
-  h->batch = CLV_MIN(n, (size_t)BATCH);
+  size_t most = CLV_LOOK_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
+  if (most < CLV_LOOK_LEAST)
+    return clv_fail(err, CLV_EXHAUSTED, "a gradient has %zu values, more than a look keeps",
+                    h->width);
+  h->batch = CLV_MIN(CLV_MIN(n, most), (size_t)BATCH);
   if (work * (double)n > left_s * LEAST_SPEED)
     return clv_fail(err, CLV_EXHAUSTED, "%zu records would take longer than %d s", n,
                     CLV_LOOK_SECONDS);
@@ -151,11 +156,12 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 static clv_code make_room(look_gradients *h, clv_err *err) {
-  size_t most = (size_t)(MOST_VALUES / (double)CLV_MAX(h->vector, (size_t)1));
-  h->room = CLV_MIN((size_t)2 * SAMPLES, CLV_MAX(most, (size_t)CLV_LOOK_RECORDS));
+  h->step = CLV_MAX((h->vector + MOST_WIDTH - 1) / MOST_WIDTH, (size_t)1);
+  h->kept = (h->vector + h->step - 1) / h->step;
+  h->room = (size_t)2 * SAMPLES;
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->x, &h->x, err));
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->dx, &h->dx, err));
-  CLV_TRY(clv_alloc(h->room * h->vector, sizeof *h->values, &h->values, err));
+  CLV_TRY(clv_alloc(h->room * h->kept, sizeof *h->values, &h->values, err));
   CLV_TRY(clv_alloc(h->room, sizeof *h->label, &h->label, err));
   return clv_alloc(h->room * h->labels, sizeof *h->answers, &h->answers, err);
 }
@@ -166,12 +172,15 @@ static int64_t class_of(const look_gradients *h, int64_t label) {
   return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
 }
 
+/* Of a long gradient every step-th value. */
 static void keep_vector(look_gradients *h, size_t row, size_t place) {
-  float *to = h->values + h->n * h->vector;
+  float *to = h->values + h->n * h->kept;
+  size_t at = 0;
   for (size_t k = 0; k < h->n_pieces; k++) {
     const gradient_part *p = &h->pieces[k];
-    memcpy(to, h->dx + row * h->width + p->first + place * p->step, p->width * sizeof *to);
-    to += p->width;
+    const float *from = h->dx + row * h->width + p->first + place * p->step;
+    for (size_t i = 0; i < p->width; i++, at++)
+      if (at % h->step == 0) *to++ = from[i];
   }
 }
 
@@ -243,6 +252,9 @@ static clv_code run(look_gradients *h, clv_err *err) {
   for (size_t d = 0; d < draws; d++) {
     if (d == draws / 2) h->n_fit = h->n;
     for (size_t at = 0; at + h->batch <= records; at += h->batch) {
+      if (clv_now_ns() > h->r->end_ns)
+        return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
+                        records, CLV_LOOK_SECONDS);
       CLV_TRY(run_batch(h, at, d, err));
       keep(h, at, d, (double)h->room / all * .9);
     }
@@ -290,7 +302,7 @@ static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
                           .label = h->label,
                           .n = h->n,
                           .n_fit = h->n_fit,
-                          .width = h->vector,
+                          .width = h->kept,
                           .n_lengths = lengths_of(h),
                           .of_outputs = !h->layers || !h->parts[0].params->n};
   return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_answers(h, &g, ret, err);
