@@ -328,17 +328,17 @@ static void layers_and_model(void **state) {
   refused_edit(
       "[{op: linear, out: 2}]", "3..1",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
-      "as 0..3 or conv1..layer2, got '3..1'");
+      "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '3..1'");
   refused_edit(
       "[{op: linear, out: 2}]", "5",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
-      "as 0..3 or conv1..layer2, got '5'");
+      "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '5'");
   static const char *const odd[] = {"conv1..", "..fc", "a b..c", "4294967296..fc", "1..", "ä..b"};
   for (size_t i = 0; i < CLV_COUNT(odd); i++) {
     char message[160];
     snprintf(message, sizeof message,
              "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
-             "as 0..3 or conv1..layer2, got '%s'",
+             "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '%s'",
              odd[i]);
     refused_edit("[{op: linear, out: 2}]", odd[i], message);
   }

@@ -245,7 +245,7 @@ static void named_ranges(void **state) {
   refused_edit(
       "[{op: linear, out: 2}]", "layer3.",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
-      "as 0..3 or conv1..layer2, got 'layer3.'");
+      "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got 'layer3.'");
 }
 
 static void paths(void **state) {
