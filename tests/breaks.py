@@ -267,6 +267,12 @@ of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
 of("master/tokens/bpe_file.c", TOKENS,
    any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+of("master/data/npy.c", "tests/unit/data/test_readers",
+   fortran_order_is_c_order=("static clv_code parse_order(", 'h->says.is_fortran = take_word(h, "True");', 'h->says.is_fortran = take_word(h, "True") && false;'))
+of("master/data/png.c", "tests/unit/data/test_images",
+   texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
+of("master/data/lines.c", "tests/unit/data/test_texts",
+   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"))
 of("master/data/rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",
@@ -306,6 +312,8 @@ of("master/documents/child.c", DOCUMENTS,
    a_silent_child_has_all_the_time=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static const kind *kind_of(", "return NULL;", "return &kinds[1];"))
+of("master/documents/bbox.c", DOCUMENTS,
+   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"))
 of("master/documents/windows.c", DOCUMENTS,
    shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))

@@ -113,12 +113,35 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
   return clv_stage_cuts_check(c, g, final, err);
 }
 
+/* The first layer of a list of layers; NULL: the model has a name. */
+static const clv_layer_spec *first_layer(const clv_session_config *c) {
+  if (c->model.hf || c->model.arch != CLV_ARCH_NONE) return NULL;
+  if (c->model.n_layers) return &c->model.layers[0];
+  return c->n_stages && c->stages[0].n_layers ? &c->stages[0].layers[0] : NULL;
+}
+
+static bool is_one_of(const clv_layer_spec *l, const char *const *ops) {
+  while (l && *ops)
+    if (strcmp(l->op, *ops++) == 0) return true;
+  return false;
+}
+
 bool clv_model_takes_tokens(const clv_session_config *c) {
-  const clv_layer_spec *first = c->model.n_layers                      ? &c->model.layers[0]
-                                : c->n_stages && c->stages[0].n_layers ? &c->stages[0].layers[0]
-                                                                       : NULL;
-  if (c->model.hf) return clv_hf_model_takes_tokens(c);
-  return c->model.arch == CLV_ARCH_NONE && first && strcmp(first->op, "embedding") == 0;
+  static const char *const ops[] = {"embedding", NULL};
+  return c->model.hf ? clv_hf_model_takes_tokens(c) : is_one_of(first_layer(c), ops);
+}
+
+bool clv_model_takes_sequences(const clv_session_config *c) {
+  static const char *const ops[] = {"lstm",   "conv1d",    "conv_transpose1d", "attention",
+                                    "rotary", "positions", "prepend",          NULL};
+  return is_one_of(first_layer(c), ops);
+}
+
+bool clv_model_takes_anything(const clv_session_config *c) {
+  static const char *const ops[] = {"conv2d",    "conv_transpose2d", "maxpool", "avgpool",
+                                    "batchnorm", "globalavgpool",    "flatten", NULL};
+  const clv_layer_spec *first = first_layer(c);
+  return first && !is_one_of(first, ops);
 }
 
 clv_model_inputs clv_model_one_input(const clv_session_config *c, const clv_shape *shape) {

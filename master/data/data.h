@@ -145,8 +145,9 @@ typedef struct clv_dataset_options {
   float scale;             /* factor; 0 = u8 is divided by 255 (ToTensor), others stay */
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
-  bool flatten; /* x: [B, all of a record] */
-  bool tokens;  /* x: i64 as in the file, which must hold integers; no scale, mean or std */
+  bool flatten;      /* x: [B, all of a record] */
+  bool keeps_rank_3; /* inputs [N, a, b] stay so; false: they are images [N, 1, a, b] */
+  bool tokens;       /* x: i64 as in the file, which must hold integers; no scale, mean or std */
   clv_label_kind labels;
   clv_objective objective;  /* other than labels: those of files are not looked for */
   const int64_t *ignored;   /* the label of places without one; NULL: CLV_LABEL_IGNORED */
@@ -174,8 +175,8 @@ typedef struct clv_dataset clv_dataset;
 
 /* Reads all files whole and checks them against each other: CLV_INVALID names both counts when
  * they differ, and the first label out of range with its index.
- * Inputs of rank 1 [N] count as [N, 1], of rank 3 [N, H, W] as [N, 1, H, W]; the channel is
- * dimension 1 of what results, before flattening.
+ * Inputs of rank 1 [N] count as [N, 1], of rank 3 [N, H, W] as [N, 1, H, W] unless keeps_rank_3;
+ * the channel is dimension 1 of what results, before flattening.
  * Each value becomes ((float)v * scale - mean[c]) / std[c] in float32, in that order (automatic
  * scale of u8: (float)v / 255), which are torchvision's ToTensor and Normalize to the bit.
  * Of an image folder the index is read and a few headers; labels are the classes' numbers, classes
@@ -198,6 +199,8 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 /* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no
  * class; the first by name, below the folder. */
 size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
+/* Whether inputs [N, a, b] became images [N, 1, a, b]. */
+bool clv_dataset_adds_channel(const clv_dataset *ds);
 /* Texts and pages that were left out with `tolerates_broken`. */
 const clv_broken *clv_dataset_broken(const clv_dataset *ds);
 /* Texts that are longer than max_tokens. */

@@ -135,11 +135,11 @@ static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, bool byt
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static void set_x_shape(clv_dataset *ds, bool flatten) {
+static void set_x_shape(clv_dataset *ds, bool flatten, bool keeps_rank_3) {
   clv_shape shape = ds->inputs->shape;
   if (shape.rank == 1) {
     shape = CLV_SHAPE(shape.dim[0], 1);
-  } else if (shape.rank == 3) {
+  } else if (shape.rank == 3 && !keeps_rank_3) {
     shape = CLV_SHAPE(shape.dim[0], 1, shape.dim[1], shape.dim[2]);
   }
   ds->channels = (size_t)shape.dim[1];
@@ -169,7 +169,8 @@ static clv_code take_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
                     (long long)t->shape.dim[0], UINT32_MAX);
   ds->count = (size_t)t->shape.dim[0];
   ds->record = t->n / ds->count;
-  set_x_shape(ds, o->flatten);
+  set_x_shape(ds, o->flatten, o->keeps_rank_3);
+  ds->adds_channel = t->shape.rank == 3 && !o->keeps_rank_3 && !o->flatten;
   ds->tokens = o->tokens;
   return o->tokens ? check_tokens(t, o, err) : set_norm(ds, o, t->dtype == CLV_U8, err);
 }
@@ -252,6 +253,8 @@ static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_er
   if (p->labels) set_labels(ds, &p->labels, p->names.n);
   return CLV_OK;
 }
+
+bool clv_dataset_adds_channel(const clv_dataset *ds) { return ds->adds_channel; }
 
 const clv_broken *clv_dataset_broken(const clv_dataset *ds) {
   static const clv_broken none;

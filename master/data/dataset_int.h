@@ -41,7 +41,8 @@ struct clv_dataset {
   size_t ids;            /* which input the tokens are */
   int64_t ignored;       /* label of a place that has none */
   bool divide_255, tokens;
-  bool is_bool; /* u8 inputs are 0 and 1, and stay so */
+  bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
+  bool is_bool;      /* u8 inputs are 0 and 1, and stay so */
   float scale;
   char *inputs_path, *labels_path; /* for messages; labels NULL without a file of them */
   clv_label_kind kind;

@@ -70,8 +70,8 @@ clv_code clv_rotations_parse(const char *text, size_t len, clv_bytes *ret,
                              clv_err *err) CLV_USE_RESULT;
 
 /* What the programs print, from memory: `pdftotext -bbox`, and tesseract's tsv. pdftotext turns the
- * boxes of a page and not its size: that is done here, as `turned` says, of clv_rotations_parse; NULL:
- * no page is. */
+ * boxes of a page and not its size: that is done here, as `turned` says, of clv_rotations_parse;
+ * NULL: no page is. */
 clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
                         clv_document *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,

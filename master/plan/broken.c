@@ -9,7 +9,7 @@
 static int first_line(const clv_broken *b) { return (int)strcspn(b->list.data, "\n"); }
 
 /* Each of those that are listed on a line of its own. */
-static void tell(const clv_broken *b) {
+static void print_list(const clv_broken *b) {
   for (const char *at = b->list.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);
   if (b->n > CLV_BROKEN_TOLD)
@@ -20,7 +20,7 @@ clv_code clv_plan_refuse_broken(const clv_broken *b, clv_err *err) {
   if (!b->n) return CLV_OK;
   if (b->list.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line(b), b->list.data);
-  tell(b);
+  print_list(b);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%zu records cannot be read: correct them, or leave them out with data.broken: "
                   "skip; the first: %.*s",

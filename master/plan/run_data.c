@@ -149,6 +149,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
                          : NULL,
       .unlabelled = s->unlabelled,
       .tolerates_broken = true,
+      .keeps_rank_3 = clv_model_takes_sequences(c),
       .limit = takes_first(c, s) ? s->limit : 0,
       .grouped = s->grouped,
       .group = c->data.validation_group,
@@ -297,6 +298,18 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
 }
 
+/* A first layer that takes both does not say which was meant. */
+static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                         const char *file, clv_bytes *notes) {
+  char shape[160];
+  clv_shape x = clv_dataset_x_shape(ds, 1);
+  if (!clv_dataset_adds_channel(ds) || !clv_model_takes_anything(c)) return;
+  clv_bytes_printf(notes,
+                   "%s: records of %s are taken for images of one channel, %s; if they are "
+                   "sequences, data.inputs: [x] keeps the shape of the file\n",
+                   w->key, file, clv_shape_format(&x, shape, sizeof shape));
+}
+
 static void note_cut(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                      clv_bytes *notes) {
   size_t n = clv_dataset_cut(ds);
@@ -353,6 +366,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   clv_plan_note_broken(w->key, clv_dataset_broken(ds), notes);
   *left_out += clv_dataset_broken(ds)->n;
   note_cut(c, ds, w, notes);
+  note_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
