@@ -4,7 +4,7 @@
 A break is a name, a file, edits and a test. An edit is (in, old, new): `old` has exactly one place
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
-below the build's folder with its arguments. Rows of ops are in breaks_ops.py, of the look in breaks_look.py, those for what
+below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py.
 """
 import collections
