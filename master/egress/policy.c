@@ -56,9 +56,11 @@ static const struct {
 #undef AT
 };
 
+/* Vectors of tokens are permitted as such, whoever knows the layers before them. */
 static unsigned shows_of(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_POLICY_RAW;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_POLICY_LABELS;
+  if (t->shows & CLV_POLICY_TOKENS) return t->shows & ~(unsigned)CLV_POLICY_FRONT_KNOWN;
   return t->shows | (t->kind == CLV_EGRESS_TOKENS && !t->shows ? CLV_POLICY_TOKENS : 0u);
 }
 

@@ -33,11 +33,13 @@ clv_shows clv_findings_worst(clv_findings f) {
   return CLV_SHOWS_MIXED;
 }
 
-/* Pictures need no word of the session; a policy may forbid them. */
+/* Pictures need no word of the session; a policy may forbid them. Whoever lets vectors of tokens
+ * leave lets them leave by known layers, too, as `plan` says of TOKENS. */
 clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f) {
   clv_findings permitted = CLV_SHOWS_PICTURE;
   if (c->privacy.front_known) permitted |= CLV_SHOWS_FRONT_KNOWN;
   if (c->privacy.tokens_readable) permitted |= CLV_SHOWS_TOKENS;
+  if (c->privacy.tokens_readable && (f & CLV_SHOWS_TOKENS)) permitted |= CLV_SHOWS_FRONT_KNOWN;
   if (c->privacy.raw_input_leaves)
     permitted |= CLV_SHOWS_RAW_INPUT | CLV_SHOWS_TOKENS | CLV_SHOWS_FRONT_KNOWN;
   if (c->privacy.labels_readable) permitted |= CLV_SHOWS_LABELS_READABLE;

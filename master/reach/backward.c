@@ -14,11 +14,11 @@ typedef struct walk_back {
   const clv_graph *g;
   const clv_reach_layer *layers;
   reach_pool pool;
-  reach_value *grads[REACH_PROFILES]; /* [n_nodes] */
+  reach_value *grads[REACH_WIDE]; /* [n_nodes] the most exposed, the narrowest */
 } walk_back;
 
 static void walk_back_done(walk_back *w) {
-  for (int p = 0; p < REACH_PROFILES; p++) {
+  for (int p = 0; p < REACH_WIDE; p++) {
     for (int k = 0; w->grads[p] && k < w->g->n_nodes; k++) reach_value_done(&w->grads[p][k]);
     free(w->grads[p]);
   }
@@ -76,7 +76,7 @@ static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, c
   s.constant = false;
   s.scalar = w->pool.places == 1 && !s.from->siblings;
   s.several = clv_node_mixed(w->g, n) > 1;
-  reach_step_turn(w->g, k, &s);
+  reach_step_reverse(w->g, k, &s);
   CLV_TRY(reach_flow(&s, &share, err));
   found->sums &= s.sums;
   found->sums_none &= s.sums_none;
@@ -91,7 +91,7 @@ static clv_code walk_nodes_back(walk_back *w, uint32_t first, clv_reach *ret, cl
     const clv_node *n = &w->g->nodes[k];
     bool passes = n->op != CLV_OP_INPUT && n->layer > first;
     ret[k].sums = ret[k].sums_none = true;
-    for (int p = 0; p < REACH_PROFILES; p++) {
+    for (int p = 0; p < REACH_WIDE; p++) {
       if (!w->grads[p][k].element) continue;
       reach_summarize(&w->pool, &w->grads[p][k], &ret[k]);
       for (int i = 0; passes && i < n->n_in; i++) CLV_TRY(pass_back(w, k, i, p, &ret[k], err));
@@ -106,11 +106,11 @@ clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, u
   CLV_AUTO(walk_back_done) walk_back w = {.g = g, .layers = layers};
   reach_value outputs;
   memset(ret, 0, (size_t)g->n_nodes * sizeof *ret);
-  for (int p = 0; p < REACH_PROFILES; p++)
+  for (int p = 0; p < REACH_WIDE; p++)
     CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *w.grads[p], &w.grads[p], err));
   shape_outputs(g, &outputs);
   CLV_TRY(reach_pool_init(&w.pool, (int64_t)reach_value_count(&outputs), err));
-  for (int p = 0; p < REACH_PROFILES; p++)
+  for (int p = 0; p < REACH_WIDE; p++)
     CLV_TRY(fill_outputs(&w, &outputs, &w.grads[p][g->output], err));
   return walk_nodes_back(&w, first, ret, err);
 }

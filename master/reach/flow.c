@@ -133,15 +133,15 @@ static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
 #endif
   if (s->scalar) return s->several;
   if (b->several) return true;
-  bool mixed = !(b->flags & REACH_BARE) || s->back;
+  bool mixed = !(b->flags & REACH_BARE) || (b->flags & REACH_TOKEN) || s->back;
   return mixed && sums_siblings(s) && (s->back || reach_count(s->pool, set) > 1);
 }
 
 /* Behind a layer that mixes it does not matter which of many places there are. */
 static uint32_t clipped(const reach_step *s, unsigned flags, uint32_t set) {
-  bool wide =
-      s->back ? !(flags & (REACH_BARE | REACH_MIXED))
-              : !(flags & REACH_BARE) && 2 * (int64_t)reach_count(s->pool, set) >= s->pool->places;
+  bool hidden = !(flags & (REACH_BARE | REACH_MIXED));
+  if (s->back || s->widest) return hidden ? (uint32_t)REACH_FULL : set;
+  bool wide = !(flags & REACH_BARE) && 2 * (int64_t)reach_count(s->pool, set) >= s->pool->places;
   return wide ? (uint32_t)REACH_FULL : set;
 }
 
@@ -257,10 +257,11 @@ static void grow(reach_step *s, const int64_t *steps, reach_value *ret) {
 }
 
 static int siblings_of(const reach_step *s) {
-  if (s->weighs) return s->sums && s->width > 1 ? s->width_axis : 0;
+  if (s->weighs) return (s->sums || sums_siblings(s)) && s->width > 1 ? s->width_axis : 0;
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     int own = own_axis(a, s->back);
+    if (a->kind == REACH_BLOCKS && (s->back ? a->b : a->a) > 1) return own; /* scores of values */
     bool moves = a->kind == REACH_SAME || a->kind == REACH_SHIFT || a->kind == REACH_HEADS;
     if (moves && a->kind != REACH_FIXED && other_axis(a, s->back) == s->from->siblings)
       return s->from->siblings && s->to.dim[own] > 1 ? own : 0;

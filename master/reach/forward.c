@@ -11,7 +11,7 @@
 
 #include "master/reach/reach_int.h"
 
-typedef struct walk {
+typedef struct forward_walk {
   const clv_graph *g;
   const clv_reach_layer *layers;
   uint32_t last;
@@ -22,9 +22,9 @@ typedef struct walk {
   int *origin;                         /* [n_nodes] the node whose multiple a value is, */
   double *factor;                      /* and its factor */
   clv_reach *found;                    /* [n_nodes] of this reading */
-} walk;
+} forward_walk;
 
-static void walk_done(walk *w) {
+static void forward_walk_done(forward_walk *w) {
   for (int p = 0; p < REACH_PROFILES; p++) {
     for (int k = 0; w->values[p] && k < w->g->n_nodes; k++) reach_value_done(&w->values[p][k]);
     free(w->values[p]);
@@ -56,16 +56,16 @@ void reach_site(const clv_graph *g, int node, clv_op_site *ret) {
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-static bool is_input(const walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
-static bool is_sequence(const walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
+static bool is_input(const forward_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
+static bool is_sequence(const forward_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
 
-static int channels_of(const walk *w, const clv_shape *s) {
+static int channels_of(const forward_walk *w, const clv_shape *s) {
   if (s->rank < 3) return 0;
   return w->channels_last ? s->rank - 1 : 1;
 }
 
 /* Numbers that are no floats have one place for each of the first dimension behind the batch. */
-static int64_t places_of(const walk *w, int k) {
+static int64_t places_of(const forward_walk *w, int k) {
   clv_shape s = reach_shape(w->g, k);
   int64_t n = 1;
   if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
@@ -75,25 +75,25 @@ static int64_t places_of(const walk *w, int k) {
 }
 
 /* What else a token has, such as its box, is of its place. */
-static bool is_of_tokens(const walk *w, int k) {
+static bool is_of_tokens(const forward_walk *w, int k) {
   clv_shape s = reach_shape(w->g, k);
   if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
   return w->channels_last && s.rank == 3 && s.dim[1] == w->tokens;
 }
 
-static void find_tokens(walk *w) {
+static void find_tokens(forward_walk *w) {
   w->tokens = -1;
   for (int k = 0; k < w->g->n_nodes && w->tokens < 0; k++)
     if (is_input(w, k) && is_sequence(w, k) && !clv_graph_lengths(w->g, k))
       w->tokens = w->g->nodes[k].shape.rank > 1 ? places_of(w, k) : -1;
 }
 
-static bool starts_places(const walk *w, int k) {
+static bool starts_places(const forward_walk *w, int k) {
   return is_input(w, k) && !clv_graph_lengths(w->g, k) &&
          !(is_of_tokens(w, k) && w->tokens_at >= 0);
 }
 
-static int64_t count_places(walk *w) {
+static int64_t count_places(forward_walk *w) {
   int64_t n = 0;
   w->tokens_at = -1;
   for (int k = 0; k < w->g->n_nodes; k++) {
@@ -105,7 +105,7 @@ static int64_t count_places(walk *w) {
 }
 
 /* Extents of the places are kept, that of the channels is not. */
-static clv_code fill_places(walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
+static clv_code fill_places(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = reach_shape(w->g, k)};
   if (w->pool.spent)
     return reach_value_fill(ret, &ret->shape, reach_made(REACH_FULL, REACH_BARE), err);
@@ -123,7 +123,7 @@ static clv_code fill_places(walk *w, int k, int64_t first, reach_value *ret, clv
   return CLV_OK;
 }
 
-static clv_code fill_inputs(walk *w, clv_err *err) {
+static clv_code fill_inputs(forward_walk *w, clv_err *err) {
   int64_t next = 0;
   for (int k = 0; k < w->g->n_nodes; k++) {
     if (!is_input(w, k)) continue;
@@ -141,7 +141,7 @@ static clv_code fill_inputs(walk *w, clv_err *err) {
 
 /* ---- multiples of one value ------------------------------------------------------------------ */
 
-static void find_origin(walk *w, int k) {
+static void find_origin(forward_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   w->origin[k] = k;
   w->factor[k] = 1;
@@ -168,7 +168,7 @@ static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
   s->width = shape.dim[s->width_axis] / (features ? 1 : groups_of(n));
 }
 
-void reach_step_turn(const clv_graph *g, int k, reach_step *s) {
+void reach_step_reverse(const clv_graph *g, int k, reach_step *s) {
   set_width(g, k, g->nodes[k].in[0], s);
 }
 
@@ -195,10 +195,13 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
   return s;
 }
 
-/* The embedding of a token is of its place, and hides nothing; at a worker it is the token. */
-static void mark_tokens(const walk *w, int k, reach_value *v) {
+/* The embedding of a token is of its place, and hides nothing; at a worker it is the token. Its
+ * features are different functions of the token. */
+static void mark_tokens(const forward_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
+  int last = v->shape.rank - 1;
   if (!def->rows || w->layers[k] == CLV_REACH_AWAY) return;
+  v->siblings = v->shape.dim[last] > 1 ? last : 0;
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) v->element[i] |= REACH_TOKEN;
 }
@@ -209,7 +212,7 @@ static void no_path_is_constant(reach_value *v) {
 }
 
 /* What it is whatever the record is; REACH_ABSENT: it is none. */
-static reach_element constant_of(const walk *w, int k) {
+static reach_element constant_of(const forward_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   const reach_op *op = reach_op_of(n->op);
   clv_op_site site;
@@ -220,14 +223,14 @@ static reach_element constant_of(const walk *w, int k) {
 }
 
 /* A mean of one value for all keys is that value, whatever the scores are. */
-static bool scores_count(const walk *w, int k, int p) {
+static bool scores_count(const forward_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
   const reach_value *v = &w->values[p][n->in[2]];
   return v->kept[1] > 1 || reach_is_path(v->element[0]);
 }
 
-static clv_code make_value(walk *w, int k, int p, clv_err *err) {
+static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
   const clv_node *n = &w->g->nodes[k];
   reach_value *ret = &w->values[p][k];
   clv_reach *found = &w->found[k];
@@ -244,6 +247,7 @@ static clv_code make_value(walk *w, int k, int p, clv_err *err) {
     if (ret->element) break;
 #endif
     s.from = &w->values[p][n->in[i]];
+    s.widest = p == REACH_WIDE;
     CLV_TRY(reach_flow(&s, &share, err));
     found->sums &= s.sums;
     found->sums_none &= s.sums_none;
@@ -264,31 +268,39 @@ static bool are_alike(const reach_value *a, const reach_value *b) {
   return same && memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
 }
 
-/* Both profiles of a value are one until several paths meet. */
-static bool is_one(const walk *w, int k) {
+/* The profiles of a value are one until several paths meet. */
+static bool is_one(const forward_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   bool one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
-  for (int i = 0; i < n->n_in; i++) one &= w->values[1][n->in[i]].borrowed;
+  for (int i = 0; i < n->n_in; i++)
+    for (int p = 1; p < REACH_PROFILES; p++) one &= w->values[p][n->in[i]].borrowed;
   return one;
 }
 
-static void borrow(walk *w, int k) {
-  w->values[1][k] = w->values[0][k];
-  w->values[1][k].borrowed = true;
+static void borrow(forward_walk *w, int k, int p) {
+  w->values[p][k] = w->values[0][k];
+  w->values[p][k].borrowed = true;
 }
 
-static clv_code walk_nodes(walk *w, clv_err *err) {
+static clv_code make_profiles(forward_walk *w, int k, clv_err *err) {
+  bool input = is_input(w, k), one = input || is_one(w, k);
+  if (!input) CLV_TRY(make_value(w, k, 0, err));
+  for (int p = 1; p < REACH_PROFILES; p++) {
+    if (!one) CLV_TRY(make_value(w, k, p, err));
+    bool same = one || are_alike(&w->values[0][k], &w->values[p][k]);
+    if (!one && same) reach_value_done(&w->values[p][k]);
+    if (same) borrow(w, k, p);
+  }
+  return CLV_OK;
+}
+
+static clv_code walk_nodes(forward_walk *w, clv_err *err) {
   for (int k = 0; k < w->g->n_nodes; k++) {
     bool input = is_input(w, k);
     find_origin(w, k);
     if (!input && w->g->nodes[k].layer > w->last) continue;
     w->found[k].sums = w->found[k].sums_none = true;
-    if (!input) CLV_TRY(make_value(w, k, 0, err));
-    bool one = input || is_one(w, k);
-    if (!one) CLV_TRY(make_value(w, k, 1, err));
-    if (!one && (one = are_alike(&w->values[0][k], &w->values[1][k])))
-      reach_value_done(&w->values[1][k]);
-    if (one) borrow(w, k);
+    CLV_TRY(make_profiles(w, k, err));
     for (int p = 0; p < REACH_PROFILES; p++)
       reach_summarize(&w->pool, &w->values[p][k], &w->found[k]);
   }
@@ -335,8 +347,8 @@ static void join(clv_reach *to, const clv_reach *other) {
 static clv_code read_as(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                         bool channels_last, clv_reach *ret, clv_err *err) {
   size_t n = (size_t)g->n_nodes;
-  CLV_AUTO(walk_done)
-  walk w = {.g = g, .layers = layers, .last = last, .channels_last = channels_last};
+  CLV_AUTO(forward_walk_done)
+  forward_walk w = {.g = g, .layers = layers, .last = last, .channels_last = channels_last};
   for (int p = 0; p < REACH_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *w.values[p], &w.values[p], err));
   CLV_TRY(clv_alloc(n, sizeof *w.origin, &w.origin, err));

@@ -6,9 +6,10 @@
  * is computed looks at the graph alone, for one record, and never at numbers.
  *
  * Several paths lead from a record to an element: each operand of a sum, product or attention is
- * one. Each value has two profiles, so that no path is lost behind a better one: the most exposed
- * path of each element, and the narrowest. Padding, constants, zeros and copies add no place. What
- * exceeds the budget of memory or work becomes narrower and more exposed, never the opposite.
+ * one. Each value has three profiles, so that no path is lost behind a worse one: the most exposed
+ * path of each element, the narrowest, and the widest, on which known weights may mix. Padding,
+ * constants, zeros and copies add no place. What exceeds the budget of memory or work becomes
+ * narrower and more exposed, never the opposite.
  *
  * Threads: none is shared; each call has memory of its own.
  */

@@ -96,7 +96,12 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
                        reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Which of several paths to an element a profile keeps. */
-typedef enum reach_profile { REACH_EXPOSED, REACH_NARROW, REACH_PROFILES } reach_profile;
+typedef enum reach_profile {
+  REACH_EXPOSED,
+  REACH_NARROW,
+  REACH_WIDE,
+  REACH_PROFILES
+} reach_profile;
 
 /* Another path to the elements of `to`, which may be without any; `other` is consumed. product:
  * where either is zero, so is the result. */
@@ -161,6 +166,7 @@ typedef struct reach_step {
   bool back; /* from the output to the input */
   const reach_value *from;
   clv_shape to;  /* shape of what is made */
+  bool widest;   /* of that profile, in which hidden elements do not count */
   bool weighs;   /* the op sums with weights */
   bool constant; /* with nothing summed there is still a bias */
   bool scalar;   /* the model has one output: `several` says whether the layer sums */
@@ -183,6 +189,6 @@ void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
 reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                          const clv_reach_layer *layers, reach_relation *relation);
 /* The same for the way back: its sums are those of the inputs' gradients. */
-void reach_step_turn(const clv_graph *g, int k, reach_step *s);
+void reach_step_reverse(const clv_graph *g, int k, reach_step *s);
 
 #endif

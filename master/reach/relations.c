@@ -19,9 +19,9 @@ static void put_blocks(reach_relation *r, int axis, int64_t out, int64_t in) {
   put(r, (reach_axis){.kind = REACH_BLOCKS, .out = axis, .in = axis, .a = out, .b = in});
 }
 
-/* Axes first..behind - 1 of the output are those of the input. */
-static void put_axes(reach_relation *r, int first, int behind) {
-  for (int i = first; i < behind; i++) put_same(r, i, i);
+/* Axes first..end - 1 of the output are those of the input. */
+static void put_axes(reach_relation *r, int first, int end) {
+  for (int i = first; i < end; i++) put_same(r, i, i);
 }
 
 /* ---- element by element ---------------------------------------------------------------------- */

@@ -141,7 +141,7 @@ static int64_t level(reach_element e) {
 static bool is_worse(const reach_pool *p, reach_profile profile, reach_element a, reach_element b) {
   int64_t exposed = level(a) - level(b);
   int64_t count = (int64_t)reach_count(p, reach_set_of(a)) - reach_count(p, reach_set_of(b));
-  int64_t first = profile == REACH_EXPOSED ? exposed : count;
+  int64_t first = profile == REACH_EXPOSED ? exposed : profile == REACH_NARROW ? count : -count;
   return first ? first < 0 : exposed + count < 0;
 }
 

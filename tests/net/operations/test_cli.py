@@ -136,8 +136,9 @@ def readable_labels_and_records_need_permission():
 
     text, facts, shows = told("u", DATA + u_shape + secret, "")
     assert "labels: not sent; they can be inferred: 1 secret layer" in text and "99.98 %" in text, text
-    assert facts == {"labels": "inferable", "head_layers": 1, "single_output": False, "records": "mixed",
-                     "seed_guessable": False} and not any(shows), (facts, shows)
+    assert facts == {"labels": "inferable", "head_layers": 1, "single_output": False, "records": "picture",
+                     "findings": ["picture"], "picture": {"least": 9, "places": 144}, "seed_guessable": False}, facts
+    assert shows == ["PICTURE", "", ""] and "is made of 9 of the 144 places" in text, (shows, text)
     text, facts, shows = told("raw-told", DATA + scale + secret, "raw_input_leaves: true")
     assert "records: RAW INPUT LEAVES" in text and re.search(r"activation of stage 'a'.*, RAW INPUT\n", text), text
     assert facts["records"] == "raw_input" and shows[0] == "RAW INPUT", (facts, shows)

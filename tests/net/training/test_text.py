@@ -11,7 +11,7 @@ LICENCES = ("Apache-2.0", "GFDL-1.3", "GPL-3", "MPL-2.0")
 WORDS = 30  # of a passage
 PIECES = f"  tokenizer: {{file: {TOKENS}/pieces.txt}}\n"
 DATA = "data:\n  format: text\n  root: texts\n  train: [train.csv]\n  test: [test.csv]\n  text: {max_tokens: 48}\n" + PIECES
-FRONT = "{op: embedding, rows: 1600, out: 32}, {op: lstm, out: 32}, {op: mean, dim: 1}"
+FRONT = "{op: embedding, rows: 1600, out: 32}, {op: mean, dim: 1}, {op: linear, out: 32}"
 STAGES = ("stages:\n"
           f"  - {{name: front, at: master, layers: [{FRONT}]}}\n"
           "  - {name: middle, at: w1, layers: [{op: linear, out: 32}, {op: relu}]}\n"

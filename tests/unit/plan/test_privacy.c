@@ -200,7 +200,14 @@ static const front_row fronts[] = {
     {&words, EMBEDDING, PUBLIC, "", TOKENS, 0},
     {&words, EMBEDDING ", {op: linear, out: 5}", "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK, "", "", TOKENS, 0},
-    {&words, EMBEDDING ", {op: mean, dim: 1}, {op: linear, out: 5}", "", "", TOKENS, 0},
+    {&words, EMBEDDING ", {op: mean, dim: 1}", "", "", TOKENS, 0},
+    {&words, EMBEDDING ", {op: mean, dim: 1}, {op: linear, out: 5}", "", "", 0, 0}, /* of a bag */
+    {&words, "{op: embedding, rows: 9, out: 1}, {op: mean, dim: 1}, {op: linear, out: 5}", "", "",
+     TOKENS, 0},
+    {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK, PUBLIC, "", TOKENS | KNOWN,
+     0},
+    {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK,
+     PUBLIC "lora: {targets: [q, v], r: 2, alpha: 2}, ", "", TOKENS | KNOWN, 0},
     {&words, EMBEDDING ", {op: conv1d, out: 12, kernel: 3, pad: 1, groups: 12}", "", "", TOKENS, 0},
     {&words, TURNED ", {op: conv1d, out: 4, kernel: 1}", "", "", TOKENS, 0},
     {&words, TURNED ", {op: conv_transpose1d, out: 4, kernel: 1}", "", "", TOKENS, 0},
@@ -420,7 +427,7 @@ static void each_key_permits_its_case(void **state) {
   static const clv_findings all = 2 * CLV_SHOWS_LABELS - 1;
   static const clv_findings want[5] = {
       CLV_SHOWS_PICTURE, CLV_SHOWS_PICTURE | CLV_SHOWS_FRONT_KNOWN,
-      CLV_SHOWS_PICTURE | CLV_SHOWS_TOKENS,
+      CLV_SHOWS_PICTURE | CLV_SHOWS_TOKENS | CLV_SHOWS_FRONT_KNOWN,
       CLV_SHOWS_PICTURE | CLV_SHOWS_FRONT_KNOWN | CLV_SHOWS_TOKENS | CLV_SHOWS_RAW_INPUT,
       CLV_SHOWS_PICTURE | CLV_SHOWS_LABELS_READABLE};
   (void)state;

@@ -222,7 +222,7 @@ static void compare(const clv_graph *g, const char *what, int64_t got, int64_t w
   fail_msg("%s: %lld, numbers say %lld", what, (long long)got, (long long)want);
 }
 
-static void what_is_found_is_what_numbers_say(void **state) {
+static void what_is_found_agrees_with_numbers(void **state) {
   static const clv_reach_layer away[64];
   clv_reach found[64];
   uint32_t r = 1;
@@ -246,6 +246,6 @@ static void what_is_found_is_what_numbers_say(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_found_is_what_numbers_say)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_found_agrees_with_numbers)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
