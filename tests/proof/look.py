@@ -6,7 +6,7 @@ For each of LOOKS seeded draws `plan` says what a session shows, by rules and by
 same model with the same weights runs on records that the look has not seen, and readers of this
 file, which share no code with Cleave's, read what would leave: pixels, tokens and labels as
 deploy/SESSIONS.md defines them. A linear reader that is trained on pairs of records and tensors is
-printed beside; it inverts secret linear layers, and is no part of the verdict.
+printed beside; it inverts secret linear layers, and is no part of the result.
 
     tests/proof/look.py [--runs 200] [--first 1] [--verbose]
 """

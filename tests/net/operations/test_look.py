@@ -132,7 +132,7 @@ def figures_are_kept_with_the_run():
     assert [(a["command"], a["looked_at"]) for a in attempts] == [("train", 64), ("train", 64), ("eval", 64)], attempts
     assert float(attempts[0]["labels"]) > .5 and attempts[2]["labels"] == "not applicable", attempts
     path = session("same", "[{op: conv2d, out: 8, kernel: 3, pad: 1}]", "image", "[{op: flatten}, {op: linear, out: 10}]", "y10", keys="", steps=1)
-    for command in ("train", "eval"):  # the first weights of a run are those of its checkpoint, as long as it learns nothing
+    for command in ("train", "eval"):  # nothing is learned in between
         done = master(command, path, "--set", "train.optimizer.lr=1e-30", cwd=cluster.dir)
         assert done.returncode == 0, done.stdout + done.stderr
     page = master("egress", "same", "--json", cwd=cluster.dir)
