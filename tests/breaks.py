@@ -267,23 +267,6 @@ of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
 of("master/tokens/bpe_file.c", TOKENS,
    any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
-of("master/data/npy.c", "tests/unit/data/test_readers",
-   fortran_order_is_c_order=("static clv_code parse_order(", 'h->says.is_fortran = take_word(h, "True");', 'h->says.is_fortran = take_word(h, "True") && false;'))
-of("master/data/png.c", "tests/unit/data/test_images",
-   texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
-of("master/data/lines.c", "tests/unit/data/test_texts",
-   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"))
-of("master/data/rows.c", "tests/unit/data/test_texts",
-   a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
-of("master/data/csv.c", "tests/unit/data/test_texts",
-   two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
-of("master/data/dataset.c", "tests/net/training/test_text.py",
-   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
-of("master/data/inputs.c", "tests/unit/data/test_inputs",
-   inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
-   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
-of("master/data/dataset.c", "tests/unit/data/test_inputs",
-   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t label_of(", "is_text(ds, i, length) ? row[i]", "is_text(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
@@ -798,20 +781,6 @@ of("common/hf/gpt2.c", HF_GRAPH,
    all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
 of("common/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
-of("master/reach/flow.c", "tests/unit/plan/test_privacy",
-   copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
-   a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),
-   one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
-of("master/reach/forward.c", "tests/unit/plan/test_privacy",
-   a_constant_is_a_place=("static reach_element constant_of(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"),
-   what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("clv_code clv_reach_forward(", "return both ?", "return both && !g ?"))
-of("master/reach/relations.c", "tests/unit/reach/test_reach",
-   padding_is_a_place=("static void put_windows(", ".pad = a->pad[i]", ".pad = 0"),
-   groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))
-of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
-   secret_weights_count_as_known_to_who_reads_tokens=("static bool knows_front(", "return false;", "continue;"),
-   known_weights_count_as_secret_to_who_reads_tokens=("static bool knows_front(", "return true;", "return false;"))
 of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/models/hf.c", HF_SPLIT,

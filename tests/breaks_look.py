@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose of the look, each with its test; more of breaks.BREAKS."""
+"""Breaks on purpose of what is said that a worker can read, by rules and by the look, each with its
+test; more of breaks.BREAKS."""
 from breaks import of
 
 of("master/look/tokens.c", "tests/unit/look/test_readers",
@@ -13,4 +14,17 @@ of("master/look/labels.c", "tests/unit/look/test_readers",
 of("master/plan/look.c", "tests/unit/plan/test_look",
    the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
    a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
-
+of("master/reach/flow.c", "tests/unit/plan/test_privacy",
+   copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
+   a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),
+   one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
+of("master/reach/forward.c", "tests/unit/plan/test_privacy",
+   a_constant_is_a_place=("static reach_element constant_of(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"),
+   what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),
+   records_lie_in_one_way=("clv_code clv_reach_forward(", "return both ?", "return both && !g ?"))
+of("master/reach/relations.c", "tests/unit/reach/test_reach",
+   padding_is_a_place=("static void put_windows(", ".pad = a->pad[i]", ".pad = 0"),
+   groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))
+of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
+   secret_weights_count_as_known_to_who_reads_tokens=("static bool knows_front(", "return false;", "continue;"),
+   known_weights_count_as_secret_to_who_reads_tokens=("static bool knows_front(", "return true;", "return false;"))

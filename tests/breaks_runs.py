@@ -21,3 +21,20 @@ of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void collect(", "if (isfinite(p->loss))", "if (p)"))
+of("master/data/npy.c", "tests/unit/data/test_readers",
+   fortran_order_is_c_order=("static clv_code parse_order(", 'h->says.is_fortran = take_word(h, "True");', 'h->says.is_fortran = take_word(h, "True") && false;'))
+of("master/data/png.c", "tests/unit/data/test_images",
+   texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
+of("master/data/lines.c", "tests/unit/data/test_texts",
+   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"))
+of("master/data/rows.c", "tests/unit/data/test_texts",
+   a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
+of("master/data/csv.c", "tests/unit/data/test_texts",
+   two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
+of("master/data/dataset.c", "tests/net/training/test_text.py",
+   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
+of("master/data/inputs.c", "tests/unit/data/test_inputs",
+   inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
+   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
+of("master/data/dataset.c", "tests/unit/data/test_inputs",
+   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))

@@ -100,8 +100,7 @@ typedef struct clv_layer_spec {
 
 enum { CLV_LAYER_NAME_MAX = 64 };
 
-/* "first..last", both included: numbers, or names of layers or blocks, as in "conv1..layer2". One
- * name alone is both ends. */
+/* "first..last", both included: numbers or names of layers or blocks. One name is both ends. */
 typedef struct clv_layer_range {
   bool given;
   uint64_t first, last;
@@ -536,8 +535,7 @@ clv_code clv_session_config_load(const char *path, const clv_config_overrides *o
 clv_code clv_worker_config_load(const char *path, const clv_config_overrides *over,
                                 clv_worker_config **ret_config, clv_err *err) CLV_USE_RESULT;
 
-/* The same from text in memory (any bytes); `path` names it in messages and its folder is where
- * relative paths start. */
+/* Parses text in memory; `path` names it in messages, relative paths start in its folder. */
 clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
                                   const clv_config_overrides *over, clv_session_config **ret_config,
                                   clv_err *err) CLV_USE_RESULT;
@@ -578,12 +576,10 @@ clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *e
 /* The manual page of a file kind, as man(7) text. */
 clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* What --set takes, for completion: words "train.batch=", "log.json=true", apart by spaces; of keys
- * inside lists and maps none. */
+/* Completions of --set: words "train.batch=", "log.json=true"; no keys inside lists and maps. */
 void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 
-/* Fail with CLV_INVALID and `file:line:col: text` (or `--set a.b=c: text`), for checks made after
- * loading: shapes, ops, files. */
+/* Fails with CLV_INVALID and `file:line:col: text`, or `--set a.b=c: text`, after loading. */
 clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
                              const char *fmt, ...) CLV_PRINTF(4, 5);
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,

@@ -275,8 +275,7 @@ static const clv_row rows[] = {
                "  - name: head\n"
                "    at: master\n"
                "    layers: [{op: linear, out: 10}]\n",
-     .doc = "What runs where, in the order of the model. In U shape the first and last layers are at "
-            "master."},
+     .doc = "What runs where, in the order of the model. In U shape the first and last layers are at master."},
     {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
      .doc = "Name of the stage, used once."},
@@ -302,8 +301,7 @@ static const clv_row rows[] = {
             "layers or blocks, such as conv1..layer2."},
     LAYER_ROWS("stages[].layers"),
     {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
-     .commented = true,
-     .doc = "Initial weights; from the seed unless given."},
+     .commented = true, .doc = "Initial weights; from the seed unless given."},
     {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
      .sample = "front.safetensors", .doc = "A safetensors file on the master, which pushes it."},
     {.path = "stages[].weights.folder", .kind = CLV_ROW_PATH, .offset = STAGE(weights_folder),
@@ -332,8 +330,7 @@ static const clv_row rows[] = {
      .pos = STAGE(recompute_blocks_pos), .format = CLV_FORMAT_RUN, .min = 1,
      .sample = "[encoder.layer]",
      .doc = "The same block by block, which needs room for one block at a time: names of layers or "
-            "blocks, or ranges. Of encoder.layer each of encoder.layer.0, encoder.layer.1... is a "
-            "block."},
+            "blocks, or ranges. Of encoder.layer each of encoder.layer.0, encoder.layer.1... is a block."},
     {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .initial = "false",
      .doc = "Leave all its parameters as they are."},
     {.path = "stages[].cache", .kind = CLV_ROW_BOOL, .offset = STAGE(cache), .pos = STAGE(cache_pos),
@@ -508,15 +505,13 @@ static const clv_row rows[] = {
      .doc = "How a batch moves through the stages."},
     {.path = "pipeline.micro_batches", .kind = CLV_ROW_INT, .offset = AT(pipeline.micro_batches),
      .names = micro_words, .min = 1, .max = 4096, .initial = "1",
-     .doc = "Parts of a batch that are under way at once; auto is chosen when a run begins, by trial "
-            "steps."},
+     .doc = "Parts of a batch that are under way at once; auto is chosen when a run begins, by trial steps."},
     {.path = "pipeline.schedule", .kind = CLV_ROW_ENUM, .offset = AT(pipeline.schedule),
      .names = pipeline_names, .initial = "1f1b",
      .doc = "Order of forwards and backwards. All but the pipedreams give the same bits."},
     {.path = "pipeline.window", .kind = CLV_ROW_INT, .offset = AT(pipeline.window),
      .names = window_words, .min = 1, .max = 4096, .initial = "auto",
-     .doc = "1f1b: micro-batches in flight; auto follows the measured links, textbook is the number "
-            "of stages."},
+     .doc = "1f1b: micro-batches in flight; auto follows the measured links, textbook is the number of stages."},
     {.path = "pipeline.flush_every", .kind = CLV_ROW_INT, .offset = AT(pipeline.flush_every),
      .min = 1, .max = 4096, .initial = "32",
      .doc = "pipedream: steps after which the stages wait for each other."},
@@ -548,8 +543,7 @@ static const clv_row rows[] = {
     {.path = "log.every", .kind = CLV_ROW_INT, .offset = AT(log.every), .min = 1, .max = MAX_STEPS,
      .initial = "20", .doc = "Steps between two lines."},
     {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
-     .doc = "Progress, and lines on standard error, as JSON objects, one a line; --log-format is "
-            "stronger."},
+     .doc = "Progress, and lines on standard error, as JSON objects, one a line; --log-format is stronger."},
     {.path = "log.tensorboard", .kind = CLV_ROW_TEXT, .offset = AT(log.tensorboard),
      .format = CLV_FORMAT_FOLDER, .initial = "false",
      .doc = "Event files for TensorBoard: in a folder of the session's name below this one, from the "

@@ -278,18 +278,18 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
-  clv_bytes_printf(out,
-                   ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
-                   "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
-                   "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
-                   "\"evaluation_bytes\":%zu,"
-                   "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
-                   "\"direct\":%s,\"direct_shows\":\"%s\",\"ref_layers\":[",
-                   b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
-                   f->optimizer, f->activations, f->scratch, f->cache, f->values, f->kept,
-                   f->evaluation, f->memory, f->borrowed, f->reorders,
-                   b->stages[i].direct ? "true" : "false",
-                   clv_findings_words(b->stages[i].direct ? b->stages[i].shows : CLV_SHOWS_MIXED, shows));
+  clv_bytes_printf(
+      out,
+      ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
+      "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
+      "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
+      "\"evaluation_bytes\":%zu,"
+      "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
+      "\"direct\":%s,\"direct_shows\":\"%s\",\"ref_layers\":[",
+      b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
+      f->activations, f->scratch, f->cache, f->values, f->kept, f->evaluation, f->memory,
+      f->borrowed, f->reorders, b->stages[i].direct ? "true" : "false",
+      clv_findings_words(b->stages[i].direct ? b->stages[i].shows : CLV_SHOWS_MIXED, shows));
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
@@ -356,6 +356,23 @@ static void json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
+/* Members of the JSON object behind the stages. */
+static void json_rest(const clv_blueprint *b, clv_bytes *out) {
+  clv_bytes_puts(out, "],");
+  clv_blueprint_egress(b, true, out);
+  clv_bytes_puts(out, ",\"privacy\":");
+  clv_privacy_describe(b, true, out);
+  clv_bytes_puts(out, ",\"known_layers\":");
+  clv_known_describe(b, true, out);
+  clv_bytes_puts(out, ",\"labels_by_order\":");
+  clv_label_order_describe(b, true, out);
+  clv_look_json(b, out);
+  clv_bytes_puts(out, ",\"cache\":");
+  clv_cache_describe(b, true, out);
+  json_seed(b, out);
+  clv_bytes_puts(out, "}\n");
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -383,19 +400,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
-    clv_bytes_puts(out, "],");
-    clv_blueprint_egress(b, true, out);
-    clv_bytes_puts(out, ",\"privacy\":");
-    clv_privacy_describe(b, true, out);
-    clv_bytes_puts(out, ",\"known_layers\":");
-    clv_known_describe(b, true, out);
-    clv_bytes_puts(out, ",\"labels_by_order\":");
-    clv_label_order_describe(b, true, out);
-    clv_look_json(b, out);
-    clv_bytes_puts(out, ",\"cache\":");
-    clv_cache_describe(b, true, out);
-    json_seed(b, out);
-    clv_bytes_puts(out, "}\n");
+    json_rest(b, out);
   } else {
     text_tf32(b, out);
     clv_blueprint_egress(b, false, out);

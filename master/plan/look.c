@@ -97,18 +97,25 @@ static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleav
   return ret;
 }
 
+/* Records that are sent as such are no picture besides. */
+static clv_findings beside(clv_findings found, clv_findings shows) {
+  return shows & CLV_SHOWS_RAW_INPUT ? found & ~(clv_findings)CLV_SHOWS_PICTURE : found;
+}
+
 static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
     bool rows = r->kind == CLEAVE_SENDING_CACHED && !r->input;
-    clv_findings found = found_in(b, look, rows ? CLEAVE_SENDING_VALUE : r->kind, r->stage);
+    clv_findings found =
+        beside(found_in(b, look, rows ? CLEAVE_SENDING_VALUE : r->kind, r->stage), r->shows);
     r->looked = found & ~(r->shows & ~r->looked);
     r->shows |= found;
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-    if (sent) b->stages[i].shows |= found_in(b, look, CLEAVE_SENDING_VALUE, i);
-    b->stages[i].gradient_shows |= found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
+    clv_stage_plan *s = &b->stages[i];
+    if (sent) s->shows |= beside(found_in(b, look, CLEAVE_SENDING_VALUE, i), s->shows);
+    s->gradient_shows |= found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
   }
 }
 

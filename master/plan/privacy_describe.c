@@ -117,11 +117,14 @@ static clv_picture picture_of(const clv_blueprint *b) {
 
 static void text_picture(const clv_blueprint *b, clv_bytes *out) {
   clv_picture s = picture_of(b);
-  clv_bytes_printf(
-      out,
-      "records: PICTURE: some value that is sent is made of %lld of the %lld places of "
-      "a record, so what is sent may look like the record\n",
-      (long long)s.least, (long long)s.places);
+  if (!s.places)
+    clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
+  else
+    clv_bytes_printf(
+        out,
+        "records: PICTURE: some value that is sent is made of %lld of the %lld places of "
+        "a record, so what is sent may look like the record\n",
+        (long long)s.least, (long long)s.places);
 }
 
 static void text_mixed(bool any, clv_bytes *out) {
@@ -152,7 +155,7 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_find
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
                    head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
   clv_findings_json(any, shows, out);
-  if (shows & CLV_SHOWS_PICTURE)
+  if (shows & CLV_SHOWS_PICTURE && picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"least\":%lld,\"places\":%lld},",
                      (long long)picture_of(b).least, (long long)picture_of(b).places);
   if (shows & CLV_SHOWS_TOKENS)

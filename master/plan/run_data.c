@@ -129,8 +129,7 @@ static clv_code read_set(const clv_session_config *c, const set_files *s,
 static clv_code open_one(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
-  CLV_AUTO(clv_freep) float *mean = NULL;
-  CLV_AUTO(clv_freep) float *std = NULL;
+  CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
   clv_err why;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;

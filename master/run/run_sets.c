@@ -56,7 +56,7 @@ static clv_code print_classes(const char *set, const clv_dataset *ds, const clv_
   CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
   for (size_t i = 0; i < rows->n; i++) {
     int64_t class = clv_dataset_class_of(ds, rows->index[i]);
-    if (class >= 0 && (uint64_t)class < n) counts[class]++;
+    if (class >= 0 && (uint64_t) class < n) counts[class]++;
   }
   for (size_t i = 0; i < CLV_MIN(n, (size_t)SHOWN); i++) put_class(&line, ds, i, counts[i]);
   if (n > SHOWN) put_rest(&line, counts, n);

@@ -199,6 +199,10 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
                    "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
     "token-parity": ("bert: 435 texts, 20000000 bytes, 5000000 tokens, 0 texts differ",
                      "bert: 435 texts, 20000000 bytes, 5000000 tokens, 3 texts differ"),
+    "look-proof": ("a key is needed for records: 40 of 200 (20 %)\na key is needed for labels: 72 of 200 (36 %)\n"
+                   "200 fronts and heads, 1 above a limit within the error of 32 records, 0 above",
+                   "a key is needed for records: 40 of 200 (20 %)\na key is needed for labels: 72 of 200 (36 %)\n"
+                   "200 fronts and heads, 1 above a limit within the error of 32 records, 2 above"),
     "attacks": ("ok 300_silent (8s)", "ok 300_silent (8s)\nnot ok noise_leaves_a_small_log (AssertionError: x)"),
     "bench": ("9 of 9 targets met; details in build/bench", "missed strictly: a\n8 of 9 targets met; details"),
     "bench-pipeline": ("9 of 9 targets met, 1 rows skipped; details", "8 of 9 targets met; details"),

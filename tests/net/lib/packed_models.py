@@ -61,7 +61,7 @@ def records(folder):
         lengths = rng.integers(1, 20, RECORDS)
         lengths[3], lengths[11] = PLACES, 1
         real = np.arange(PLACES) < lengths[:, None]
-        ids = np.where(real, rng.integers(1, ROWS, (RECORDS, PLACES)), 0)
+        ids = np.where(real, rng.integers(2, ROWS, (RECORDS, PLACES)), 0)  # 0 and 1 are pads
         corner = rng.integers(0, 500, (RECORDS, PLACES, 2))
         boxes = np.concatenate([corner, corner + rng.integers(0, 500, corner.shape)], 2) * real[..., None]
         following = np.where(real, np.roll(ids, -1, 1), -100)

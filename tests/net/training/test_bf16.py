@@ -94,8 +94,9 @@ def a_worker_without_it_is_named():
 
 @suite.test
 def processors_whose_bits_may_differ_are_named():
-    """A BLAS that takes another processor's kernels has other sums. Each process is told which kernels to take, since
-    which ones OpenBLAS takes by itself depends on the machine: 0.3.21 takes Prescott's on an Intel Xeon of model 207."""
+    """A BLAS that takes another processor's kernels has other sums. Each process is told which
+    kernels to take, since which ones OpenBLAS takes by itself depends on the machine: 0.3.21 takes
+    Prescott's on an Intel Xeon of model 207."""
     one, other = ({"OPENBLAS_CORETYPE": name} for name in ("Nehalem", "Prescott"))
     said = r"oneDNN [0-9.]+, OpenBLAS [0-9.]+ "
     notice = rf"worker w1 computes with {said}Prescott, this master with {said}Nehalem: results will not be bit-identical"
