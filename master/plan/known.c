@@ -211,7 +211,7 @@ void clv_known_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
 }
 
 clv_code clv_blueprint_permits(const clv_blueprint *b, clv_err *err) {
+  CLV_TRY(clv_look_check(b, err)); /* names what only the look has found */
   CLV_TRY(clv_privacy_check(b, err));
-  CLV_TRY(clv_look_check(b, err));
   return clv_cache_check(b, err);
 }

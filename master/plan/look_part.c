@@ -22,6 +22,7 @@ uint32_t clv_look_last_worker(const clv_blueprint *b) {
 }
 
 void clv_look_part_done(clv_look_part *p) {
+  if (!p) return;
   if (p->plan) clv_plan_call_put(p->plan, p->call);
   clv_plan_free(p->plan);
   clv_params_free(p->params);

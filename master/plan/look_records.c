@@ -98,6 +98,7 @@ clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, siz
 }
 
 void clv_look_sample_done(clv_look_sample *s) {
+  if (!s) return;
   for (size_t k = 0; k < s->n_inputs; k++) clv_tensor_unref(s->x[k]);
   clv_tensor_unref(s->y);
   *s = (clv_look_sample){0};

@@ -73,6 +73,12 @@ class Honest:
             self.process.wait()
 
 
+def worker_log():
+    """What the worker has logged; "" in a process that only attacks it."""
+    workers = getattr(the.cluster, "workers", None)
+    return workers[0].text() if workers else ""
+
+
 def undisturbed(steps):
     session = the.cluster.session("quiet", HONEST)
     done = the.cluster.train(session, "--max-steps", str(steps), "--fresh", timeout=300)

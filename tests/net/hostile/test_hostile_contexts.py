@@ -252,7 +252,7 @@ SECRET = 987654321012345  # an element of a tensor, which stands in no text
 def is_untold(e):
     """Neither the worker's status nor its log has it."""
     assert str(SECRET) not in str(e.caller.stub.Status(pb.StatusRequest()))
-    assert str(SECRET) not in the.cluster.workers[0].text()
+    assert str(SECRET) not in worker_log()
 
 
 @attack

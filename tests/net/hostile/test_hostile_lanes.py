@@ -94,7 +94,7 @@ def malformed_frames(e):
     stream_ends(e, f, INVALID)
     f = a_call()
     right, f.tensors[0].crc32c = f.tensors[0].crc32c, f.tensors[0].crc32c ^ 1
-    told = stream_ends(e, f, LOST) + the.cluster.workers[0].text()
+    told = stream_ends(e, f, LOST) + worker_log()
     assert "another CRC32C" in told and f"{right:08x}" not in told and f"{right ^ 1:08x}" not in told, told
     return 50_000
 

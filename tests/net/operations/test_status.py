@@ -67,7 +67,11 @@ def diagnosis_of(name, worker, pattern, interval):
 
 @suite.test
 def a_computing_session_says_so():
-    s = diagnosis_of("busy", "w1", r"^computing (9\d|100) %", "0.3")
+    def once_pinged():  # a link has no round-trip time until its first PONG
+        s = diagnosis_of("busy", "w1", r"^computing (9\d|100) %", "0.3")
+        return s if s["links"][0]["round_trip_ms"] is not None else None
+
+    s = until(once_pinged)
     assert s["identity"] == "spiffe://test/master" and s["attached"] and s["last_error"] is None, s
     assert s["computing"] > 0.9 and s["waiting"] < 0.1, s
     (m,) = s["modules"]

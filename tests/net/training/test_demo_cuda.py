@@ -9,7 +9,7 @@ from cluster import *
 SESSION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/sessions/fashion-mnist.yaml")
 WORKERS = {"cpu": lib.WORKER, "cuda": os.path.join(BIN, "gpu/cleave-worker")}
 STEPS, TESTED, REACHES = 24, 256, 0.70
-CUT = {"data.limit_train": STEPS * 64, "data.limit_test": TESTED, "train.batch": 64, "train.epochs": 1,
+CUT = {"data.limit_train": STEPS * 64, "data.limit_test": TESTED, "data.limit_by": "first", "train.batch": 64, "train.epochs": 1,
        "train.seed": SEED, "log.every": 1}
 suite = Suite()
 
