@@ -85,6 +85,14 @@ static bool is_above(const clv_look *look, clv_look_reader k) {
   return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
 }
 
+clv_findings clv_look_uncertain(const clv_look *look) {
+  clv_findings ret = 0;
+  for (int k = 0; k < CLV_LOOK_READERS; k++)
+    if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN)
+      ret |= readers[k].shows;
+  return ret;
+}
+
 /* Values that leave the master show records, the last worker's gradient shows labels. */
 static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleave_sending_kind kind,
                              uint32_t stage) {
@@ -114,8 +122,12 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
-    if (sent) s->shows |= beside(found_in(b, look, CLEAVE_SENDING_VALUE, i), s->shows);
-    s->gradient_shows |= found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
+    clv_findings value = sent ? beside(found_in(b, look, CLEAVE_SENDING_VALUE, i), s->shows) : 0;
+    clv_findings gradient = found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
+    s->looked = value & ~(s->shows & ~s->looked);
+    s->gradient_looked = gradient & ~(s->gradient_shows & ~s->gradient_looked);
+    s->shows |= value;
+    s->gradient_shows |= gradient;
   }
 }
 
@@ -131,9 +143,9 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
   return clv_session_fail_at(
       c, pos, err,
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
-      "%.0f %% is the limit; put more layers %s it at master, or set privacy.%s: true",
+      "from %.0f %% on that needs a key; put more layers %s it at master, or set privacy.%s: true",
       c->workers[r->worker].name, readers[k].name, r->name, b->look.records, found->figure * 100,
-      found->by, readers[k].limit * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
+      found->by, CLV_LOOK_CERTAIN * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
       readers[k].key);
 }
 
@@ -145,7 +157,8 @@ void clv_blueprint_looked(clv_blueprint *b, const clv_look *look) {
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
 #ifndef CLV_MUTATE_LOOK
   for (size_t i = 0; i < b->n_egress; i++) {
-    clv_findings forbidden = clv_privacy_forbids(b->config, b->egress[i].looked);
+    clv_findings certain = b->egress[i].looked & ~clv_look_uncertain(&b->look);
+    clv_findings forbidden = clv_privacy_forbids(b->config, certain);
     if (forbidden) return refuse(b, &b->egress[i], forbidden, err);
   }
 #endif

@@ -97,6 +97,8 @@ typedef struct clv_look_result {
   char why[CLV_LOOK_WHY]; /* of the other states */
 } clv_look_result;
 
+#define CLV_LOOK_CERTAIN 0.9 /* figure from which a finding needs its key */
+
 typedef struct clv_look {
   bool done; /* false: nobody has looked, or nothing leaves */
   uint32_t records, draws;
@@ -140,9 +142,10 @@ typedef struct clv_stage_plan {
   clv_findings shows;          /* of the records: its output */
   clv_picture picture;         /* of PICTURE: the narrowest element */
   clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
-  uint32_t front_layers;       /* hiding layers from the records to its output, on the path with the
+  clv_findings looked, gradient_looked; /* of both: what the look alone has found */
+  uint32_t front_layers; /* hiding layers from the records to its output, on the path with the
                             fewest */
-  uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
+  uint32_t head_layers;  /* secret layers that learn, from its output to the loss, on the path with
                             the fewest */
   char device[CLV_STAGE_DEVICE]; /* on which its node says that it computes; "": nobody has asked */
   const char *adapters; /* the folder of peft that the stage begins with: its own lora.from, or that
@@ -351,6 +354,9 @@ clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look
 /* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3) to the findings of the
  * rows of b, and keeps the look there. clv_blueprint_permits compares them with the session. */
 void clv_blueprint_looked(clv_blueprint *b, const clv_look *look);
+/* The findings of readers that read more than a limit and less than CLV_LOOK_CERTAIN: where the
+ * rules have not found them too, they are said and bound by a policy, and need no key. */
+clv_findings clv_look_uncertain(const clv_look *look);
 
 /* "pixels"; the limit above which a figure is a finding. */
 const char *clv_look_name(clv_look_reader reader);

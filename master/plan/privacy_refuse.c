@@ -179,14 +179,16 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
 /* Of several stages with readable gradients the one next to the loss is named. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
 #ifndef CLV_MUTATE_PRIVACY
+  clv_findings uncertain = clv_look_uncertain(&b->look);
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        clv_privacy_forbids(b->config, b->stages[i].shows))
+        clv_privacy_forbids(b->config, b->stages[i].shows & ~(b->stages[i].looked & uncertain)))
       return refuse_records(b, i, err);
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;)
     if (clv_privacy_has_gradient(b, i) &&
-        clv_privacy_forbids(b->config, b->stages[i].gradient_shows))
+        clv_privacy_forbids(
+            b->config, b->stages[i].gradient_shows & ~(b->stages[i].gradient_looked & uncertain)))
       return refuse_labels(b, i, err);
 #endif
   return CLV_OK;

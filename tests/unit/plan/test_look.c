@@ -86,11 +86,12 @@ static void what_is_read_needs_a_key(void **state) {
     const char *says; /* NULL: it is permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
-      {"tokens_readable: false", .21, .3,
-       "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
-      {"tokens_readable: true", .21, .3, NULL},
-      {"tokens_readable: true", .2, .31, "/s.yaml:12:22: worker 'w1' can read labels from the gra"},
-      {"labels_readable: true", .2, .31, NULL},
+      {"tokens_readable: false", .21, .31, NULL}, /* said, and bound by a policy alone */
+      {"tokens_readable: false", .89, .89, NULL},
+      {"tokens_readable: false", .9, .3, "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
+      {"tokens_readable: true", .9, .3, NULL},
+      {"tokens_readable: true", .2, .9, "/s.yaml:12:22: worker 'w1' can read labels from the gra"},
+      {"labels_readable: true", .2, .9, NULL},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(cases[i].privacy);
