@@ -186,6 +186,7 @@ clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *
   CLV_TRY(clv_alloc((size_t)b->whole->n_nodes, sizeof *b->known, &b->known, err));
   for (uint32_t i = 0; clv_ledger_count(ledger) && i < b->n_stages; i++)
     CLV_TRY(recall_stage(&r, run, i, err));
+  CLV_TRY(clv_blueprint_find_plain(b, err));
   CLV_TRY(recall_ties(b, err));
   CLV_TRY(clv_privacy_find(b, err));
   return clv_blueprint_make_table(b, err);

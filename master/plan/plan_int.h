@@ -64,6 +64,9 @@ bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
 /* Which stages begin with tensors of a lora.from. A folder that cannot be read has none. */
 void clv_adapters_find(clv_blueprint *b);
 
+/* Notes in b->known layers at home whose secret file mixes nothing by its values (spread.c). */
+clv_code clv_blueprint_find_plain(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
 /* CLV_INVALID: the session does not permit what the look has read (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Each name of `train` has parameters in the stage. */

@@ -29,6 +29,19 @@ bool clv_privacy_mixes(const clv_privacy_view *v, int k) {
          clv_op_def_of(v->g->nodes[k].op)->mixes != CLV_MIXES_NOTHING;
 }
 
+/* A layer and its transpose by a tie, both at home: with many features between them they are all
+ * but the identity. */
+static bool is_undone(const clv_privacy_view *v, int k) {
+  const clv_node *n = &v->g->nodes[k];
+  for (int i = 0; i < v->g->n_nodes; i++) {
+    const clv_node *m = &v->g->nodes[i];
+    bool tied = i != k && (strcmp(m->tied, n->name) == 0 || strcmp(n->tied, m->name) == 0);
+    bool turned = m->op != n->op || m->attrs.transposed != n->attrs.transposed;
+    if (tied && turned && clv_privacy_mixes(v, i)) return true;
+  }
+  return false;
+}
+
 const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels) {
   const clv_blueprint *b = v->b;
   const clv_stage_spec *s = &b->config->stages[v->of[k].weights_at];
@@ -44,6 +57,7 @@ const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels) {
     return "has weights from a file that is not declared secret: true";
   if (drawn && b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
+  if (is_undone(v, k)) return "has the weights of another layer at home, turned around";
   if (b->known && b->known[k]) return b->known[k];
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;

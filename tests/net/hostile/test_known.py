@@ -70,6 +70,34 @@ def a_key_that_a_worker_had_hides_nothing():
     well("train", "other", at="master", seed=OTHER)
 
 
+def secret_file(name, rows):
+    """A file of layer a's weights alone, [16, 16] in rows."""
+    path = os.path.join(cluster.dir, name + ".safetensors")
+    parts = {"a.weight": ([16, 16], sum(rows, [])), "a.bias": ([16], [0.0] * 16)}
+    head, data = {}, b""
+    for key, (shape, values) in parts.items():
+        more = struct.pack(f"<{len(values)}f", *values)
+        head[key] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(more)]}
+        data += more
+    text = json.dumps(head).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    return f"weights: {{file: {path}, secret: true}}, "
+
+
+@suite.test
+def a_secret_file_that_mixes_nothing_hides_nothing():
+    """An identity, nearly one, a permutation, one number everywhere: a worker reads records off."""
+    r = random.Random(3)
+    eye = [[float(i == k) for k in range(16)] for i in range(16)]
+    kinds = {"eye": eye, "near": [[v + r.gauss(0, 1e-3) for v in row] for row in eye], "turned": eye[5:] + eye[:5],
+             "scaled": [[3.0 * v for v in row] for row in eye], "same": [[0.25] * 16] * 16}
+    for name, rows in kinds.items():
+        refused("check", "plain-" + name, at="master", weights=secret_file(name, rows), says="has values in its file that")
+    spread = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(16)]
+    well("check", "spread", at="master", weights=secret_file("spread", spread))
+
+
 @suite.test
 def a_run_that_goes_on_with_a_layer_at_home():
     """It was at the worker at first: whatever it has learned there is known. The seed may be

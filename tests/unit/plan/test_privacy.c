@@ -107,6 +107,11 @@ static const front_row fronts[] = {
      RAW, 0},
     {&features, "{op: reshape, shape: [16, 1]}, {op: linear, out: 5, transposed: true}", "", "",
      RAW, 0},
+    /* a layer and its own transpose */
+    {&features,
+     "{op: linear, out: 64, bias: false, name: t}, {op: linear, out: 16, bias: false, "
+     "transposed: true, tied: t}",
+     "", "", KNOWN, 0},
     /* constants, zeros and copies add no place */
     {&features,
      COLUMN ", {op: scale, factor: 0, name: z}, {op: concat, dim: 2, from: [x, z]}, "

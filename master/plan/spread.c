@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights of secret files that mix nothing, whatever their shape: an identity, a permutation, one
+ * number everywhere. clv_blueprint_find_plain reads the files of layers at home and notes such
+ * layers where the ledger notes those that a worker knows.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+/* Fewest values that a row counts as having, (sum of squares)^2 / (sum of 4th powers): 1 for a row
+ * of one value, n for n values of one size. */
+static const double LEAST_VALUES = 1.1;
+enum { CHUNK = 65536 }; /* values that are read at once, if a row has fewer */
+
+static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
+
+typedef struct rows {
+  double least;      /* of all rows that are not 0 */
+  float low, high;   /* of all values */
+  size_t row, n_row; /* values of a row */
+  double squares, fourths;
+} rows;
+
+static void take(rows *r, const float *values, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    double square = (double)values[i] * (double)values[i];
+    r->low = fminf(r->low, values[i]);
+    r->high = fmaxf(r->high, values[i]);
+    r->squares += square;
+    r->fourths += square * square;
+    if (++r->row < r->n_row) continue;
+    if (r->fourths > 0) r->least = fmin(r->least, r->squares * r->squares / r->fourths);
+    r->row = 0;
+    r->squares = r->fourths = 0;
+  }
+}
+
+/* Where the values of a parameter are: in a file, or in a folder. */
+typedef struct source {
+  const clv_weights_file *file;
+  const clv_weights_entry *entry;
+  const clv_stage_folder *folder;
+  size_t at; /* in the folder's lists */
+} source;
+
+static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
+  if (s->file) return clv_weights_part_as(s->file, s->entry, CLV_F32, (size_t)first, dst, n, err);
+  return clv_weights_folder_part(s->folder->folder, s->folder->found[s->at],
+                                 &s->folder->want[s->at], (size_t)first, n, dst, err);
+}
+
+static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) float *chunk = NULL;
+  uint64_t n = 1;
+  for (int d = 0; d < p->shape.rank; d++) n *= (uint64_t)p->shape.dim[d];
+  rows r = {.least = INFINITY,
+            .low = INFINITY,
+            .high = -INFINITY,
+            .n_row = (size_t)(n / (uint64_t)p->shape.dim[0])};
+  CLV_TRY(clv_alloc(CHUNK, sizeof *chunk, &chunk, err));
+  for (uint64_t first = 0; first < n; first += CHUNK) {
+    size_t part = (size_t)CLV_MIN(n - first, (uint64_t)CHUNK);
+    CLV_TRY(read_values(s, first, chunk, part, err));
+    take(&r, chunk, part);
+  }
+  *ret = r.n_row > 1 && n > r.n_row && (r.least < LEAST_VALUES || r.low == r.high);
+  return CLV_OK;
+}
+
+/* Notes the layer of a parameter, where its weights mix by their op and not by their values. */
+static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param *p, const source *s,
+                              clv_err *err) {
+  const char *name = b->stages[stage].graph->nodes[p->node].name;
+  bool plain;
+  if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
+  for (int k = 0; k < b->whole->n_nodes; k++) {
+    const clv_op_def *def = clv_op_def_of(b->whole->nodes[k].op);
+    if (b->known[k] || !def || def->mixes == CLV_MIXES_NOTHING) continue;
+    if (strcmp(b->whole->nodes[k].name, name) != 0) continue;
+    CLV_TRY(is_plain(s, p, &plain, err));
+    return plain ? clv_strdup(PLAIN, &b->known[k], err) : CLV_OK;
+  }
+  return CLV_OK;
+}
+
+/* What cannot be read is refused by what reads it for the session. */
+static clv_code of_file(clv_blueprint *b, uint32_t stage, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  const clv_params *params = b->stages[stage].params;
+  clv_err ignored;
+  if (clv_stage_file_open(b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
+  for (int i = 0; i < params->n; i++)
+    if (found[i])
+      CLV_TRY(
+          note_if_plain(b, stage, &params->list[i], &(source){.file = f, .entry = found[i]}, err));
+  return CLV_OK;
+}
+
+static clv_code of_folder(clv_blueprint *b, uint32_t stage, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
+  clv_err ignored;
+  if (clv_stage_folder_open(b, stage, &f, &notes, &ignored) != CLV_OK) return CLV_OK;
+  for (size_t i = 0; i < f.n; i++) {
+    const clv_param *p = clv_params_find(b->stages[stage].params, f.want[i].name);
+    if (p && f.found[i] != CLV_WEIGHTS_NONE)
+      CLV_TRY(note_if_plain(b, stage, p, &(source){.folder = &f, .at = i}, err));
+  }
+  return CLV_OK;
+}
+
+clv_code clv_blueprint_find_plain(clv_blueprint *b, clv_err *err) {
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    const clv_stage_spec *spec = &b->config->stages[i];
+    if (b->stages[i].worker >= 0 || !spec->weights_secret) continue;
+    if (spec->weights_file) CLV_TRY(of_file(b, i, err));
+    if (spec->weights_folder) CLV_TRY(of_folder(b, i, err));
+  }
+  return CLV_OK;
+}
