@@ -18,6 +18,9 @@ of("master/reach/flow.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
    a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),
    one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
+of("master/reach/columns.c", "tests/unit/plan/test_privacy",
+   what_is_the_same_everywhere_is_a_place=("static void look_at(", "all[i].varies |= all[i].n < 2;", "all[i].varies = true;"),
+   a_stride_is_no_window=("static int64_t distance_of(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    a_constant_is_a_place=("static reach_element constant_of(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"),
    what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),

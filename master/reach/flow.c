@@ -8,8 +8,6 @@
 
 #include "master/reach/reach_int.h"
 
-enum { MAX_WORK = 200 * 1000 * 1000 }; /* elements read in one analysis */
-
 /* ---- indexes along one axis ------------------------------------------------------------------ */
 
 typedef struct run {
@@ -108,11 +106,11 @@ static void add(reach_pool *p, bundle *b, reach_element e) {
   uint32_t set = reach_set_of(e);
   b->found = true;
   b->zero &= (e & REACH_ZERO) != 0;
+  b->flags |= e & (REACH_KINDS | REACH_TOKEN);
   if (!set) return;
   if (!b->any) b->first = b->last = b->whole = set;
   if (set != b->first && set != b->last) paint(p, b, set);
   b->last = set;
-  b->flags |= e & (REACH_KINDS | REACH_TOKEN);
   b->any = true;
 }
 
@@ -210,23 +208,30 @@ static bool runs_of(const reach_step *s, const int64_t *index, run ret[CLV_MAX_R
   return any;
 }
 
-static reach_element gather(reach_step *s, const int64_t *index, const int64_t *steps) {
-  run runs[CLV_MAX_RANK];
+/* Adds the bundle at `runs`. */
+static void add_all(const reach_step *s, const reach_value *from, const run *runs,
+                    const int64_t *steps, bundle *b) {
   int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], walk[CLV_MAX_RANK];
-  bundle b = {.zero = true};
-  int rank = s->from->shape.rank;
   size_t first = 0;
-  if (!runs_of(s, index, runs))
-    return s->weighs || s->constant ? finish(s, &b, REACH_EMPTY) : REACH_ABSENT;
-  for (int i = 0; i < rank; i++) {
+  for (int i = 0; i < from->shape.rank; i++) {
     first += (size_t)(runs[i].first * steps[i]);
     extents[i] = runs[i].n;
     walk[i] = runs[i].step * steps[i];
   }
-  do {
-    add(s->pool, &b, s->from->element[first + reach_at(at, walk, rank)]);
-    s->pool->work++;
-  } while (reach_next(at, extents, rank));
+  do add(s->pool, b, from->element[first + reach_at(at, walk, from->shape.rank)]);
+  while (reach_pays(s->pool, 1) && reach_next(at, extents, from->shape.rank));
+}
+
+static reach_element gather(reach_step *s, const int64_t *index, const int64_t *steps) {
+  run runs[CLV_MAX_RANK];
+  bundle b = {.zero = true};
+  if (!runs_of(s, index, runs))
+    return s->weighs || s->constant ? finish(s, &b, REACH_EMPTY) : REACH_ABSENT;
+  add_all(s, s->from, runs, steps, &b);
+  if (s->whole && !b.any && b.flags) { /* of such columns alone */
+    b = (bundle){.zero = true};
+    add_all(s, s->whole, runs, steps, &b);
+  }
   uint32_t set = whole_of(s->pool, &b);
   return b.found ? finish(s, &b, set) : REACH_ABSENT;
 }
@@ -251,9 +256,11 @@ static void grow(reach_step *s, const int64_t *steps, reach_value *ret) {
     while (reach_next(at, inner, rank));
     uint32_t set = whole_of(s->pool, &all);
     bundle now = all;
-    ret->element[x] = finish(s, &now, set);
+    int64_t index[CLV_MAX_RANK] = {0, x};
+    bool none = s->whole && !set && now.flags; /* only columns that do not vary */
+    ret->element[x] = none ? gather(s, index, steps) : finish(s, &now, set);
   }
-  s->pool->work += reach_value_count(s->from);
+  (void)reach_pays(s->pool, reach_value_count(s->from));
 }
 
 static int siblings_of(const reach_step *s) {
@@ -269,12 +276,17 @@ static int siblings_of(const reach_step *s) {
   return 0;
 }
 
-/* What the budget does not pay for is as the worst of what it is made of. */
+/* What the budget does not pay for is as the worst of what it is made of: the most exposed, and as
+ * narrow as the narrowest. */
 static clv_code give_up(reach_step *s, reach_value *ret, clv_err *err) {
-  reach_element worst = REACH_ABSENT;
+  const reach_value *from = s->whole ? s->whole : s->from;
+  reach_element worst = REACH_ABSENT, narrow = REACH_ABSENT;
   s->sums = false;
-  for (size_t i = 0; i < reach_value_count(s->from); i++)
-    worst = reach_choose(s->pool, REACH_EXPOSED, worst, s->from->element[i]);
+  for (size_t i = 0; i < reach_value_count(from); i++) {
+    worst = reach_choose(s->pool, REACH_EXPOSED, worst, from->element[i]);
+    narrow = reach_choose(s->pool, REACH_NARROW, narrow, from->element[i]);
+  }
+  if (reach_is_path(worst)) worst = reach_made(reach_set_of(narrow), worst & REACH_FLAGS);
   return reach_value_fill(ret, &s->to, worst, err);
 }
 
@@ -282,15 +294,20 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
   int64_t index[CLV_MAX_RANK] = {0}, steps[CLV_MAX_RANK];
   *ret = (reach_value){.shape = s->to};
   keep_extents(s, ret);
+  if (!reach_pays(s->pool, reach_value_count(ret))) return give_up(s, ret, err);
   CLV_TRY(reach_value_alloc(ret, err));
   reach_value_steps(s->from, steps);
   if (grows(s, ret))
     grow(s, steps, ret);
   else
-    for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
+    for (size_t i = 0, n = reach_value_count(ret); i < n && !s->pool->spent; i++) {
       ret->element[i] = gather(s, index, steps);
       reach_next(index, ret->kept, s->to.rank);
     }
+  if (s->pool->spent) {
+    reach_value_done(ret);
+    return give_up(s, ret, err);
+  }
   ret->siblings = siblings_of(s);
   reach_compress(ret);
   return CLV_OK;
@@ -299,8 +316,16 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
 clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
-  s->pool->spent |= s->pool->work > MAX_WORK;
   if (s->pool->spent) return give_up(s, ret, err);
-  CLV_TRY(make(s, ret, err));
+  reach_value varying = {0};
+  const reach_value *from = s->from;
+  if (s->weighs && !s->back && !s->widest) CLV_TRY(reach_varying(s, &varying, err));
+  if (varying.element) s->whole = from;
+  if (varying.element) s->from = &varying;
+  clv_code code = make(s, ret, err);
+  reach_value_done(&varying);
+  s->from = from;
+  s->whole = NULL;
+  CLV_TRY(code);
   return s->pool->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -8,8 +8,9 @@
  * Several paths lead from a record to an element: each operand of a sum, product or attention is
  * one. Each value has three profiles, so that no path is lost behind a worse one: the most exposed
  * path of each element, the narrowest, and the widest, on which known weights may mix. Padding,
- * constants, zeros and copies add no place. What exceeds the budget of memory or work becomes
- * narrower and more exposed, never the opposite.
+ * constants, zeros and copies add no place, nor does to a layer of many positions what is the same
+ * at each of them. What exceeds the budget of memory or work becomes narrower and more exposed,
+ * never the opposite.
  *
  * Threads: none is shared; each call has memory of its own.
  */

@@ -2,7 +2,8 @@
  *
  * reach_int: what the files of this folder know for each other. sets.c has sets of places,
  * relations.c what each op does to elements, values.c the elements of a value, flow.c one step
- * from value to value, forward.c and backward.c walk the graph.
+ * from value to value, columns.c what a layer is given alike at all of its positions, forward.c and
+ * backward.c walk the graph.
  */
 #ifndef CLEAVE_MASTER_REACH_INT_H
 #define CLEAVE_MASTER_REACH_INT_H
@@ -11,7 +12,8 @@
 
 /* ---- sets of places (sets.c) ----------------------------------------------------------------- */
 
-enum { REACH_EMPTY = 0, REACH_FULL = 1 }; /* numbers of sets */
+enum { REACH_EMPTY = 0, REACH_FULL = 1 };    /* numbers of sets */
+enum { REACH_MAX_WORK = 200 * 1000 * 1000 }; /* of one analysis, a few seconds */
 
 typedef struct reach_span {
   int32_t from, to; /* places from..to - 1 */
@@ -31,7 +33,7 @@ typedef struct reach_pool {
   uint64_t *bits;  /* the set that is being made */
   size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
   int table_bits;
-  uint64_t work; /* elements read so far */
+  uint64_t work; /* elements read so far, and words of sets */
   bool spent;    /* the budget is: what is made from now on is one element of what it is made of */
   bool failed;   /* out of memory */
 } reach_pool;
@@ -41,6 +43,12 @@ void reach_pool_done(reach_pool *p);
 void reach_pool_add(reach_pool *p, uint32_t set);                /* to the set that is being made */
 void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n); /* n places */
 uint32_t reach_pool_take(reach_pool *p); /* its number; the next one begins empty */
+/* Of the budget of work; false: it is spent. */
+static inline bool reach_pays(reach_pool *p, size_t work) {
+  p->work += work;
+  p->spent |= p->work > REACH_MAX_WORK;
+  return !p->spent;
+}
 static inline int32_t reach_count(const reach_pool *p, uint32_t set) { return p->sets[set].count; }
 
 /* ---- elements -------------------------------------------------------------------------------- */
@@ -55,6 +63,7 @@ enum {
   REACH_KINDS = 7,
   REACH_TOKEN = 8,
   REACH_ZERO = 16,
+  REACH_FLAGS = 31,
   REACH_SET_SHIFT = 5,
 };
 #define REACH_ABSENT UINT32_MAX /* there is no such path */
@@ -105,7 +114,7 @@ typedef enum reach_profile {
 
 /* Another path to the elements of `to`, which may be without any; `other` is consumed. product:
  * where either is zero, so is the result. */
-clv_code reach_merge(const reach_pool *p, reach_profile profile, bool product, reach_value *to,
+clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
                      reach_value *other, clv_err *err) CLV_USE_RESULT;
 /* The one that a profile keeps. */
 reach_element reach_choose(const reach_pool *p, reach_profile profile, reach_element a,
@@ -165,11 +174,12 @@ typedef struct reach_step {
   const reach_relation *relation;
   bool back; /* from the output to the input */
   const reach_value *from;
-  clv_shape to;  /* shape of what is made */
-  bool widest;   /* of that profile, in which hidden elements do not count */
-  bool weighs;   /* the op sums with weights */
-  bool constant; /* with nothing summed there is still a bias */
-  bool scalar;   /* the model has one output: `several` says whether the layer sums */
+  const reach_value *whole; /* `from` with what reach_varying leaves out; NULL: nothing is */
+  clv_shape to;             /* shape of what is made */
+  bool widest;              /* of that profile, in which hidden elements do not count */
+  bool weighs;              /* the op sums with weights */
+  bool constant;            /* with nothing summed there is still a bias */
+  bool scalar;              /* the model has one output: `several` says whether the layer sums */
   bool several;
   clv_reach_layer layer; /* of `weighs` */
   int64_t width;         /* of `weighs`: different sums that it makes of the same places */
@@ -179,6 +189,12 @@ typedef struct reach_step {
 
 /* The elements of an input's share in an output, or of an output's gradient in an input's. */
 clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- columns (columns.c) --------------------------------------------------------------------- */
+
+/* The source of a layer without the places of columns that are the same at each of its positions;
+ * without elements where there are none. */
+clv_code reach_varying(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- both directions (forward.c) ------------------------------------------------------------- */
 

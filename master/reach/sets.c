@@ -110,6 +110,7 @@ void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n) {
   if (from >= to) return;
   size_t first = (size_t)from / 64, last = (size_t)(to - 1) / 64;
   uint64_t head = ~0ull << from % 64, tail = ~0ull >> (63 - (to - 1) % 64);
+  p->work += last - first + 1;
   p->lowest = CLV_MIN(p->lowest, first);
   p->highest = CLV_MAX(p->highest, last);
   if (first == last) {
@@ -151,6 +152,7 @@ uint32_t reach_pool_take(reach_pool *p) {
     count += (int32_t)(end - at);
     at = find(p, end, to, true);
   }
+  p->work += p->highest - p->lowest + 1 + n;
   memset(p->bits + p->lowest, 0, (p->highest - p->lowest + 1) * sizeof *p->bits);
   p->lowest = SIZE_MAX;
   p->highest = 0;

@@ -125,7 +125,7 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
     ret->element[i] = from->element[reach_at(index, steps, from->shape.rank)];
     reach_next(index, from->shape.dim, from->shape.rank);
   }
-  p->work += reach_value_count(ret);
+  (void)reach_pays(p, reach_value_count(ret));
   reach_compress(ret);
   return CLV_OK;
 }
@@ -173,7 +173,7 @@ static int siblings_of(const reach_value *a, const reach_value *b) {
   return a->siblings == b->siblings ? a->siblings : 0;
 }
 
-clv_code reach_merge(const reach_pool *p, reach_profile profile, bool product, reach_value *to,
+clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
                      reach_value *other, clv_err *err) {
   int64_t index[CLV_MAX_RANK] = {0}, a[CLV_MAX_RANK], b[CLV_MAX_RANK];
   reach_value made = {.shape = other->shape};
@@ -192,6 +192,7 @@ clv_code reach_merge(const reach_pool *p, reach_profile profile, bool product, r
                            other->element[reach_at(index, b, made.shape.rank)]);
     reach_next(index, made.kept, made.shape.rank);
   }
+  (void)reach_pays(p, reach_value_count(&made));
   reach_value_done(to);
   reach_value_done(other);
   reach_compress(&made);

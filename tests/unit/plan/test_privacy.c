@@ -72,6 +72,10 @@ static const clv_shape rgb = {4, {1, 3, 6, 6}}, pixel = {4, {1, 1, 1, 1}}, signa
 #define EMBEDDING "{op: embedding, rows: 9, out: 4}"
 #define TURNED EMBEDDING ", {op: permute, order: [2, 1]}"
 #define COLUMN "{op: reshape, shape: [16, 1], name: x}"
+#define CONTEXT "{op: flatten}, {op: linear, out: 64}, {op: layernorm}"
+#define ROWS                                                                                      \
+  "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
+  ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
 #define BLOCK                                                                                   \
   "{op: linear, out: 4, from: [h], name: q}, {op: linear, out: 4, from: [h], name: k}, "        \
   "{op: linear, out: 4, from: [h], name: v}, {op: attention, heads: 2, from: [q, k, v], name: " \
@@ -153,6 +157,34 @@ static const front_row fronts[] = {
      "", "", RAW, 0},
     {&features, "{op: flatten, name: x}, {op: linear, out: 16, name: y}, {op: add, from: [x, y]}",
      "", "", RAW, 0},
+    /* nor does what is the same at each place that a layer is applied at */
+    {&image,
+     CONTEXT ", {op: reshape, shape: [64, 1, 1], name: g}, {op: scale, factor: 0, from: [input], "
+             "name: z}, {op: add, from: [z, g], name: c}, {op: concat, dim: 1, from: [input, c]}, "
+             "{op: conv2d, out: 1, kernel: 1}",
+     "", "", RAW, 0},
+    {&image,
+     CONTEXT ", {op: reshape, shape: [64, 1, 1], name: g}, {op: scale, factor: 0, from: [input], "
+             "name: z}, {op: add, from: [z, g], name: c}, {op: concat, dim: 1, from: [input, c]}, "
+             "{op: conv2d, out: 1, kernel: 3, pad: 1}",
+     "", "", PICTURE, 4},
+    {&words,
+     EMBEDDING ", {op: scale, factor: 1, name: e}, " CONTEXT
+               ", {op: reshape, shape: [1, 64], name: g}, {op: mean, dim: 2, from: [e]}, {op: "
+               "reshape, shape: [12, 1]}, {op: scale, factor: 0, name: z}, {op: add, from: [z, "
+               "g], name: c}, {op: concat, dim: 2, from: [e, c]}, {op: linear, out: 5}",
+     "", "", TOKENS, 0},
+    {&features,
+     CONTEXT ", {op: reshape, shape: [1, 64], name: g}, {op: reshape, shape: [16, 1], from: "
+             "[input], name: x}, {op: scale, factor: 0, name: z}, {op: add, from: [z, g], name: "
+             "c}, {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}",
+     "", "", RAW, 0},
+    {&features, ROWS ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW, 0},
+    {&features,
+     ROWS ", {op: slice, dim: 2, start: 0, stop: 1, name: d}, {op: concat, dim: 2, from: [x, d]}, "
+          "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
+     "", "", RAW, 0},
+    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0}, /* nothing else is there */
     /* the border, the first step */
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},

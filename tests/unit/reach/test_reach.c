@@ -245,7 +245,32 @@ static void what_is_found_agrees_with_numbers(void **state) {
   assert_true(compared > GRAPHS / 2);
 }
 
+/* Of windows as large as the picture all elements are paid for, or nothing is. */
+static void large_windows_exceed_the_budget(void **state) {
+  static const clv_reach_layer secret[2] = {CLV_REACH_SECRET, CLV_REACH_SECRET};
+  clv_attrs a = {.out = 1, .groups = 1};
+  clv_reach found[2];
+  clv_graph *g;
+  clv_err err;
+  int at;
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    a.kernel[i] = 223;
+    a.pad[i] = 111;
+    a.stride[i] = a.dilation[i] = 1;
+  }
+  assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
+  assert_int_equal(
+      clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){4, {1, 3, 224, 224}}, &at, &err), CLV_OK);
+  add(g, CLV_OP_CONV2D, a, &at);
+  assert_int_equal(g->n_nodes, 2);
+  assert_int_equal(clv_reach_forward(g, secret, UINT32_MAX, found, &err), CLV_OK);
+  assert_true(found[1].gave_up && found[1].bare);
+  clv_graph_free(g);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_found_agrees_with_numbers)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_found_agrees_with_numbers),
+                                     cmocka_unit_test(large_windows_exceed_the_budget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
