@@ -14,6 +14,12 @@ of("master/look/labels.c", "tests/unit/look/test_readers",
 of("master/plan/look.c", "tests/unit/plan/test_look",
    the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
    a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
+of("master/plan/look.c", "tests/net/operations/test_look.py",
+   workers_in_a_row_hide_labels=("static bool gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
+of("master/plan/look_head.c", "tests/net/operations/test_look.py",
+   numbers_are_one_class=("static size_t classes_of_numbers(", "h->label[i] += numbers_of", "h->label[i] += 0 * numbers_of"))
+of("master/plan/look_front.c", "tests/net/operations/test_look.py",
+   all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"))
 of("master/reach/flow.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
    a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),

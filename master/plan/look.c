@@ -93,10 +93,18 @@ clv_findings clv_look_uncertain(const clv_look *look) {
   return ret;
 }
 
-/* Values that leave the master show records, the last worker's gradient shows labels. */
+/* Layers at workers hide nothing: the gradient that is read goes on to all workers up to the next
+ * stage at home. */
+static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
+  uint32_t i = stage;
+  while (i < b->n_stages && b->stages[i].worker >= 0) i++;
+  return i > stage && i > clv_look_last_worker(b) && b->stages[stage + 1].input_needs_grad;
+}
+
+/* Values that leave the master show records, gradients from behind the last worker show labels. */
 static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleave_sending_kind kind,
                              uint32_t stage) {
-  bool gradient = kind == CLEAVE_SENDING_GRADIENT && stage == clv_look_last_worker(b);
+  bool gradient = kind == CLEAVE_SENDING_GRADIENT && gets_gradient(b, stage);
   bool value = kind == CLEAVE_SENDING_VALUE && b->stages[stage].worker < 0;
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
@@ -105,9 +113,17 @@ static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleav
   return ret;
 }
 
-/* Records that are sent as such are no picture besides. */
-static clv_findings beside(clv_findings found, clv_findings shows) {
-  return shows & CLV_SHOWS_RAW_INPUT ? found & ~(clv_findings)CLV_SHOWS_PICTURE : found;
+static bool has_tokens(const clv_blueprint *b) {
+  bool any = false;
+  for (uint32_t k = 0; k < b->inputs.n; k++) any |= b->inputs.list[k].dtype == CLV_I64;
+  return any;
+}
+
+/* Records that are sent as such are no picture besides, and vectors that repeat no tokens. */
+static clv_findings beside(const clv_blueprint *b, clv_findings found, clv_findings shows) {
+  clv_findings less = CLV_SHOWS_PICTURE;
+  if (!has_tokens(b)) less |= CLV_SHOWS_TOKENS;
+  return shows & CLV_SHOWS_RAW_INPUT ? found & ~less : found;
 }
 
 static void add_findings(clv_blueprint *b, const clv_look *look) {
@@ -115,14 +131,14 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
     clv_egress_row *r = &b->egress[i];
     bool rows = r->kind == CLEAVE_SENDING_CACHED && !r->input;
     clv_findings found =
-        beside(found_in(b, look, rows ? CLEAVE_SENDING_VALUE : r->kind, r->stage), r->shows);
+        beside(b, found_in(b, look, rows ? CLEAVE_SENDING_VALUE : r->kind, r->stage), r->shows);
     r->looked = found & ~(r->shows & ~r->looked);
     r->shows |= found;
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
-    clv_findings value = sent ? beside(found_in(b, look, CLEAVE_SENDING_VALUE, i), s->shows) : 0;
+    clv_findings value = sent ? beside(b, found_in(b, look, CLEAVE_SENDING_VALUE, i), s->shows) : 0;
     clv_findings gradient = found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
     s->looked = value & ~(s->shows & ~s->looked);
     s->gradient_looked = gradient & ~(s->gradient_shows & ~s->gradient_looked);

@@ -324,22 +324,65 @@ static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_toke
   return CLV_OK;
 }
 
-static void read_tokens(const look_tensors *f, clv_look_result *ret) {
+/* Flat records of floats: the first input that is no grid. */
+static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
+  clv_look_view grid;
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) {
+    if (f->b->inputs.list[k].dtype != CLV_F32) continue;
+    *ret = input_tensor(f, k);
+    if (!clv_look_record(ret, &grid)) return true;
+  }
+  return false;
+}
+
+/* Of records that repeat to the bit the number of each different one; false: most do not. */
+static bool list_repeats(const look_tensors *f, int64_t *ret) {
+  size_t n = f->r->sample->half.n, different = 0;
+  clv_look_tensor t;
+  if (!find_vectors(f, &t)) return false;
+  for (size_t i = 0; i < n; i++) {
+    size_t k = 0;
+    while (memcmp(t.values + k * t.record, t.values + i * t.record, t.record * sizeof(float))) k++;
+    ret[i] = k < i ? ret[k] : (int64_t)different++;
+  }
+  return different <= n / 2;
+}
+
+static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
-  CLV_AUTO(clv_freep) int64_t *tokens = NULL;
-  size_t n_tokens, columns;
-  uint32_t input;
   clv_look_read read;
   clv_err err;
-  if (!find_tokens(f, &input, &n_tokens, &columns)) {
+  clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
+  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->half, &read, &err);
+  take(ret, code, &read, &err);
+}
+
+static void read_repeats(const look_tensors *f, clv_look_result *ret) {
+  int64_t tokens[CLV_LOOK_RECORDS];
+  const clv_look_tokens t = {tokens, 1};
+  if (!list_repeats(f, tokens)) {
     nothing(ret, "records have no tokens");
     return;
   }
+  read_nearest(f, &t, ret);
+  if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
+}
+
+static void read_tokens(const look_tensors *f, clv_look_result *ret) {
+  CLV_AUTO(clv_freep) int64_t *tokens = NULL;
+  size_t n_tokens, columns;
+  uint32_t input;
+  clv_err err;
+  if (!find_tokens(f, &input, &n_tokens, &columns)) {
+    read_repeats(f, ret);
+    return;
+  }
   clv_code code = list_tokens(f, input, n_tokens, columns, &tokens, &err);
-  if (code == CLV_OK) code = list_views(f, NULL, n_tokens, &v, &err);
   const clv_look_tokens t = {tokens, n_tokens};
-  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, &t, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  if (code == CLV_OK)
+    read_nearest(f, &t, ret);
+  else
+    clv_look_not(ret, &err);
 }
 
 static clv_code look(look_tensors *f, clv_err *err) {

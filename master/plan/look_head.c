@@ -14,7 +14,7 @@ enum {
   SAMPLES = 512,   /* gradients that are read, about */
   MOST_DRAWS = 64, /* random inputs of a record */
   PIECES = 8,      /* values that cross together and have places */
-  OUTPUTS = 8,     /* of several answers a record: how many are read */
+  OUTPUTS = 8,     /* of several numbers a label: how many are read */
   BATCH = 64,
   MOST_WIDTH = 16384, /* values of a gradient that are read */
 };
@@ -45,7 +45,7 @@ typedef struct look_gradients {
   size_t step, kept;       /* of `vector` values each step-th is kept */
   float *values;           /* [room][kept] */
   int64_t *label;          /* [room] */
-  float *answers;          /* [room][labels] of several answers a record */
+  size_t *record;          /* [room] whose gradient it is */
   size_t n, room, n_fit;
 } look_gradients;
 
@@ -60,7 +60,7 @@ static void head_done(look_gradients *h) {
   free(h->dout);
   free(h->values);
   free(h->label);
-  free(h->answers);
+  free(h->record);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -163,7 +163,7 @@ static clv_code make_room(look_gradients *h, clv_err *err) {
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->dx, &h->dx, err));
   CLV_TRY(clv_alloc(h->room * h->kept, sizeof *h->values, &h->values, err));
   CLV_TRY(clv_alloc(h->room, sizeof *h->label, &h->label, err));
-  return clv_alloc(h->room * h->labels, sizeof *h->answers, &h->answers, err);
+  return clv_alloc(h->room, sizeof *h->record, &h->record, err);
 }
 
 /* -1: it is none that the loss tells from others. */
@@ -198,8 +198,7 @@ static void keep(look_gradients *h, size_t record, size_t draw, double share) {
       int64_t label = classes ? class_of(h, ((const int64_t *)y->data)[at]) : 0;
       if (label < 0 || h->n == h->room || !is_chosen(draw * 7919 + at, share)) continue;
       keep_vector(h, row, place);
-      for (size_t k = 0; !classes && k < h->labels; k++)
-        h->answers[h->n * h->labels + k] = ((const float *)y->data)[at + k];
+      h->record[h->n] = record + row;
       h->label[h->n++] = label;
     }
 }
@@ -265,15 +264,75 @@ static clv_code run(look_gradients *h, clv_err *err) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Several answers of a record, yes or no: the one that is read best. */
-static clv_code read_answers(look_gradients *h, clv_look_gradients *g, clv_look_read *ret,
+static const float *numbers_of(const look_gradients *h, size_t record) {
+  return (const float *)target_of(h, record);
+}
+
+static int ascending(const void *a, const void *b) {
+  float x = *(const float *)a, y = *(const float *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Drops what repeats of a sorted list. */
+static size_t different(const float *sorted, size_t n, float *ret) {
+  size_t kept = 0;
+  for (size_t i = 0; i < n; i++)
+    if (!i || sorted[i] > sorted[i - 1]) ret[kept++] = sorted[i];
+  return kept;
+}
+
+/* Few values that repeat are the classes; else there are two, up to the median and above it.
+ * Returns how many. */
+static size_t classes_of_numbers(look_gradients *h, size_t at) {
+  float sorted[CLV_LOOK_RECORDS], ends[CLV_LOOK_RECORDS];
+  size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_RECORDS);
+  for (size_t i = 0; i < n; i++) sorted[i] = numbers_of(h, i)[at];
+  qsort(sorted, n, sizeof *sorted, ascending);
+  size_t n_ends = different(sorted, n, ends);
+  if (n_ends > CLV_MIN(n / 2, (size_t)CLV_LOOK_CLASSES)) {
+    ends[0] = sorted[(n - 1) / 2];
+    n_ends = 1;
+  }
+  for (size_t i = 0; i < h->n; i++) {
+    h->label[i] = 0;
+    for (size_t k = 0; k < n_ends; k++) h->label[i] += numbers_of(h, h->record[i])[at] > ends[k];
+  }
+  return CLV_MAX(n_ends, (size_t)2);
+}
+
+/* Where the only 1 of a label is, the rest being 0; SIZE_MAX: it is no such label. */
+static size_t only_one_of(const look_gradients *h, size_t record) {
+  const float *v = numbers_of(h, record);
+  size_t ret = SIZE_MAX;
+  for (size_t k = 0; k < h->labels; k++) {
+    bool one = v[k] == 1;
+    if ((!one && v[k] != 0) || (one && ret != SIZE_MAX)) return SIZE_MAX;
+    if (one) ret = k;
+  }
+  return ret;
+}
+
+static bool are_one_hot(const look_gradients *h) {
+  bool all = h->labels > 1;
+  for (size_t i = 0; all && i < h->r->sample->half.n; i++) all = only_one_of(h, i) != SIZE_MAX;
+  return all;
+}
+
+/* Labels that are numbers: the class of the only 1, or the number that is read best. */
+static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_read *ret,
                              clv_err *err) {
+  bool squares = h->b->config->loss.kind == CLV_LOSS_MSE;
   *ret = (clv_look_read){.by = ""};
+  if (are_one_hot(h)) {
+    for (size_t i = 0; i < h->n; i++) h->label[i] = (int64_t)only_one_of(h, h->record[i]);
+    CLV_TRY(clv_look_labels(g, ret, err));
+    if (squares) return CLV_OK;
+  }
   for (size_t k = 0; k < CLV_MIN(h->labels, (size_t)OUTPUTS); k++) {
     clv_look_read one;
-    for (size_t i = 0; i < h->n; i++) h->label[i] = h->answers[i * h->labels + k] >= .5f;
+    g->n_lengths = classes_of_numbers(h, k);
     CLV_TRY(clv_look_labels(g, &one, err));
-    if (!k || one.figure > ret->figure) *ret = one;
+    if (!*ret->by || one.figure > ret->figure) *ret = one;
   }
   return CLV_OK;
 }
@@ -305,7 +364,7 @@ static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
                           .width = h->kept,
                           .n_lengths = lengths_of(h),
                           .of_outputs = !h->layers || !h->parts[0].params->n};
-  return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_answers(h, &g, ret, err);
+  return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_numbers(h, &g, ret, err);
 }
 
 /* Why there is nothing to read; NULL: there is. */
@@ -314,7 +373,6 @@ static const char *excuse(const clv_look_round *r, uint32_t last) {
   if (r->o->evaluates) return "no gradient is sent";
   if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
   if (last == b->n_stages || !b->stages[last + 1].input_needs_grad) return "no gradient is sent";
-  if (b->config->loss.kind == CLV_LOSS_MSE) return "labels are no classes";
   return r->sample->y ? NULL : "there are no labels";
 }
 

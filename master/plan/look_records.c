@@ -41,6 +41,33 @@ static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t
   return CLV_OK;
 }
 
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Labels that are few numbers are classes by their place among them. */
+static clv_code class_numbers(const clv_look_options *o, look_record *pool, size_t n,
+                              clv_err *err) {
+  CLV_AUTO(clv_freep) double *values = NULL;
+  double y;
+  size_t kept = 0;
+  if (clv_dataset_y_dtype(o->data) != CLV_F32) return CLV_OK;
+  CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
+  for (size_t i = 0; i < n; i++)
+    if (!clv_dataset_label(o->data, pool[i].record, &values[i])) return CLV_OK;
+  qsort(values, n, sizeof *values, ascending);
+  for (size_t i = 0; i < n; i++)
+    if (!kept || values[i] > values[kept - 1]) values[kept++] = values[i];
+  if (kept > CLV_MIN(n / 2, (size_t)CLV_LOOK_CLASSES)) return CLV_OK;
+  for (size_t i = 0; i < n; i++) {
+    clv_dataset_label(o->data, pool[i].record, &y);
+    pool[i].class = 0;
+    while ((size_t)pool[i].class + 1 < kept && values[pool[i].class] < y) pool[i].class ++;
+  }
+  return CLV_OK;
+}
+
 /* The records of a class go to both halves in turn, and so do the first ones of all classes. */
 static void rank(look_record *pool, size_t n) {
   uint32_t class = 0;
@@ -85,6 +112,7 @@ clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, siz
   size_t n = CLV_MIN(o->rows->n, (size_t)POOL);
   CLV_TRY(clv_alloc(n, sizeof *pool, &pool, err));
   CLV_TRY(list_pool(o, seed, n, pool, err));
+  CLV_TRY(class_numbers(o, pool, n, err));
   rank(pool, n);
   most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_RECORDS);
   split(pool, most, index, &s.half);

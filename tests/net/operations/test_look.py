@@ -37,6 +37,21 @@ def data(folder):
         wholes(f"y{classes}", classes)
     floats("real", 1)
 
+    def numbers(name, of):
+        rows = [of(i) for i in range(RECORDS)]
+        write_npy(f"{folder}/{name}.npy", (RECORDS, len(rows[0])), "<f4", struct.pack(f"<{RECORDS * len(rows[0])}f", *(v for row in rows for v in row)))
+
+    numbers("signs", lambda i: [r.choice((-1, 1))])
+    numbers("rare", lambda i: [1 if i % 10 == 7 else -1])
+    numbers("few", lambda i: [r.choice((0, 1000))])
+    numbers("far", lambda i: [r.uniform(0, 1e6)])
+    numbers("soft", lambda i: [r.choice((.6, .9))])
+    numbers("wide", lambda i: [r.gauss(0, 1) for _ in range(3)])
+    for classes in (2, 10):
+        numbers(f"hot{classes}", lambda i: [float(k == at) for at in [r.randrange(classes)] for k in range(classes)])
+    numbers("kinds", lambda i: [float(k == at) for at in [r.randrange(8)] for k in range(8)])
+    numbers("codes", lambda i: [(.1, .7, 3)[r.randrange(3)], r.randrange(4)])
+
 
 def session(name, front, x, head, y, loss="{kind: cross_entropy}", middle="[{op: scale, factor: 1}]", keys="", more="", steps=2):
     return cluster.session(name, f"data: {{format: npy, root: data, train: [{x}.npy, {y}.npy], test: [{x}.npy, {y}.npy]}}\nstages:\n"
@@ -72,8 +87,57 @@ def few_classes_are_read_through_layers():
         assert look["labels"]["read"] > .99, (loss, look)
     done = master("plan", session("said", LINEAR, "vector", HEADS[2] % 2, "y2", "{kind: cross_entropy, weight: [1, 50]}", keys=READABLE), cwd=cluster.dir)
     assert re.search(r"labels: loss.weight makes gradients of some classes longer", done.stdout), done.stdout
-    look = plan("one", LINEAR, "vector", HEADS[1] % 1, "real", "{kind: mse}")
-    assert look["labels"] == {"state": "not applicable", "why": "labels are no classes"}, look
+
+
+@suite.test
+def labels_that_are_numbers_are_read():
+    """By their values where those repeat, else by whether they are above the median; of a one-hot
+    label by where its 1 is."""
+    for y, least in (("signs", .7), ("rare", .7), ("real", .3), ("far", .9), ("few", .9)):
+        for depth, head in enumerate(HEADS[:2] if y in ("signs", "rare") else HEADS[:1]):
+            look = plan(f"{y}-{depth}", LINEAR, "vector", head % 1, y, "{kind: mse}")
+            assert look["labels"]["read"] > least, (y, depth, look)
+            assert look["privacy"]["labels"] == "readable" and look["egress"][1]["shows"] == "LABELS READABLE", look
+    for y, n in (("hot2", 2), ("wide", 3)):
+        look = plan(y, LINEAR, "vector", HEADS[1] % n, y, "{kind: mse}")
+        assert look["labels"]["read"] > .3, (y, look)
+    look = plan("hot10", LINEAR, "vector", HEADS[2] % 10, "hot10", "{kind: mse}")
+    assert look["labels"]["read"] < .3, look
+    look = plan("soft", LINEAR, "vector", HEADS[1] % 1, "soft", "{kind: bce_with_logits}")
+    assert look["labels"]["state"] == "looked at", look
+    refused("plan", session("signs", LINEAR, "vector", HEADS[1] % 1, "signs", "{kind: mse}"), "can read labels from the gradient for stage 'b'")
+
+
+@suite.test
+def gradients_that_workers_pass_on_are_read():
+    """From the last worker's up to the next stage at home."""
+    for transfer in ("via_master", "direct"):
+        for middle, rows in (("w2", {"b": True, "d": True}), ("master", {"b": False, "d": True})):
+            path = session("row", LINEAR, "vector", HEADS[1] % 2, "y2", keys=READABLE, more=f"transfer: {transfer}\n")
+            with open(path) as f:
+                text = f.read()
+            more = [("m", "master"), ("d", "w2")] if middle == "master" else [("d", "w2")]
+            stages = "".join(f"  - {{name: {n}, at: {w}, layers: [{{op: linear, out: 16}}, {{op: relu}}]}}\n" for n, w in more)
+            with open(path, "w") as f:
+                f.write(text.replace("  - {name: c, at: master", stages + "  - {name: c, at: master"))
+            done = master("plan", "--json", path, cwd=cluster.dir)
+            assert done.returncode == 0, done.stderr
+            found = {r["tensor"]: r["shows"] for r in json.loads(done.stdout)["egress"] if r["tensor"].startswith("gradient")}
+            for stage, reads in rows.items():
+                of = [shows for name, shows in found.items() if f"'{stage}'" in name]
+                assert all(("LABELS READABLE" in shows) == reads for shows in of), (transfer, middle, found)
+            assert any("'d'" in name for name in found) and (transfer == "direct" or any("'b'" in name for name in found)), found
+
+
+@suite.test
+def records_that_repeat_are_read():
+    for x in ("kinds", "codes"):
+        look = plan(x, LINEAR, x, HEADS[0] % 10, "y10")
+        assert look["tokens"]["read"] > .9 and "records repeat" in look["tokens"]["by"], look
+        assert "TOKENS" in look["egress"][0]["shows"], look
+    refused("plan", session("kinds", LINEAR, "kinds", HEADS[0] % 10, "y10"), "can read tokens from the activation of stage 'a'")
+    look = plan("apart", LINEAR, "vector", HEADS[0] % 10, "y10")
+    assert look["tokens"] == {"state": "not applicable", "why": "records have no tokens"}, look
 
 
 @suite.test
@@ -141,7 +205,7 @@ def figures_are_kept_with_the_run():
     assert "an onlooker reads: pixels not applicable" in master("egress", "kept", cwd=cluster.dir).stdout
 
 
-with Cluster(1) as cluster:
+with Cluster(2) as cluster:
     os.makedirs(os.path.join(cluster.dir, "data"), exist_ok=True)
     data(os.path.join(cluster.dir, "data"))
     suite.main()
