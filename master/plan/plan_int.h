@@ -46,6 +46,12 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
 
+/* ---- names of classes (class_names.c) -------------------------------------------------------- */
+
+/* CLV_INVALID, at pos: the head of model.hf was trained on the same names in another order. */
+clv_code clv_class_names_fit(const clv_blueprint *b, const clv_dataset *ds, const char *key,
+                             clv_config_pos pos, clv_err *err) CLV_USE_RESULT;
+
 /* ---- caches (cache.c) ------------------------------------------------------------------------ */
 
 /* CLV_INVALID, at stages[].cache: why the outputs of that stage cannot be kept. */

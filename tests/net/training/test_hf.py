@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by Hugging Face's config.json: four blocks, cut between any of them over one to three
 workers, give the bits of the unsplit run; and what is said before anything runs."""
-import itertools, json, os, re, sys
+import itertools, json, os, re, shutil, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import numpy as np
@@ -203,6 +203,50 @@ def more_labels_than_classes_are_refused():
     listed = (text % 2).replace("stride: 6", "stride: 6, labels: [question, answer, other]")
     done = master("check", cluster.session("list", listed), cwd=cluster.dir)
     assert done.returncode == 3 and "labels go up to 2, and the last layer has 2 outputs: it needs 3, one per class" in done.stderr, done.stderr
+
+
+@suite.test
+def a_trained_head_keeps_its_order_of_classes():
+    """Data number classes by the order of their names; where config.json has the same names in
+    another order, each output would count as another class."""
+    folder = os.path.join(cluster.dir, "opinions")
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/vocab.txt", "w") as f:
+        f.write("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad")) + "\n")
+    bert = {k: v for k, v in LAYOUTLM.items() if k != "max_2d_position_embeddings"}
+    config("opinion", {**bert, "model_type": "bert", "vocab_size": 7})
+    text = ("data: {format: text, root: opinions, inputs: [ids, lengths], train: [t.jsonl], test: [t.jsonl], text: {max_tokens: 4}, tokenizer: {file: opinions/vocab.txt}}\n"
+            "model: {hf: opinion, head: sequence, labels: %d}\nstages:\n  - {name: s0, at: master, layers: embeddings..classifier%s}\n"
+            f"loss: {{kind: cross_entropy}}\ntrain: {{max_steps: 1, batch: 2, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n")
+    weights = ", weights: {folder: trained%d%s}"
+
+    def write(n, classes, **keys):
+        for name in ("opinion", f"trained{n}"):
+            config(name, {**bert, "model_type": "bert", "vocab_size": 7, **keys})
+        with open(f"{folder}/t.jsonl", "w") as f:
+            f.writelines(json.dumps({"text": "good bad", "label": c}) + "\n" for c in classes * 2)
+
+    for n in (2, 3, 11):
+        write(n, [f"c{i}" for i in range(n)])
+        cluster.trained(f"opinion{n}", text % (n, ""), 1)
+        shutil.rmtree(os.path.join(cluster.dir, f"trained{n}"))
+        done = master("export", f"opinion{n}", "--hf", f"trained{n}", cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+    for names, classes, says, new, by_name in (
+            (["neg", "pos"], ["pos", "neg"], None, "", False),
+            (["pos", "neg"], ["pos", "neg"], "'neg' is class 0 of the data and output 1 of the head, whose output 0 is 'pos'", "", False),
+            (["pos", "neg"], ["pos", "neg"], "'neg' is class 0 of the data and output 1 of the head", "", True),
+            (["POSITIVE", "NEGATIVE"], ["positive", "negative"], "'negative' is class 0 of the data and output 1", "", False),
+            (["pos", "neg"], ["pos", "neg"], None, ", new: [classifier]", False),
+            (["pos", "neg"], ["0-pos", "1-neg"], None, "", False),
+            (["pos", "neg"], ["bad", "good"], None, "", False),
+            (["0", "1", "2"], [0, 1, 2], None, "", False),
+            (["0", "1", "2"], [1, 2], "its classes, 2 in the order of their names, are not in the order of the 3 .*'1' is class 0 of the data", "", False),
+            ([f"LABEL_{i}" for i in range(11)], list(range(11)), "'10' is class 2 of the data and output 10 of the head", "", False)):
+        n = len(names)
+        write(n, classes, **{"label2id": {name: i for i, name in enumerate(names)}} if by_name else {"id2label": dict(enumerate(names))})
+        done = master("check", cluster.session("opinions", text % (n, weights % (n, new))), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and re.search(says or "", done.stderr), (names, classes, done.stderr)
 
 
 @suite.test
