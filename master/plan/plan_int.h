@@ -46,6 +46,11 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
 
+/* ---- inputs (inputs.c) ----------------------------------------------------------------------- */
+
+/* CLV_INVALID, at data.inputs: one of them that no layer of the whole model reads. */
+clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
 /* ---- names of classes (class_names.c) -------------------------------------------------------- */
 
 /* CLV_INVALID, at pos: the head of model.hf was trained on the same names in another order. */

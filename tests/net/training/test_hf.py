@@ -277,6 +277,25 @@ def mistakes_are_refused_at_their_place():
 
 
 @suite.test
+def inputs_that_no_layer_reads_are_refused():
+    """Without lengths nothing would be left out of the padding."""
+    for name, says in (("length", r"'length': it reads ids, boxes, lengths \(how many .*; did you mean 'lengths'\?"),
+                       ("attention_mask", r"'attention_mask': it reads ids, boxes, lengths \(how many places of a record are no padding\); leave"),
+                       ("lengths", None)):
+        text = body([], ["master"]).replace("boxes, lengths]", f"boxes, {name}]")
+        done = master("check", cluster.session("inputs", text), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and re.search(rf"inputs\.yaml:\d+:\d+: data\.inputs: no layer of the model reads {says}" if says else "", done.stderr), done.stderr
+    by_layers = ("data: {format: npy, root: data, inputs: [x, %s], train: [train-ids.npy, train-lengths.npy, train-y.npy], test: [test-ids.npy, test-lengths.npy, test-y.npy]}\n"
+                 "model:\n  layers:\n    - {op: embedding, rows: 50, out: 8, name: words}\n    - {op: attention, heads: 2, from: [words, words, words, lengths]}\n"
+                 "    - {op: linear, out: 5}\nstages:\n  - {name: s0, at: master, layers: 0..2}\nloss: {kind: cross_entropy}\n"
+                 f"train: {{max_steps: 1, batch: 8, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n")
+    unread = by_layers.replace("from: [words, words, words, lengths]", "from: [words, words, words]")
+    for text, says in ((by_layers, None), (unread, "data.inputs: no layer of the model reads 'lengths': it reads x; leave the input and its files out")):
+        done = master("check", cluster.session("inputs", text % "lengths"), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and (says or "") in done.stderr, done.stderr
+
+
+@suite.test
 def a_model_that_cannot_be_read_is_not_taken_for_bad_records():
     config("broken", {**LAYOUTLM, "hidden_act": "mish"})
     np.save(os.path.join(cluster.dir, "data/floats.npy"), np.zeros((RECORDS, PLACES), np.float32))
