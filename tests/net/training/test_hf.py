@@ -277,6 +277,18 @@ def mistakes_are_refused_at_their_place():
 
 
 @suite.test
+def a_byte_order_mark_is_read_over():
+    """Editors write one; UTF-16 is named."""
+    MODELS["marked"], SETS["marked"] = MODELS["layoutlm"], SETS["layoutlm"]
+    for front, encoding, says in ((b"\xef\xbb\xbf", "utf-8", None), (b"", "utf-16", r"config\.json:1:1: its text is UTF-16, and UTF-8 is expected")):
+        config("marked", LAYOUTLM)
+        with open(os.path.join(cluster.dir, "marked/config.json"), "wb") as f:
+            f.write(front + json.dumps(LAYOUTLM).encode(encoding))
+        done = master("check", cluster.session("marked", body([], ["master"], "marked")), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and re.search(says or "", done.stderr), done.stderr
+
+
+@suite.test
 def inputs_that_no_layer_reads_are_refused():
     """Without lengths nothing would be left out of the padding."""
     for name, says in (("length", r"'length': it reads ids, boxes, lengths \(how many .*; did you mean 'lengths'\?"),
@@ -358,6 +370,15 @@ def what_is_exported_is_begun_with():
     still = body([1, 3], ["master", "w1", "master"]).replace("max_steps: 6", "max_steps: 1").replace("lr: 0.003", "lr: 1e-300, weight_decay: 0")
     still = re.sub(r"(layers: [^}]*)}", r"\1, weights: {folder: out}}", still)
     assert cluster.trained("begun", still, 1)[0] == trained
+    os.rename(os.path.join(out, "model.safetensors"), os.path.join(out, "model-1.safetensors"))
+    for encoding, says in (("utf-8-sig", None), ("utf-16", "index.json: its text is UTF-16, and UTF-8 is expected")):
+        with open(os.path.join(out, "model.safetensors.index.json"), "w", encoding=encoding) as f:
+            json.dump({"weight_map": {name: "model-1.safetensors" for name in trained}}, f)
+        if says is None:
+            assert cluster.trained("indexed", still, 1)[0] == trained
+        else:
+            done = cluster.train(cluster.session("encoded", still))
+            assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
 @suite.test
