@@ -148,7 +148,7 @@ $(call layer, master/reach, common/tensor kernels kernels/ops common/graph)
 
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/settings common/sched common/config common/weights kernels kernels/cuda/paper \
-  common/graph common/models master/data master/look master/api master/egress master/reach)
+  common/graph common/hf common/models master/data master/look master/api master/egress master/reach)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
 $(call layer, master/train, $(ENGINE) master/data master/report master/score master/api master/plan master/egress)

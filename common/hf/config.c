@@ -12,7 +12,7 @@
 #include "common/hf/hf_int.h"
 #include "common/json/json.h"
 
-enum { MAX_FILE = 1 << 20, MAX_LABELS = 1 << 20, MAX_ROWS = 96, COUNTS_FROM_END = -2 };
+enum { MAX_LABELS = 1 << 20, MAX_ROWS = 96, COUNTS_FROM_END = -2 };
 
 enum {
   BERT = 1u << CLV_HF_BERT,
@@ -591,8 +591,6 @@ clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, cl
 
 clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
-  clv_bytes_printf(&path, "%s/config.json", folder);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_file_read(path.data, MAX_FILE, &text, err));
+  CLV_TRY(clv_hf_config_text(folder, &path, &text, err));
   return clv_hf_config_parse(path.data, text.data ? text.data : "", text.len, ret, err);
 }

@@ -68,6 +68,21 @@ clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, cl
 /* FOLDER/config.json; CLV_NOT_FOUND or CLV_EXHAUSTED too. */
 clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err) CLV_USE_RESULT;
 
+/* FOLDER/config.json and what is in it. */
+clv_code clv_hf_config_text(const char *folder, clv_bytes *ret_path, clv_bytes *ret_text,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* Names of classes 0 to n - 1, all different from NULL; n 0: none has one. */
+typedef struct clv_hf_labels {
+  char **names;
+  size_t n;
+} clv_hf_labels;
+
+void clv_hf_labels_done(clv_hf_labels *l);
+clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, clv_hf_labels *ret,
+                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_labels_read(const char *folder, clv_hf_labels *ret, clv_err *err) CLV_USE_RESULT;
+
 const char *clv_hf_family_name(clv_hf_family family); /* "layoutlm", as model_type has it */
 const char *clv_hf_head_name(clv_hf_head head);       /* "token" */
 /* The longest name of a module or parameter, with its NUL. */

@@ -26,7 +26,10 @@ clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *f
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", j->label, line, column, text);
 }
 
+/* At the begin of a file also the byte order mark of UTF-8. */
 static void skip_space(clv_json *j) {
+  if (!j->at && !j->lines_before && j->len >= 3 && memcmp(j->text, "\xef\xbb\xbf", 3) == 0)
+    j->at = 3;
   while (j->at < j->len && memchr(" \t\r\n", j->text[j->at], 4)) j->at++;
 }
 
@@ -51,6 +54,8 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
   } begins[] = {{'n', CLV_JSON_NULL}, {'t', CLV_JSON_BOOL}, {'f', CLV_JSON_BOOL},
                 {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
   int c = next_byte(j);
+  const char *encoding = j->depth ? NULL : clv_foreign_encoding(j->text, j->len);
+  if (encoding) return clv_json_fail(j, 0, err, "its text is %s, and UTF-8 is expected", encoding);
   if (c < 0) return clv_json_fail(j, j->at, err, "the text ends where a value should be");
   *ret = CLV_JSON_NUMERAL;
   if (c == '-' || (c >= '0' && c <= '9')) return CLV_OK;

@@ -248,6 +248,16 @@ clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const
   return CLV_OK;
 }
 
+clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
+                               json_t **ret, clv_err *err) {
+  const char *text = data, *encoding = clv_foreign_encoding(data, len);
+  if (encoding)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: its text is %s, and UTF-8 is expected", label,
+                    encoding);
+  size_t mark = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+  return clv_weights_json(text + mark, len - mark, max_tokens, label, ret, err);
+}
+
 clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,
                               const char *label, uint64_t *ret, clv_err *err) {
   const json_t *v = json_object_get(object, key);

@@ -39,7 +39,7 @@ clv_code clv_weights_config(const void *data, size_t len, const char *label,
                             clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
+  CLV_TRY(clv_weights_json_file(data, len, MAX_TOKENS, label, &root, err));
   if (n_labels > MAX_LABELS)
     return clv_fail(err, CLV_EXHAUSTED, "%zu labels, at most %d", n_labels, MAX_LABELS);
   CLV_AUTO(clv_freep)

@@ -111,7 +111,7 @@ static clv_code read_map(const char *label, clv_weights_index *x, clv_err *err) 
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,
                                  clv_weights_index *ret, clv_err *err) {
   CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
-  CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &x.root, err));
+  CLV_TRY(clv_weights_json_file(data, len, MAX_TOKENS, label, &x.root, err));
   CLV_TRY(read_map(label, &x, err));
   *ret = x;
   x = (clv_weights_index){0};

@@ -90,6 +90,9 @@ void clv_weights_closefd(int *fd); /* for CLV_AUTO */
  * ends after the object are CLV_DATA_LOSS. */
 clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
                           json_t **ret, clv_err *err) CLV_USE_RESULT;
+/* The same of a file that people edit, whose text may begin with the byte order mark of UTF-8. */
+clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
+                               json_t **ret, clv_err *err) CLV_USE_RESULT;
 void clv_weights_jsonp(json_t **root); /* for CLV_AUTO */
 /* The named non-negative integer, at most `most`. */
 clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,

@@ -113,6 +113,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_model_graph_over(c, &inputs, &b->whole, first, last, err));
   CLV_TRY(clv_adapters_put(b, first, last, err));
   if (c->data.packed) CLV_TRY(pack(b, &packed, err));
+  CLV_TRY(clv_inputs_check(b, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
   bool learned = false;

@@ -288,6 +288,7 @@ static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err
   if (!s->ds) return CLV_OK;
   CLV_TRY(places_fit(b, s, err));
   CLV_TRY(classes_fit(b, s, err));
+  CLV_TRY(clv_class_names_fit(b, s->ds, s->key, s->pos, err));
   CLV_TRY(labels_fit(b, s, err));
   CLV_TRY(targets_fit(b, s, err));
   CLV_TRY(probabilities_fit(b, s, err));

@@ -46,6 +46,17 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
 
+/* ---- inputs (inputs.c) ----------------------------------------------------------------------- */
+
+/* CLV_INVALID, at data.inputs: one of them that no layer of the whole model reads. */
+clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
+/* ---- names of classes (class_names.c) -------------------------------------------------------- */
+
+/* CLV_INVALID, at pos: the head of model.hf was trained on the same names in another order. */
+clv_code clv_class_names_fit(const clv_blueprint *b, const clv_dataset *ds, const char *key,
+                             clv_config_pos pos, clv_err *err) CLV_USE_RESULT;
+
 /* ---- caches (cache.c) ------------------------------------------------------------------------ */
 
 /* CLV_INVALID, at stages[].cache: why the outputs of that stage cannot be kept. */

@@ -45,6 +45,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   clv_code code = clv_hf_config_parse("fuzz", (const char *)data, size, &c, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  CLV_AUTO(clv_hf_labels_done) clv_hf_labels names = {0};
+  if (clv_hf_labels_parse("fuzz", (const char *)data, size, &names, &err) == CLV_OK)
+    for (size_t i = 0; i < names.n; i++) NEVER(!names.names[i]);
   if (code != CLV_OK || c.layers > 3) return 0;
   for (int h = 0; h < CLV_HF_HEADS; h++) build(&c, (clv_hf_head)h);
   return 0;

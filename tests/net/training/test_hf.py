@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by Hugging Face's config.json: four blocks, cut between any of them over one to three
 workers, give the bits of the unsplit run; and what is said before anything runs."""
-import itertools, json, os, re, sys
+import itertools, json, os, re, shutil, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import numpy as np
@@ -206,6 +206,50 @@ def more_labels_than_classes_are_refused():
 
 
 @suite.test
+def a_trained_head_keeps_its_order_of_classes():
+    """Data number classes by the order of their names; where config.json has the same names in
+    another order, each output would count as another class."""
+    folder = os.path.join(cluster.dir, "opinions")
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/vocab.txt", "w") as f:
+        f.write("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad")) + "\n")
+    bert = {k: v for k, v in LAYOUTLM.items() if k != "max_2d_position_embeddings"}
+    config("opinion", {**bert, "model_type": "bert", "vocab_size": 7})
+    text = ("data: {format: text, root: opinions, inputs: [ids, lengths], train: [t.jsonl], test: [t.jsonl], text: {max_tokens: 4}, tokenizer: {file: opinions/vocab.txt}}\n"
+            "model: {hf: opinion, head: sequence, labels: %d}\nstages:\n  - {name: s0, at: master, layers: embeddings..classifier%s}\n"
+            f"loss: {{kind: cross_entropy}}\ntrain: {{max_steps: 1, batch: 2, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n")
+    weights = ", weights: {folder: trained%d%s}"
+
+    def write(n, classes, **keys):
+        for name in ("opinion", f"trained{n}"):
+            config(name, {**bert, "model_type": "bert", "vocab_size": 7, **keys})
+        with open(f"{folder}/t.jsonl", "w") as f:
+            f.writelines(json.dumps({"text": "good bad", "label": c}) + "\n" for c in classes * 2)
+
+    for n in (2, 3, 11):
+        write(n, [f"c{i}" for i in range(n)])
+        cluster.trained(f"opinion{n}", text % (n, ""), 1)
+        shutil.rmtree(os.path.join(cluster.dir, f"trained{n}"))
+        done = master("export", f"opinion{n}", "--hf", f"trained{n}", cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+    for names, classes, says, new, by_name in (
+            (["neg", "pos"], ["pos", "neg"], None, "", False),
+            (["pos", "neg"], ["pos", "neg"], "'neg' is class 0 of the data and output 1 of the head, whose output 0 is 'pos'", "", False),
+            (["pos", "neg"], ["pos", "neg"], "'neg' is class 0 of the data and output 1 of the head", "", True),
+            (["POSITIVE", "NEGATIVE"], ["positive", "negative"], "'negative' is class 0 of the data and output 1", "", False),
+            (["pos", "neg"], ["pos", "neg"], None, ", new: [classifier]", False),
+            (["pos", "neg"], ["0-pos", "1-neg"], None, "", False),
+            (["pos", "neg"], ["bad", "good"], None, "", False),
+            (["0", "1", "2"], [0, 1, 2], None, "", False),
+            (["0", "1", "2"], [1, 2], "its classes, 2 in the order of their names, are not in the order of the 3 .*'1' is class 0 of the data", "", False),
+            ([f"LABEL_{i}" for i in range(11)], list(range(11)), "'10' is class 2 of the data and output 10 of the head", "", False)):
+        n = len(names)
+        write(n, classes, **{"label2id": {name: i for i, name in enumerate(names)}} if by_name else {"id2label": dict(enumerate(names))})
+        done = master("check", cluster.session("opinions", text % (n, weights % (n, new))), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and re.search(says or "", done.stderr), (names, classes, done.stderr)
+
+
+@suite.test
 def labels_and_outputs_go_together():
     """Labels of a file that are numbers: more than the head has are refused, fewer are pointed out,
     since the rest may be in other data."""
@@ -230,6 +274,37 @@ def mistakes_are_refused_at_their_place():
             ("layoutlm", "labels: 3", r"model.hf needs a head")):
         done = master("check", cluster.session("mistake", body([], ["master"], model, spec)), cwd=cluster.dir)
         assert done.returncode != 0 and re.search(says, done.stderr), (model, done.stderr)
+
+
+@suite.test
+def a_byte_order_mark_is_read_over():
+    """Editors write one; UTF-16 is named."""
+    MODELS["marked"], SETS["marked"] = MODELS["layoutlm"], SETS["layoutlm"]
+    for front, encoding, says in ((b"\xef\xbb\xbf", "utf-8", None), (b"", "utf-16", r"config\.json:1:1: its text is UTF-16, and UTF-8 is expected")):
+        config("marked", LAYOUTLM)
+        with open(os.path.join(cluster.dir, "marked/config.json"), "wb") as f:
+            f.write(front + json.dumps(LAYOUTLM).encode(encoding))
+        done = master("check", cluster.session("marked", body([], ["master"], "marked")), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and re.search(says or "", done.stderr), done.stderr
+
+
+@suite.test
+def inputs_that_no_layer_reads_are_refused():
+    """Without lengths nothing would be left out of the padding."""
+    for name, says in (("length", r"'length': it reads ids, boxes, lengths \(how many .*; did you mean 'lengths'\?"),
+                       ("attention_mask", r"'attention_mask': it reads ids, boxes, lengths \(how many places of a record are no padding\); leave"),
+                       ("lengths", None)):
+        text = body([], ["master"]).replace("boxes, lengths]", f"boxes, {name}]")
+        done = master("check", cluster.session("inputs", text), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and re.search(rf"inputs\.yaml:\d+:\d+: data\.inputs: no layer of the model reads {says}" if says else "", done.stderr), done.stderr
+    by_layers = ("data: {format: npy, root: data, inputs: [x, %s], train: [train-ids.npy, train-lengths.npy, train-y.npy], test: [test-ids.npy, test-lengths.npy, test-y.npy]}\n"
+                 "model:\n  layers:\n    - {op: embedding, rows: 50, out: 8, name: words}\n    - {op: attention, heads: 2, from: [words, words, words, lengths]}\n"
+                 "    - {op: linear, out: 5}\nstages:\n  - {name: s0, at: master, layers: 0..2}\nloss: {kind: cross_entropy}\n"
+                 f"train: {{max_steps: 1, batch: 8, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n")
+    unread = by_layers.replace("from: [words, words, words, lengths]", "from: [words, words, words]")
+    for text, says in ((by_layers, None), (unread, "data.inputs: no layer of the model reads 'lengths': it reads x; leave the input and its files out")):
+        done = master("check", cluster.session("inputs", text % "lengths"), cwd=cluster.dir)
+        assert done.returncode == (3 if says else 0) and (says or "") in done.stderr, done.stderr
 
 
 @suite.test
@@ -295,6 +370,15 @@ def what_is_exported_is_begun_with():
     still = body([1, 3], ["master", "w1", "master"]).replace("max_steps: 6", "max_steps: 1").replace("lr: 0.003", "lr: 1e-300, weight_decay: 0")
     still = re.sub(r"(layers: [^}]*)}", r"\1, weights: {folder: out}}", still)
     assert cluster.trained("begun", still, 1)[0] == trained
+    os.rename(os.path.join(out, "model.safetensors"), os.path.join(out, "model-1.safetensors"))
+    for encoding, says in (("utf-8-sig", None), ("utf-16", "index.json: its text is UTF-16, and UTF-8 is expected")):
+        with open(os.path.join(out, "model.safetensors.index.json"), "w", encoding=encoding) as f:
+            json.dump({"weight_map": {name: "model-1.safetensors" for name in trained}}, f)
+        if says is None:
+            assert cluster.trained("indexed", still, 1)[0] == trained
+        else:
+            done = cluster.train(cluster.session("encoded", still))
+            assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
 @suite.test

@@ -105,7 +105,8 @@ static void inputs_at_workers_are_permitted_or_refused(void **state) {
   (void)state;
   expect_refused("{op: concat, from: [m, extra]}", "extra");
   expect_refused(
-      "{op: embedding, rows: 13, out: 4, name: e, from: [lengths]}, {op: add, from: [m, e]}",
+      "{op: embedding, rows: 13, out: 4, name: e, from: [lengths]}, {op: add, name: sum, from: "
+      "[m, e]}]}\n  - {name: head, at: master, layers: [{op: concat, from: [sum, extra]}",
       "lengths");
 }
 

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Classes of the data and those of a trained head. Data number their classes in the order of their
+ * names, and a head of transformers has the order of its config.json: where both have the same
+ * names in another order, each output would count as another class.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/hf/hf.h"
+#include "master/plan/plan_int.h"
+
+/* "LABEL_3" is what transformers calls class 3 where nobody has named it. */
+static bool is_unnamed(const char *name, const char *class) {
+  return strncmp(name, "LABEL_", 6) == 0 && strcmp(name + 6, class) == 0;
+}
+
+/* Which output has the class's name, in that spelling first; l->n: none. */
+static size_t output_of(const clv_hf_labels *l, const char *class) {
+  for (size_t i = 0; i < l->n; i++)
+    if (strcmp(l->names[i], class) == 0) return i;
+  for (size_t i = 0; i < l->n; i++)
+    if (strcasecmp(l->names[i], class) == 0 || is_unnamed(l->names[i], class)) return i;
+  return l->n;
+}
+
+/* The head was trained: its weights come from a file, and are not new ones. */
+static bool has_trained_head(const clv_blueprint *b) {
+  const clv_stage_spec *spec = &b->config->stages[b->n_stages - 1];
+  const clv_params *p = b->stages[b->n_stages - 1].params;
+  if (!spec->weights_file && !spec->weights_folder && !spec->weights_artifact) return false;
+  return p->n &&
+         !clv_weights_is_fresh(p->list[p->n - 1].name, (const char *const *)spec->weights_new.items,
+                               spec->weights_new.n);
+}
+
+/* Whether every class is an output's, and the first one that another output has; n: none. */
+static bool are_of_head(const clv_hf_labels *l, const clv_dataset *ds, size_t *ret_first) {
+  size_t n = clv_dataset_classes(ds);
+  *ret_first = n;
+  for (size_t i = n; i-- > 0;) {
+    size_t output = output_of(l, clv_dataset_class(ds, i));
+    if (output == l->n) return false;
+    if (output != i) *ret_first = i;
+  }
+  return true;
+}
+
+static clv_code refuse(const clv_blueprint *b, const clv_hf_labels *l, const clv_dataset *ds,
+                       size_t at, const char *key, clv_config_pos pos, clv_err *err) {
+  char class[80], name[80];
+  bool documents = b->config->data.format == CLV_DATA_DOCUMENTS;
+  size_t output = output_of(l, clv_dataset_class(ds, at));
+  clv_text_fit(clv_dataset_class(ds, at), class, sizeof class);
+  clv_text_fit(l->names[at], name, sizeof name);
+  return clv_session_fail_at(
+      b->config, pos, err,
+      "%s: its classes, %zu in the order of their names, are not in the order of the %zu that "
+      "config.json of model.hf names: '%s' is class %zu of the data and output %zu of the head, "
+      "whose output %zu is '%s'; %s, or begin the head anew with weights.new",
+      key, clv_dataset_classes(ds), l->n, class, at, output, at, name,
+      documents ? "list all names in the order of config.json as data.documents.labels"
+                : "give the data all of these classes, with names that sort as their numbers do "
+                  "and are not those of config.json (0-x, 1-y; 00-x from ten on)");
+}
+
+clv_code clv_class_names_fit(const clv_blueprint *b, const clv_dataset *ds, const char *key,
+                             clv_config_pos pos, clv_err *err) {
+  const clv_node *last = &b->whole->nodes[b->whole->output];
+  CLV_AUTO(clv_hf_labels_done) clv_hf_labels l = {0};
+  size_t first, n = clv_dataset_classes(ds);
+  if (!n || !b->config->model.hf || !has_trained_head(b)) return CLV_OK;
+  CLV_TRY(clv_hf_labels_read(b->config->model.hf, &l, err));
+  if ((int64_t)l.n != last->shape.dim[last->shape.rank - 1] || !are_of_head(&l, ds, &first))
+    return CLV_OK;
+  return first < n ? refuse(b, &l, ds, first, key, pos, err) : CLV_OK;
+}

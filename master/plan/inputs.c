@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inputs of data.inputs that no layer reads: what they were to do, such as leaving padding out, is
+ * not done.
+ */
+#include <string.h>
+
+#include "common/hf/hf.h"
+#include "master/plan/plan_int.h"
+
+enum { MOST_NAMES = CLV_DATA_INPUTS + 3 };
+
+static bool is_read(const clv_graph *g, int input) {
+  for (int i = 0; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i].n_in; k++)
+      if (g->nodes[i].in[k] == input) return true;
+  return g->output == input;
+}
+
+/* Those that the model reads here, and those that a model by hf would read. */
+static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) {
+  static const char *const more[] = {"ids", "lengths", "boxes"};
+  int family = clv_model_family(b->config);
+  size_t n = 0, here, take = family < 0 || family == CLV_HF_VIT ? 0 : 2;
+  for (int i = 0; i < b->whole->n_nodes && n < CLV_DATA_INPUTS; i++)
+    if (b->whole->nodes[i].op == CLV_OP_INPUT && is_read(b->whole, i))
+      names[n++] = b->whole->nodes[i].name;
+  here = n;
+  if (family == CLV_HF_LAYOUTLM) take = CLV_COUNT(more);
+  for (size_t i = here > 0; i < take; i++) {
+    bool known = false;
+    for (size_t k = 0; k < here; k++) known |= strcmp(names[k], more[i]) == 0;
+    if (!known) names[n++] = more[i];
+  }
+  return n;
+}
+
+static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  const char *names[MOST_NAMES] = {NULL};
+  size_t n = list_names(b, names);
+  const char *near = clv_did_you_mean(input, names, n);
+  for (size_t i = 0; i < n; i++) {
+    bool lengths = b->config->model.hf && strcmp(names[i], "lengths") == 0;
+    clv_bytes_printf(&text, "%s%s%s", i ? ", " : "", names[i],
+                     lengths ? " (how many places of a record are no padding)" : "");
+  }
+  if (near) clv_bytes_printf(&text, "; did you mean '%s'?", near);
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_session_fail_at(b->config, b->config->data.inputs_pos, err,
+                             "data.inputs: no layer of the model reads '%s': it reads %s%s", input,
+                             text.data, near ? "" : "; leave the input and its files out");
+}
+
+clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
+  for (int i = 0; b->config->data.inputs.n && i < b->whole->n_nodes; i++)
+    if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
+      return refuse(b, b->whole->nodes[i].name, err);
+  return CLV_OK;
+}
