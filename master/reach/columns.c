@@ -21,11 +21,11 @@ static int64_t distance_of(const reach_step *s, int axis) {
 }
 
 /* The column of an element: which of the values that are no positions, and which of a window. */
-typedef struct columns {
+typedef struct reach_columns {
   int64_t distance[CLV_MAX_RANK], extent[CLV_MAX_RANK];
-} columns;
+} reach_columns;
 
-static size_t count_columns(const reach_step *s, columns *ret) {
+static size_t count_columns(const reach_step *s, reach_columns *ret) {
   size_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++) {
     int64_t kept = s->from->kept[i];
@@ -36,7 +36,7 @@ static size_t count_columns(const reach_step *s, columns *ret) {
   return n;
 }
 
-static size_t column_of(const columns *c, const int64_t *index, int rank) {
+static size_t column_of(const reach_columns *c, const int64_t *index, int rank) {
   int64_t at = 0;
   for (int i = 0; i < rank; i++)
     at = at * c->extent[i] + (c->distance[i] ? index[i] % c->extent[i] : index[i]);
@@ -44,7 +44,7 @@ static size_t column_of(const columns *c, const int64_t *index, int rank) {
 }
 
 /* Elements that one stands for, at different positions of a column. */
-static int64_t copies_of(const reach_step *s, const columns *c) {
+static int64_t copies_of(const reach_step *s, const reach_columns *c) {
   int64_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++)
     if (c->distance[i] && s->from->kept[i] == 1)
@@ -52,16 +52,17 @@ static int64_t copies_of(const reach_step *s, const columns *c) {
   return n;
 }
 
-typedef struct column {
+typedef struct reach_column {
   uint32_t set; /* of its elements that have any */
   int64_t n;    /* that do */
   bool varies;
-} column;
+} reach_column;
 
-static void look_at(const reach_step *s, const columns *c, size_t n_columns, column *all) {
+static void look_at(const reach_step *s, const reach_columns *c, size_t n_columns,
+                    reach_column *all) {
   int64_t index[CLV_MAX_RANK] = {0}, copies = copies_of(s, c);
   for (size_t i = 0, n = reach_value_count(s->from); i < n; i++) {
-    column *own = &all[column_of(c, index, s->from->shape.rank)];
+    reach_column *own = &all[column_of(c, index, s->from->shape.rank)];
     reach_element e = s->from->element[i];
     if (reach_is_path(e)) {
       own->varies |= own->n && reach_set_of(e) != own->set;
@@ -74,7 +75,8 @@ static void look_at(const reach_step *s, const columns *c, size_t n_columns, col
 }
 
 /* What has become of the places is kept, since known weights stay known. */
-static void leave_out(const reach_step *s, const columns *c, const column *all, reach_value *ret) {
+static void leave_out(const reach_step *s, const reach_columns *c, const reach_column *all,
+                      reach_value *ret) {
   int64_t index[CLV_MAX_RANK] = {0};
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_element e = s->from->element[i];
@@ -85,10 +87,10 @@ static void leave_out(const reach_step *s, const columns *c, const column *all, 
 }
 
 clv_code reach_varying(reach_step *s, reach_value *ret, clv_err *err) {
-  columns c;
+  reach_columns c;
   bool vary = false, stay = false;
   size_t n = count_columns(s, &c);
-  CLV_AUTO(clv_freep) column *all = NULL;
+  CLV_AUTO(clv_freep) reach_column *all = NULL;
   if (n == 1) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *all, &all, err));
   look_at(s, &c, n, all);
