@@ -7,6 +7,7 @@
  *   train.labels 60 9a01...
  *   train.stamp 60 77b2...            of images alone: as long as it stays, they are not read again
  *   train.rows 54 0c4e...             which records are trained on, after limits and validation
+ *   model.config 1 5e1b...            config.json of model.hf
  *   validation.rows 6 ..., test.input.records ..., test.labels ..., test.rows ...
  */
 #include <stdio.h>
@@ -14,7 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/hf/hf.h"
 #include "master/run/run_int.h"
+
+#define MODEL_PART "model.config"
 
 enum { MAX_BYTES = 1 << 16, PART_TEXT = 80 };
 
@@ -137,12 +141,23 @@ static clv_code digest_set(const digested_set *s, const clv_data_parts *then, cl
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
 
+static clv_code digest_model(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  clv_data_part *p = &r->parts.list[r->parts.n];
+  if (!r->config->model.hf) return CLV_OK;
+  CLV_TRY(clv_hf_config_text(r->config->model.hf, &path, &text, err));
+  *p = (clv_data_part){.name = MODEL_PART, .records = 1};
+  CLV_TRY(clv_sha256_of(text.data ? text.data : "", text.len, &p->digest, err));
+  r->parts.n++;
+  return CLV_OK;
+}
+
 static clv_code digest_data(clv_run *r, const clv_data_parts *then, clv_err *err) {
   digested_set sets[SETS];
   size_t n = list_sets(r, sets);
   r->parts.n = 0;
   for (size_t i = 0; i < n; i++) CLV_TRY(digest_set(&sets[i], then, &r->parts, err));
-  return CLV_OK;
+  return digest_model(r, err);
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -157,6 +172,10 @@ static void name_part(const clv_run *r, const clv_data_part *p, clv_bytes *out) 
   digested_set sets[SETS];
   size_t n = list_sets(r, sets), len = strcspn(p->name, ".");
   const char *part = p->name + len + 1;
+  if (strcmp(p->name, MODEL_PART) == 0) {
+    clv_bytes_printf(out, "config.json of model.hf (%s)", r->config->model.hf);
+    return;
+  }
   if (strncmp(part, "input.", 6) == 0) part += 6;
   if (strcmp(part, "rows") == 0) part = "choice of records";
   clv_bytes_printf(out, "%s of data.%.*s", part, (int)len, p->name);

@@ -36,8 +36,8 @@ typedef struct clv_data_part {
   clv_sha256 digest;
 } clv_data_part;
 
-/* Three sets, each of inputs, labels, a stamp and rows. */
-enum { CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) };
+/* Three sets, each of inputs, labels, a stamp and rows; and the model's config.json. */
+enum { CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) + 1 };
 
 typedef struct clv_data_parts {
   clv_data_part list[CLV_DATA_PARTS];

@@ -277,6 +277,20 @@ def mistakes_are_refused_at_their_place():
 
 
 @suite.test
+def a_run_goes_on_with_the_config_json_that_it_began_with():
+    config("changed", LAYOUTLM)
+    MODELS["changed"], SETS["changed"] = MODELS["layoutlm"], SETS["layoutlm"]
+    text = body([], ["master"], "changed")
+    cluster.trained("changed", text.replace(f"max_steps: {STEPS}", "max_steps: 2"), 2)
+    config("changed", {**LAYOUTLM, "hidden_act": "relu"})
+    done = cluster.train(cluster.session("changed", text), "--resume")
+    assert done.returncode == 7 and re.search(r"began: config\.json of model\.hf \(\S*changed\); bring back", done.stderr), done.stderr
+    config("changed", LAYOUTLM)
+    done = cluster.train(cluster.session("changed", text), "--resume")
+    assert done.returncode == 0, done.stderr
+
+
+@suite.test
 def a_byte_order_mark_is_read_over():
     """Editors write one; UTF-16 is named."""
     MODELS["marked"], SETS["marked"] = MODELS["layoutlm"], SETS["layoutlm"]
