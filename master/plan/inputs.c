@@ -53,7 +53,10 @@ static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) 
 }
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
-  for (int i = 0; b->config->data.inputs.n && i < b->whole->n_nodes; i++)
+  const clv_data_config *d = &b->config->data;
+  /* Documents have all three unless told, by names that were compared. */
+  bool named = d->inputs.n && d->format != CLV_DATA_DOCUMENTS;
+  for (int i = 0; named && i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
       return refuse(b, b->whole->nodes[i].name, err);
   return CLV_OK;
