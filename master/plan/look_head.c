@@ -284,7 +284,7 @@ static size_t different(const float *sorted, size_t n, float *ret) {
 /* Few values that repeat are the classes; else there are two, up to the median and above it.
  * Returns how many. */
 static size_t classes_of_numbers(look_gradients *h, size_t at) {
-  float sorted[CLV_LOOK_RECORDS], ends[CLV_LOOK_RECORDS];
+  float sorted[CLV_LOOK_RECORDS] = {0}, ends[CLV_LOOK_RECORDS];
   size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_RECORDS);
   for (size_t i = 0; i < n; i++) sorted[i] = numbers_of(h, i)[at];
   qsort(sorted, n, sizeof *sorted, ascending);
