@@ -176,6 +176,7 @@ def the_shipped_session():
     for s in (f"workers.gpu-a.address=127.0.0.1:{cluster.ports[0]}", "workers.gpu-a.identity=spiffe://test/w1",
               f"data.root={forms}", f"data.tokenizer.file={forms}/vocab.txt", "data.documents.max_tokens=24",
               "data.documents.stride=6", f"model.hf={cluster.dir}/twelve", "log.every=1",
+              "privacy.labels_readable=true",  # of the session's four classes these pages have two
               *(f"tls.{k}={cluster.dir}/certs/{f}" for k, f in
                 (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key")))):
         sets += ["--set", s]
