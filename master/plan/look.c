@@ -85,7 +85,7 @@ static bool is_above(const clv_look *look, clv_look_reader k) {
   return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
 }
 
-clv_findings clv_look_uncertain(const clv_look *look) {
+static clv_findings uncertain_of(const clv_look *look) {
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
     if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN)
@@ -167,13 +167,14 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
 
 void clv_blueprint_looked(clv_blueprint *b, const clv_look *look) {
   b->look = *look;
+  b->look.uncertain = uncertain_of(look);
   add_findings(b, look);
 }
 
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
 #ifndef CLV_MUTATE_LOOK
   for (size_t i = 0; i < b->n_egress; i++) {
-    clv_findings certain = b->egress[i].looked & ~clv_look_uncertain(&b->look);
+    clv_findings certain = b->egress[i].looked & ~b->look.uncertain;
     clv_findings forbidden = clv_privacy_forbids(b->config, certain);
     if (forbidden) return refuse(b, &b->egress[i], forbidden, err);
   }

@@ -104,6 +104,9 @@ typedef struct clv_look {
   uint32_t records, draws;
   double seconds;
   clv_look_result of[CLV_LOOK_READERS];
+  /* Findings of readers above a limit and below CLV_LOOK_CERTAIN, set by clv_blueprint_looked:
+   * where the rules have not found them too, they are said and bound by a policy alone. */
+  unsigned uncertain; /* clv_findings */
 } clv_look;
 
 /* The fewest places that an element is made of, of all that a record has; places 0: none is. */
@@ -354,9 +357,6 @@ clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look
 /* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3) to the findings of the
  * rows of b, and keeps the look there. clv_blueprint_permits compares them with the session. */
 void clv_blueprint_looked(clv_blueprint *b, const clv_look *look);
-/* The findings of readers that read more than a limit and less than CLV_LOOK_CERTAIN: where the
- * rules have not found them too, they are said and bound by a policy, and need no key. */
-clv_findings clv_look_uncertain(const clv_look *look);
 
 /* "pixels"; the limit above which a figure is a finding. */
 const char *clv_look_name(clv_look_reader reader);
