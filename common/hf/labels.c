@@ -11,6 +11,7 @@
 enum { MOST_NAMES = 4096 };
 
 void clv_hf_labels_done(clv_hf_labels *l) {
+  if (!l) return;
   for (size_t i = 0; i < l->n; i++) free(l->names[i]);
   free(l->names);
   *l = (clv_hf_labels){0};
