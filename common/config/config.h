@@ -563,7 +563,7 @@ clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret
 clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The same as a line for each key, "train.batch: 12"; the value of train.seed is not shown. */
+/* Writes the config, a line for each key ("train.batch: 12"), without the value of train.seed. */
 clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 

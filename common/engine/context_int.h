@@ -224,7 +224,7 @@ clv_tensor *clv_context_trace(const clv_context *ctx);
 
 /* ---- ready work (context_work.c) ------------------------------------------------------------- */
 
-/* It is ready: behind what its module has. Nothing is listed of a context that is closing. */
+/* Appends ready work to the list of its module. Lists nothing of a context that is closing. */
 void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                     uint32_t module);
 /* It is ready, and the next of its module: of the call whose first part has just ended. */

@@ -99,7 +99,7 @@ const char *clv_hf_class(clv_hf_family family, clv_hf_head head);
 /* Whether it takes tokens, and boxes; else images. */
 bool clv_hf_takes_tokens(const clv_hf_config *c);
 bool clv_hf_takes_boxes(const clv_hf_config *c);
-/* Whether a place sees only those before it. */
+/* True if a place sees only those before it. */
 bool clv_hf_is_decoder(const clv_hf_config *c);
 
 /* Nodes of the graph that are its inputs; -1: there is none. */

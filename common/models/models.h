@@ -47,9 +47,9 @@ clv_code clv_model_graph(const clv_session_config *config, const clv_shape *inpu
 
 /* Whether the first layer is an embedding: then the input holds token numbers, i64. */
 bool clv_model_takes_tokens(const clv_session_config *config);
-/* Whether the first layer takes [N, a, b] alone, as an lstm and a conv1d do. */
+/* True if the first layer takes [N, a, b] alone, as an lstm and a conv1d do. */
 bool clv_model_takes_sequences(const clv_session_config *config);
-/* Whether the first layer takes both [N, a, b] and [N, 1, a, b], and gives other results. */
+/* True if the first layer takes both [N, a, b] and [N, 1, a, b], with other results. */
 bool clv_model_takes_anything(const clv_session_config *config);
 
 /* The graph of `model:` alone, whatever the stages take of it. */
